@@ -1,0 +1,125 @@
+"""`rung climb`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rung.cli.common import ROOT, add_command, need_torch, no_rest, say, show_help, target_options
+from rung.errors import UsageError
+
+EXAMPLE = """\
+examples:
+  rung climb tiny-transformer
+  rung climb tiny-transformer --size medium --mode train --numerics bf16
+  rung climb model.py:make --rungs compile,sdpa --budget 600
+  rung climb tiny-transformer --dry-run       the plan and its predictions only
+  rung climb --resume .rung/20260101-120000-tiny-transformer
+
+options that the command does not know go to the target: `rung climb tiny-transformer --help` lists its own.
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "climb", help_text, EXAMPLE)
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
+    parser.add_argument(
+        "--numerics", choices=("exact", "tf32", "bf16"),
+        help="what may change: exact (reassociation only; default on a CPU), tf32 (default on a GPU), bf16",
+    )  # fmt: skip
+    parser.add_argument("--rungs", metavar="A,B,...", help="try only these, in this order")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further rung after this time")
+    parser.add_argument(
+        "--deadline", type=float, default=900.0, metavar="SECONDS",
+        help="a candidate that prepares longer counts as hung (default: 900)",
+    )  # fmt: skip
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted climb")
+    parser.add_argument("--dry-run", action="store_true", help="measure the baseline, print plan and predictions, stop")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        return show_help(parser, parsed.target)
+    need_torch()
+    from rung.ladder.climb import Request, resume, start
+    from rung.ladder.rungs import chosen
+    from rung.report.html import render
+    from rung.report.terminal import summary
+    from rung.runs import to_json, write_whole
+
+    # A kill asks to stop, as Ctrl-C does: the run directory is left with its status said.
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    if parsed.resume:
+        no_rest([*rest, *([parsed.target] if parsed.target else [])])
+        climb = resume(parsed.resume, progress)
+    else:
+        if not parsed.target:
+            raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
+        rungs = tuple(parsed.rungs.split(",")) if parsed.rungs else None
+        chosen(rungs or ())
+        request = Request(
+            parsed.target,
+            target_options(rest),
+            parsed.numerics,
+            rungs,
+            parsed.device,
+            parsed.budget,
+            parsed.deadline,
+            shlex.join(["rung", *sys.argv[1:]]),
+        )
+        climb = start(request, ROOT, parsed.out, progress, dry=parsed.dry_run)
+    page = climb.run.directory / "report.html"
+    try:
+        data = climb.climb(dry=parsed.dry_run)
+    except KeyboardInterrupt:
+        if (climb.run.directory / "manifest.json").is_file():
+            write_whole(page, render(climb.run.data()))
+            say(f"stopped; go on with: rung climb --resume {climb.run.directory}")
+        return 130
+    except BaseException:
+        climb.run.drop_if_empty()
+        raise
+    write_whole(page, render(data))
+    if parsed.json:
+        print(to_json(data))
+        return 0
+    if not parsed.dry_run:
+        print(summary(data, color=sys.stdout.isatty()))
+    print(f"report: {page}")
+    return 0
+
+
+def progress(event: str, data: dict[str, Any]) -> None:
+    """One plain line, or a few, an event; on stderr."""
+    from rung.report.lines import baseline_lines
+    from rung.report.terminal import attempt_line, prediction_line
+
+    if event == "survey":
+        say(f"looking at {data['target']}: does it run, does it train, what does its graph hold ...")
+    elif event == "workload":
+        d, e = data["manifest"]["workload"], data["manifest"]["environment"]
+        say(f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {data['manifest']['numerics']}")
+        say(f"run directory: {data['directory']}")
+    elif event == "baseline":
+        say("measuring the baseline ...")
+    elif event == "measured":
+        for line in baseline_lines(data["baseline"]):
+            say(line)
+    elif event in ("try", "plan"):
+        say(prediction_line(data))
+    elif event == "verify":
+        say(f"  {data['rung']}: faster; verifying outputs, loss, gradients and weights ...")
+    elif event == "verdict":
+        say(attempt_line(data))
+    elif event == "final":
+        say(f"comparing the whole stack ({' + '.join(data['kept'])}) with the baseline once more ...")
+    elif event == "warning":
+        say(f"  note: {data['text']}")

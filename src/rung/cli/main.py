@@ -1,0 +1,66 @@
+"""`rung`: finds the command and runs it. Commands are imported when they are called, so that help is quick."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from rung import __version__
+from rung.errors import RungError
+
+COMMANDS = {
+    "climb": "make a workload faster, step by step, and prove it (the main job)",
+    "bench": "how long does a workload take, and how sure are we?",
+    "report": "show a run again: on the terminal, and as a page",
+    "runs": "list what was climbed before",
+}
+
+EPILOG = """\
+start here:
+  rung climb tiny-transformer                 climb the built-in workload on the best device there is
+  rung climb model.py:make --numerics bf16    climb your own; bfloat16 is allowed
+  rung bench model.py:make --recipe FILE      measure what a climb found, in a fresh process
+
+exit codes: 0 done; 1 the answer is "worse" or "not equal"; 2 used wrongly; 3 input unreadable; 4 workload failed
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="rung",
+        description="Makes a PyTorch workload faster on AMD and NVIDIA GPUs, and proves every step.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rung {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Only the command that is called is imported; the others are names and one line of help.
+    called = next((a for a in arguments if not a.startswith("-")), None)
+    for name, help_text in COMMANDS.items():
+        if name == called:
+            module = importlib.import_module(f"rung.cli.{name}")
+            module.add(commands, help_text)
+        else:
+            commands.add_parser(name, help=help_text, add_help=False)
+    parsed, rest = parser.parse_known_args(arguments)
+    try:
+        return parsed.run(parsed, rest)
+    except RungError as error:
+        if getattr(parsed, "debug", False):
+            raise
+        print(f"rung: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("rung: stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

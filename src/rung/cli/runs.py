@@ -1,0 +1,40 @@
+"""`rung runs`: what was climbed before."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rung.cli.common import ROOT, add_command, no_rest
+
+EXAMPLE = """\
+example:
+  rung runs --in .rung
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "runs", help_text, EXAMPLE)
+    parser.add_argument("--in", dest="root", type=Path, default=ROOT, metavar="DIR", help=f"where (default: {ROOT})")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        parser.print_help()
+        return 0
+    no_rest(rest)
+    from rung.report.lines import run_line
+    from rung.runs import runs_below, to_json
+
+    found = [run.data() for run in runs_below(parsed.root)]
+    if parsed.json:
+        print(to_json([{k: d[k] for k in ("directory", "manifest", "result")} for d in found]))
+        return 0
+    for data in found:
+        print(run_line(data))
+    if not found:
+        print(f"no runs in {parsed.root}; `rung climb tiny-transformer` makes one.")
+    return 0

@@ -1,0 +1,29 @@
+"""The errors that a user may see: one sentence that says what, where and what to do next.
+
+Each class carries the exit code of the command line: 2 the command was used wrongly, 3 the input could
+not be read, 4 the workload failed. Code 1 is no error but an answer ("slower", "not equal").
+"""
+
+
+class RungError(Exception):
+    """Anything that ends a command with a sentence instead of a traceback."""
+
+    exit_code = 4
+
+
+class UsageError(RungError):
+    """The command, an option or a target was wrong."""
+
+    exit_code = 2
+
+
+class InputError(RungError):
+    """A file or directory could not be read as what it should be."""
+
+    exit_code = 3
+
+
+class WorkloadError(RungError):
+    """The user's workload raised, hung, ran out of memory or cannot be verified."""
+
+    exit_code = 4

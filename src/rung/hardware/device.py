@@ -1,0 +1,113 @@
+"""The device that a workload runs on, behind one small interface: ROCm and CUDA through torch.cuda, and the CPU."""
+
+from __future__ import annotations
+
+import platform
+import resource
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rung.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Device:
+    """kind: 'cuda' (torch's name for ROCm and CUDA alike) or 'cpu'; vendor: 'amd', 'nvidia' or 'cpu';
+    arch: 'gfx942', 'sm90' or the machine's instruction set; memory in bytes."""
+
+    kind: str
+    index: int
+    vendor: str
+    name: str
+    arch: str
+    memory: int
+    units: int
+
+    @property
+    def torch_name(self) -> str:
+        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind == "cuda"
+
+
+def pick(wanted: str | None = None) -> Device:
+    """The best device there is, or the one asked for (`cpu`, `cuda`, `cuda:1`)."""
+    import torch
+
+    if wanted not in (None, "cpu") and not str(wanted).startswith("cuda"):
+        raise UsageError(f"unknown device {wanted!r}: use cpu, cuda or cuda:N (ROCm GPUs are cuda:N in torch, too).")
+    if wanted == "cpu" or (wanted is None and not torch.cuda.is_available()):
+        import psutil
+
+        return Device(
+            "cpu", 0, "cpu", _cpu_name(), platform.machine(), psutil.virtual_memory().total, torch.get_num_threads()
+        )
+    if not torch.cuda.is_available():
+        raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) sees no GPU; use --device cpu.")
+    index = int(str(wanted).partition(":")[2] or 0) if wanted else 0
+    if index >= torch.cuda.device_count():
+        raise UsageError(f"--device {wanted}: there are {torch.cuda.device_count()} GPUs, counted from 0.")
+    p = torch.cuda.get_device_properties(index)
+    amd = torch.version.hip is not None
+    arch = str(getattr(p, "gcnArchName", "")).partition(":")[0] if amd else f"sm{p.major}{p.minor}"
+    return Device(
+        "cuda", index, "amd" if amd else "nvidia", p.name or arch, arch, p.total_memory, p.multi_processor_count
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def synchronize(device: Device) -> None:
+    """Waits until all work on the device is done: every stream, not the current one alone."""
+    if device.is_gpu:
+        import torch
+
+        torch.cuda.synchronize(device.index)
+
+
+def peak_memory(device: Device) -> dict[str, int]:
+    """The most memory in use so far, in bytes: of torch's allocator on a GPU, of the process on a CPU."""
+    if device.is_gpu:
+        import torch
+
+        return {
+            "allocated": torch.cuda.max_memory_allocated(device.index),
+            "reserved": torch.cuda.max_memory_reserved(device.index),
+        }
+    return {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def reset_peak_memory(device: Device) -> None:
+    """Starts a new high-water mark. The CPU's belongs to the process and cannot be reset."""
+    if device.is_gpu:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device.index)
+
+
+def to_device(batch: Any, device: Device) -> Any:
+    """The same batch with every tensor on the device."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return pytree.tree_map(lambda t: t.to(device.torch_name) if isinstance(t, torch.Tensor) else t, batch)
+
+
+def autocast(device: Device, dtype: torch.dtype | None) -> Any:
+    """torch.autocast for the device; without a dtype, a context that does nothing."""
+    import contextlib
+
+    import torch
+
+    return torch.autocast(device.kind, dtype=dtype) if dtype is not None else contextlib.nullcontext()

@@ -1,0 +1,1 @@
+"""The climb: rungs, candidates, prediction, verification, recipe."""

@@ -1,0 +1,21 @@
+"""`rung.climb(...)`: the climb from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rung.ladder.climb import Request, start
+
+
+def climb(target: str, out: str | Path | None = None, **request: Any) -> dict[str, Any]:
+    """Climbs a target (`tiny-transformer`, `path.py:name`, `module:name`) and returns the run's data.
+
+    out: the run directory, empty or missing; by default a new one below `.rung`. request: the fields of
+    `rung.ladder.climb.Request` (options, numerics, rungs, device, budget). Workers load the target by name,
+    so a function made in a notebook has to be put into a file first.
+    """
+    if request.get("rungs") is not None:
+        request["rungs"] = tuple(request["rungs"])
+    running = start(Request(target, **request), Path(".rung"), Path(out) if out else None, lambda event, data: None)
+    return running.climb()

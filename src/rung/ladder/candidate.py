@@ -1,0 +1,160 @@
+"""What a worker process does for the climb: hold one workload under one recipe, and answer for it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from rung.hardware import environment, peaks_of, pick
+from rung.hardware.device import peak_memory, reset_peak_memory, synchronize, to_device
+from rung.ladder.optimizer import accepts, can_be_captured
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import plan_of
+from rung.ladder.step import Step, matmul_precision
+from rung.ladder.verify import audit, verify
+from rung.measure import MINIMUM_RUNS, steady_from, time_block
+from rung.profilers import torch_profiler
+from rung.workload import load, seeded_model
+
+BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
+
+
+class Candidate:
+    """Every method takes and returns plain values, because it is called through a pipe."""
+
+    def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None) -> dict[str, Any]:
+        """Loads the workload; nothing of the model is made yet."""
+        # Verification builds the same function several times over, each at two shapes.
+        for name in ("cache_size_limit", "recompile_limit"):
+            if hasattr(torch._dynamo.config, name):
+                setattr(torch._dynamo.config, name, 64)
+        self.device = pick(device)
+        self.workload = load(target, options)
+        self.plan = plan_of(rungs)
+        w = self.workload
+        return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
+                "environment": environment(self.device)}  # fmt: skip
+
+    def survey(self) -> dict[str, Any]:
+        """The facts that decide which rungs apply, and the audit that decides whether to climb at all."""
+        without_gradient = audit(self.workload, self.device)
+        model = seeded_model(self.workload).to(self.device.torch_name)
+        step = Step(self.workload, model, Plan(), self.device)
+        optimizer = step.optimizer
+        weights = list(model.parameters())
+        peaks = peaks_of(self.device)
+        found = self._captured_graphs()
+        return {
+            "workload": {
+                "name": self.workload.name,
+                "mode": self.workload.mode,
+                "samples": self.workload.samples,
+                "tokens": self.workload.tokens,
+                "parameters": sum(p.numel() for p in weights),
+                "flops": self._flops(step),
+                "options": {k: str(v) for k, v in self.workload.options.items()},
+            },
+            "gpu": self.device.is_gpu,
+            "mode": self.workload.mode,
+            "amp": str(self.workload.amp) if self.workload.amp else None,
+            "dtype": str(weights[0].dtype) if weights else "none",
+            "matmul_precision": torch.get_float32_matmul_precision(),
+            "optimizer": type(optimizer).__name__ if optimizer else None,
+            "optimizer_can_fuse": bool(optimizer and accepts(optimizer, "fused")),
+            "optimizer_is_fused": bool(optimizer and optimizer.defaults.get("fused")),
+            "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
+            "without_gradient": without_gradient,
+            "rates": peaks.flops if peaks else {},
+            "environment": environment(self.device),
+            **found,
+        }
+
+    def _captured_graphs(self) -> dict[str, Any]:
+        """What Dynamo captures, how often it breaks, and what the rewrites would find, without compiling."""
+        from torch._dynamo.utils import counters
+
+        from rung.ladder.surgery import PASSES
+
+        counters.clear()
+        model = seeded_model(self.workload).to(self.device.torch_name)
+        step = Step(self.workload, model, Plan(passes=tuple(PASSES)), self.device)
+        try:
+            step(to_device(self.workload.inputs(0), self.device))
+        except Exception as error:
+            return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
+                    "graphs": 0, "graph_breaks": []}  # fmt: skip
+        assert step.surgeon is not None
+        breaks = [f"{reason.strip().splitlines()[0]} (x{n})" for reason, n in counters["graph_break"].items()]
+        return {
+            "matches": dict(step.surgeon.matches),
+            "skipped": list(step.surgeon.skipped),
+            "graphs": step.surgeon.graphs,
+            "graph_breaks": breaks,
+        }
+
+    def _flops(self, step: Step) -> float | None:
+        """Floating-point operations of one step's matrix products and attention, as torch counts them."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        try:
+            with FlopCounterMode(display=False) as counter:
+                step(to_device(self.workload.inputs(0), self.device))
+            return float(counter.get_total_flops())
+        except Exception:  # a workload that the counter cannot follow is still a workload
+            return None
+
+    def warm(self, seconds: float) -> dict[str, Any]:
+        """Builds the step and runs it until it is steady, or for `seconds`; the first run is reported apart."""
+        self._scope = matmul_precision(self.plan)
+        self._scope.__enter__()
+        self.model = seeded_model(self.workload).to(self.device.torch_name)
+        self.batches = [to_device(self.workload.inputs(s), self.device) for s in range(1, BATCHES + 1)]
+        self._next: Iterator[Any] = itertools.cycle(self.batches)
+        reset_peak_memory(self.device)
+        self.step = Step(self.workload, self.model, self.plan, self.device)
+        begin = time.perf_counter()
+        self._one()
+        first = time.perf_counter() - begin
+        samples: list[int] = []
+        until = time.perf_counter() + seconds
+        steady = None
+        while (time.perf_counter() < until and len(samples) < 400) or len(samples) < MINIMUM_RUNS:
+            start = time.perf_counter_ns()
+            self._one()
+            samples.append(time.perf_counter_ns() - start)
+            if len(samples) >= 8 and (steady := steady_from(samples)) is not None and len(samples) >= 2 * steady:
+                break
+        tail = sorted(samples[steady or MINIMUM_RUNS - 1 :])
+        return {
+            "first_run_seconds": first,
+            "runs": len(samples) + 1,
+            "samples": samples,
+            "steady": steady is not None,
+            "estimate": tail[len(tail) // 2],
+            "memory": peak_memory(self.device),
+            "matches": dict(self.step.surgeon.matches) if self.step.surgeon else {},
+            "precision": torch.get_float32_matmul_precision(),
+        }
+
+    def _one(self) -> None:
+        self.step(next(self._next))
+        synchronize(self.device)
+
+    def block(self, count: int) -> dict[str, Any]:
+        """Times `count` steps back to back: nanoseconds of each."""
+        block = time_block(lambda: self.step(next(self._next)), count, self.device)
+        return {"samples": block.samples, "outside": block.outside}
+
+    def memory(self) -> dict[str, int]:
+        return peak_memory(self.device)
+
+    def profile(self, path: str, steps: int) -> None:
+        """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
+        torch_profiler.record(lambda: self.step(next(self._next)), path, steps, self.device)
+
+    def verify(self) -> dict[str, Any]:
+        return verify(self.workload, self.plan, self.device).as_dict()

@@ -1,0 +1,106 @@
+"""A whole step as one CUDA or HIP graph: one launch instead of hundreds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.errors import WorkloadError
+from rung.hardware.device import Device
+
+WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
+MOST_SHAPES = 8  # each holds its own memory; further shapes run uncaptured
+
+
+@dataclass
+class _Graph:
+    graph: Any
+    inputs: list[torch.Tensor]
+    result: Any
+    gradients: list[torch.Tensor | None]
+
+
+class Captured:
+    """Calls `run(batch)` through a graph per input shape.
+
+    The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
+    to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
+    graph's own memory: the next call overwrites them. Learning rates may be changed between calls.
+    """
+
+    def __init__(
+        self, run: Callable[[Any], Any], device: Device, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        if not device.is_gpu:
+            raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
+        self._run = run
+        self._optimizer = optimizer
+        self._parameters = [p for g in optimizer.param_groups for p in g["params"]] if optimizer else []
+        self._stream = torch.cuda.Stream(device.index)
+        self._calls: dict[Hashable, int] = {}
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._rates: list[torch.Tensor] = []
+        self._seen: list[float] = []
+
+    def __call__(self, batch: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(batch)
+        key = (
+            spec,
+            *((t.shape, t.dtype, t.stride()) if isinstance(t, torch.Tensor) else t for t in leaves),
+        )
+        tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
+        if key in self._graphs:
+            return self._replay(self._graphs[key], tensors)
+        calls = self._calls[key] = self._calls.get(key, 0) + 1
+        if calls <= WARM_CALLS or len(self._graphs) >= MOST_SHAPES:
+            return self._warm(batch)
+        self._graphs[key] = self._capture(leaves, spec, tensors)
+        return self._replay(self._graphs[key], tensors)
+
+    def _warm(self, batch: Any) -> Any:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            result = self._run(batch)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return result
+
+    def _capture(self, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> _Graph:
+        static = [t.clone() for t in tensors]
+        copies = iter(static)
+        batch = pytree.tree_unflatten([next(copies) if isinstance(t, torch.Tensor) else t for t in leaves], spec)
+        groups = self._optimizer.param_groups if self._optimizer else []
+        rates = [float(g["lr"]) for g in groups]
+        if not self._rates and groups:
+            where = self._parameters[0].device
+            self._rates = [torch.tensor(rate, device=where) for rate in rates]
+            self._seen = rates
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        # The graph reads the rate from memory; the user goes on seeing, and setting, a number.
+        for group, tensor in zip(groups, self._rates, strict=True):
+            group["lr"] = tensor
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                result = self._run(batch)
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+        return _Graph(graph, static, result, [p.grad for p in self._parameters])
+
+    def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
+        for static, tensor in zip(captured.inputs, tensors, strict=True):
+            static.copy_(tensor, non_blocking=True)
+        if self._optimizer:
+            for k, group in enumerate(self._optimizer.param_groups):
+                if group["lr"] != self._seen[k]:
+                    self._seen[k] = float(group["lr"])
+                    self._rates[k].fill_(self._seen[k])
+        captured.graph.replay()
+        for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+        return captured.result

@@ -1,0 +1,344 @@
+"""The climb: baseline, profile, then rung after rung: predict, measure, verify, keep or revert."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rung.analysis import breakdown
+from rung.errors import RungError, UsageError, WorkloadError
+from rung.ladder.duel import Duel, Limits, Setup, SideFailed, fight, open_worker
+from rung.ladder.plan import CONTRACTS, Numerics
+from rung.ladder.recipe import Recipe
+from rung.ladder.rungs import LADDER, Context, Rung, chosen, plan_of
+from rung.launch import WorkerFailed
+from rung.measure import median_interval
+from rung.runs import Run, write_whole
+from rung.trace import read
+
+PROFILED_STEPS = 3
+
+Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to climb. numerics: None takes the default of the device (tf32 on a GPU, exact on a CPU);
+    rungs: None tries the whole ladder; budget: seconds after which no further rung is begun."""
+
+    target: str
+    options: dict[str, str] = field(default_factory=dict)
+    numerics: Numerics | None = None
+    rungs: tuple[str, ...] | None = None
+    device: str | None = None
+    budget: float | None = None
+    deadline: float = 900.0
+    command: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {k: getattr(self, k) for k in self.__dataclass_fields__}
+
+
+class Climb:
+    """One climb in one run directory. `say` is told of every event and may print it."""
+
+    def __init__(self, run: Run, request: Request, say: Say) -> None:
+        self.run, self.request, self.say = run, request, say
+        self.started = time.monotonic()
+        self.setup = Setup(
+            request.target,
+            request.options,
+            request.device,
+            run.directory / "workers",
+            Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
+        )
+        self.kept: list[str] = []
+        self.baseline: dict[str, Any] = {}
+        self.parts: dict[str, float] = {}
+        self.breakdown: dict[str, Any] | None = None
+        self.facts: dict[str, Any] = {}
+        self.numerics: Numerics = "exact"
+
+    def climb(self, *, dry: bool = False) -> dict[str, Any]:
+        """Climbs, going on from whatever the directory already holds; returns the run's data."""
+        self.run.lock()
+        try:
+            try:
+                self._climb(dry)
+            except KeyboardInterrupt:
+                self._status("interrupted", "stopped by Ctrl-C")
+                raise
+            except RungError as error:
+                self._status("interrupted", str(error))
+                raise
+        finally:
+            self.run.unlock()
+        return self.run.data()
+
+    def _climb(self, dry: bool) -> None:
+        rungs = chosen(self.request.rungs) if self.request.rungs is not None else list(LADDER)
+        self._survey(rungs)
+        self._measure_baseline()
+        done = {a["rung"]: a for a in self.run.attempts()}
+        for attempt in done.values():
+            if attempt["verdict"] == "kept":
+                self.kept.append(attempt["rung"])
+                self._take(attempt.get("breakdown"))
+        why = ""
+        for rung in rungs:
+            if rung.name in done:
+                continue
+            if dry:
+                self._plan_only(rung)
+                continue
+            if self._left() <= 0:
+                why = f"the budget of {self.request.budget:.0f} s was used up before {rung.name}"
+                break
+            self._try(rung)
+        if not dry:
+            self._finish(why)
+
+    # -- the baseline --------------------------------------------------------------------------------------
+
+    def _survey(self, rungs: Sequence[Rung]) -> None:
+        manifest = self.run.maybe("manifest.json")
+        if manifest and manifest.get("facts"):
+            self.facts, self.numerics = manifest["facts"], manifest["numerics"]
+            self._status("running", "")
+            return
+        self.say("survey", {"target": self.request.target})
+        with ExitStack() as stack:
+            worker = open_worker(stack, self.setup, [], "survey")
+            worker.receive("open", self.setup.limits.prepare)
+            facts = worker.call("survey", self.setup.limits.prepare)
+        self.facts = {k: v for k, v in facts.items() if k not in ("workload", "environment")}
+        self.numerics = self.request.numerics or ("tf32" if facts["gpu"] else "exact")
+        if self.numerics not in CONTRACTS:
+            raise UsageError(f"--numerics is {self.numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
+        self.run.write(
+            "manifest.json",
+            {
+                "schema": 1,
+                "kind": "climb",
+                "status": "running",
+                "why": "",
+                "target": self.request.target,
+                "options": self.request.options,
+                "numerics": self.numerics,
+                "command": self.request.command,
+                "created": facts["environment"]["time"],
+                "request": self.request.as_dict(),
+                "rungs": [r.name for r in rungs],
+                "workload": facts["workload"],
+                "environment": facts["environment"],
+                "facts": self.facts,
+            },
+        )
+        self.say("workload", self.run.data())
+
+    def _measure_baseline(self) -> None:
+        known = self.run.maybe("baseline.json")
+        if known is None:
+            self.say("baseline", {})
+            with ExitStack() as stack:
+                worker = open_worker(stack, self.setup, [], "baseline")
+                worker.receive("open", self.setup.limits.prepare)
+                warm = worker.call("warm", self.setup.limits.prepare, seconds=10.0)
+                steps = int(max(5, min(50, 5e9 / max(warm["estimate"], 1))))
+                block = worker.call("block", self.setup.limits.prepare, count=steps)
+                time_ = median_interval(block["samples"]).as_dict()
+                memory = worker.call("memory", self.setup.limits.block)
+                parts = self._profile(worker, "baseline", time_["value"])
+            known = {
+                "time": time_,
+                "samples": block["samples"],
+                "first_run_seconds": warm["first_run_seconds"],
+                "warm_up_runs": warm["runs"],
+                "steady": warm["steady"],
+                "memory": memory,
+                "breakdown": parts,
+                "without_gradient": self.facts["without_gradient"],
+                "trace": "traces/baseline.json.gz",
+            }
+            self.run.write("baseline.json", known)
+        self.baseline = known
+        self._take(known["breakdown"])
+        self.say("measured", self.run.data())
+
+    def _profile(self, worker: Any, name: str, step_ns: float) -> dict[str, Any] | None:
+        """The breakdown of a few steps; a profile that fails costs the predictions, not the climb."""
+        path = self.run.directory / "traces" / f"{name}.json.gz"
+        try:
+            worker.call("profile", self.setup.limits.prepare, path=str(path), steps=PROFILED_STEPS)
+            return breakdown(read(path), steps=PROFILED_STEPS, step_ns=step_ns).as_dict()
+        except RungError as error:
+            self.say("warning", {"text": f"no profile of {name}: {error}"})
+            return None
+
+    def _take(self, parts: dict[str, Any] | None) -> None:
+        if parts:
+            self.breakdown, self.parts = parts, parts["parts"]
+
+    # -- one rung ------------------------------------------------------------------------------------------
+
+    def _context(self) -> Context:
+        rates = self.facts["rates"]
+        return Context(plan_of(self.kept), self.numerics, self.facts, self.parts, rates)
+
+    def _open_attempt(self, rung: Rung) -> dict[str, Any]:
+        context = self._context()
+        no = rung.applies(context)
+        prediction = None if no else rung.predict(context)
+        return {
+            "schema": 1,
+            "number": len(self.run.attempts()) + 1,
+            "rung": rung.name,
+            "level": rung.level,
+            "title": rung.title,
+            "contract": rung.contract,
+            "changes": rung.changes,
+            "against": " + ".join(self.kept) or "baseline",
+            "prediction": {"low": prediction.low, "high": prediction.high, "why": prediction.why} if prediction else None,
+            "graph_breaks": self.facts["graph_breaks"] if rung.name == "compile" else [],
+            "verdict": no.verdict if no else "",
+            "why": no.why if no else "",
+        }
+
+    def _plan_only(self, rung: Rung) -> None:
+        self.say("plan", self._open_attempt(rung))
+
+    def _try(self, rung: Rung) -> None:
+        began = time.monotonic()
+        attempt = self._open_attempt(rung)
+        if not attempt["verdict"]:
+            self.say("try", attempt)
+            name = f"{attempt['number']:02d}-{rung.name}"
+            candidate = [*self.kept, rung.name]
+            attempt["log"] = f"workers/{name}-1-candidate.log"
+            try:
+                duel = self._fight(candidate, name)
+                attempt |= duel.as_dict()
+                self._judge(attempt, duel, candidate, name)
+            except SideFailed as failure:
+                attempt["verdict"], attempt["why"] = "failed", f"{failure.error.kind}: {failure}"
+            except WorkerFailed as failure:
+                attempt["verdict"], attempt["why"] = "failed", f"{failure.kind}: {failure}"
+        attempt["seconds"] = time.monotonic() - began
+        if attempt["verdict"] == "kept":
+            self.kept.append(rung.name)
+            self._take(attempt.get("breakdown"))
+        self.run.add_attempt(attempt)
+        self.say("verdict", attempt)
+
+    def _fight(self, candidate: Sequence[str], name: str) -> Duel:
+        gpu = self.facts["gpu"]
+        try:
+            return fight(self.setup, self.kept, candidate, log=name, gpu=gpu, left=self._left)
+        except SideFailed as failure:
+            if failure.side == "candidate":
+                raise
+            # The best so far has run before: what hit it is chance (an out-of-memory killer), so once more.
+            self.say("warning", {"text": f"the best so far failed ({failure}); both sides are started again"})
+            return fight(self.setup, self.kept, candidate, log=f"{name}-again", gpu=gpu, left=self._left)
+
+    def _judge(self, attempt: dict[str, Any], duel: Duel, candidate: Sequence[str], name: str) -> None:
+        assert duel.comparison is not None
+        speedup = duel.comparison.speedup
+        prediction = attempt["prediction"]
+        attempt["forecast"] = (
+            "below" if speedup.value < prediction["low"] else "above" if speedup.value > prediction["high"] else "inside"
+        )
+        if duel.comparison.answer != "faster":
+            slower = duel.comparison.answer == "slower"
+            attempt["verdict"] = "reverted" if slower else "inconclusive"
+            attempt["why"] = (
+                "it is slower than the best so far."
+                if slower
+                else "the interval includes 1: no gain was shown, so it is not kept."
+            )
+            return
+        self.say("verify", attempt)
+        with ExitStack() as stack:
+            worker = open_worker(stack, self.setup, candidate, f"{name}-verify")
+            worker.receive("open", self.setup.limits.prepare)
+            attempt["verification"] = worker.call("verify", self.setup.limits.prepare)
+        if not attempt["verification"]["passed"]:
+            attempt["verdict"] = "reverted"
+            attempt["why"] = f"it does not compute what the baseline computes: {attempt['verification']['failures'][0]}."
+            return
+        attempt["verdict"], attempt["why"] = "kept", "verified, and faster with confidence."
+        with ExitStack() as stack:
+            worker = open_worker(stack, self.setup, candidate, f"{name}-profile")
+            worker.receive("open", self.setup.limits.prepare)
+            worker.call("warm", self.setup.limits.prepare, seconds=4.0)
+            attempt["breakdown"] = self._profile(worker, name, attempt["times"]["candidate"]["value"])
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _finish(self, why: str) -> None:
+        result: dict[str, Any] = {"kept": self.kept, "speedup": None, "confidence": None, "times": None, "memory": None,
+                                  "breakdown": self.breakdown, "recipe": None, "recipe_text": ""}  # fmt: skip
+        manifest = self.run.read("manifest.json")
+        if self.kept:
+            self.say("final", {"kept": self.kept})
+            try:
+                duel = fight(
+                    self.setup, [], self.kept, log="final", gpu=self.facts["gpu"], left=lambda: max(self._left(), 60.0)
+                )
+                seen = duel.as_dict()
+                assert duel.comparison is not None
+                result |= {
+                    "speedup": duel.comparison.speedup.as_dict(),
+                    "confidence": duel.comparison.confidence,
+                    "times": {"baseline": seen["times"]["best"], "best": seen["times"]["candidate"]},
+                    "memory": {"baseline": seen["memory"]["best"], "best": seen["memory"]["candidate"]},
+                    "restarts": duel.samples,
+                }
+            except SideFailed as failure:
+                raise WorkloadError(f"the final comparison failed: {failure}; `--resume` tries it again.") from failure
+            environment = manifest["environment"]
+            recipe = Recipe(
+                tuple(self.kept),
+                self.request.target,
+                self.facts["mode"],
+                self.numerics,
+                {"device": environment["device"]["name"], "arch": environment["device"]["arch"], "torch": environment["torch"]},
+                {"speedup": round(result["speedup"]["value"], 4), "low": round(result["speedup"]["low"], 4),
+                 "high": round(result["speedup"]["high"], 4), "confidence": result["confidence"]},
+            )  # fmt: skip
+            result |= {"recipe": "recipe.toml", "recipe_text": recipe.text()}
+            write_whole(self.run.directory / "recipe.toml", recipe.text())
+        result["seconds"] = time.monotonic() - self.started
+        self.run.write("result.json", result)
+        self._status("complete", why)
+
+    def _left(self) -> float:
+        if self.request.budget is None:
+            return float("inf")
+        return self.request.budget - (time.monotonic() - self.started)
+
+    def _status(self, status: str, why: str) -> None:
+        manifest = self.run.maybe("manifest.json")
+        if manifest:
+            self.run.write("manifest.json", {**manifest, "status": status, "why": why})
+
+
+def start(request: Request, root: Path, out: Path | None, say: Say, *, dry: bool = False) -> Climb:
+    """A new climb in a new run directory."""
+    name = request.target.rpartition("/")[2].replace(".py:", "-").replace(":", "-")
+    return Climb(Run.create(root, name, out), request, say)
+
+
+def resume(directory: Path, say: Say) -> Climb:
+    """The climb of a run directory, to go on with."""
+    run = Run.open_(directory)
+    manifest = run.read("manifest.json")
+    if manifest["status"] == "complete":
+        raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
+    told = manifest["request"]
+    rungs = tuple(told["rungs"]) if told["rungs"] is not None else None
+    return Climb(run, Request(**{**told, "rungs": rungs}), say)

@@ -1,0 +1,52 @@
+"""Weights on which errors show.
+
+Freshly initialised weights hide mistakes: attention is nearly uniform, so a missing mask or a zeroed projection
+hardly moves the output; biases are zero and norms one, so a wrong one is invisible; activations are large
+against eps. So a model is checked on two kinds of weights: *sharp*, where attention decides, and *faint*, where
+what enters a norm is about as small as its eps.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+SHARP = 2.0  # a matrix's elements get at least this over sqrt(fan-in): attention logits of standard deviation ~4
+FAINT = 0.05  # ... exactly this: activations of ~1e-4 to 1e-2, whose squares are near eps
+
+
+def perturbed(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
+    """New values for the model's floating parameters and buffers, on its device, from a seed.
+
+    Every third seed is faint, the others sharp. Vectors (biases, norm weights) are shifted by noise of 0.2.
+    """
+    generator = torch.Generator().manual_seed(1_000_003 + seed)
+    faint = seed % 3 == 2
+    values = {}
+    parameters = dict(model.named_parameters())
+    for name, old in state(model).items():
+        new = old.detach().clone()
+        if name in parameters and old.is_floating_point():
+            if old.dim() >= 2:
+                spread = float(old.float().std()) or 0.0
+                wanted = (FAINT if faint else SHARP) / math.sqrt(old.numel() / old.shape[0])
+                if spread > 0 and (faint or spread < wanted):
+                    new *= wanted / spread
+            if old.dim() < 2 or float(old.float().std()) == 0:
+                noise = torch.randn(old.shape, generator=generator) * 0.2
+                new += noise.to(device=old.device, dtype=old.dtype)
+        values[name] = new
+    return values
+
+
+def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, tied ones once; also those that the state dict leaves out."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def put(model: torch.nn.Module, values: dict[str, torch.Tensor]) -> None:
+    """Copies the values into the model in place: a captured graph goes on reading the same memory."""
+    with torch.no_grad():
+        for name, tensor in state(model).items():
+            tensor.copy_(values[name])

@@ -1,0 +1,93 @@
+"""A workload under a plan, ready to run: what is timed, what is profiled and what is verified are this."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.hardware.device import Device, autocast
+from rung.ladder.capture import Captured
+from rung.ladder.optimizer import remade
+from rung.ladder.plan import Plan
+from rung.ladder.surgery import Surgeon
+from rung.workload import Workload
+
+
+class Step:
+    """`step(batch) -> (loss, output)`; the loss is None in inference.
+
+    A training step clears the gradients, runs forward, loss and backward, and steps the optimizer; the
+    gradients of the step can be read from the parameters until the next one. The model object is the one
+    given: its class, mode, hooks and state dict are not touched, only its weights are trained.
+    """
+
+    def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
+        self.workload, self.model, self.plan, self.device = workload, model, plan, device
+        self.surgeon: Surgeon | None = None
+        self._amp = torch.bfloat16 if plan.bf16 else workload.amp
+        self._forward = self._compiled(self._plain_forward)
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.fresh()
+
+    def fresh(self) -> None:
+        """A new optimizer, as if no step had been taken; captured graphs are dropped, compiled code is kept."""
+        run = self._infer
+        if self.workload.mode == "train":
+            assert self.workload.optimizer is not None
+            params = [p for p in self.model.parameters() if p.requires_grad]
+            self.optimizer = remade(
+                self.workload.optimizer(params),
+                params,
+                fused=self.plan.fused_optimizer,
+                capturable=self.plan.capture,
+            )
+            run = self._train
+        self._run = Captured(run, self.device, self.optimizer) if self.plan.capture else run
+
+    def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        return self._run(batch)
+
+    def _compiled(self, forward: Any) -> Any:
+        if not self.plan.compile and not self.plan.passes:
+            return forward
+        self.surgeon = Surgeon(self.plan.passes, inner="inductor" if self.plan.compile else "eager")
+        return torch.compile(forward, backend=self.surgeon, dynamic=False)
+
+    def _plain_forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        with autocast(self.device, self._amp):
+            output = self.workload.forward(self.model, batch)
+            loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
+        # Nobody differentiates through the output itself; saying so spares compiled code its gradient.
+        detached = pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, output)
+        return loss, detached
+
+    @property
+    def training(self) -> bool:
+        return self.workload.mode == "train"
+
+    def _infer(self, batch: Any) -> tuple[None, Any]:
+        with torch.no_grad():
+            return None, self._forward(batch)[1]
+
+    def _train(self, batch: Any) -> tuple[torch.Tensor, Any]:
+        assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, output = self._forward(batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach(), output
+
+
+@contextlib.contextmanager
+def matmul_precision(plan: Plan) -> Any:
+    """torch's process-wide matrix precision for a plan; one that does not ask for TF32 keeps the user's own."""
+    before = torch.get_float32_matmul_precision()
+    if plan.tf32:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,146 @@
+"""Reads the nodes of one hand-written attention, starting from its softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from rung.ladder.surgery.masks import Mask, read_mask
+from rung.ladder.surgery.normalize import argument, cast_source, in_place, kind, number, scaled, value
+
+
+class Skip(Exception):
+    """This softmax is not rewritten; the message is the reason in words."""
+
+
+@dataclass
+class Chain:
+    scores: fx.Node  # the first matmul
+    query: fx.Node
+    key: fx.Node  # as the matmul takes it: [B, H, D, T]
+    value: fx.Node
+    output: fx.Node  # the second matmul
+    scale: float = 1.0
+    dropout: float = 0.0
+    masks: list[Mask] = field(default_factory=list)
+    inner: list[fx.Node] = field(default_factory=list)  # between the two matmuls, last first
+
+
+def read_chain(softmax: fx.Node) -> Chain | None:
+    """The attention around a softmax; None where there is none, Skip where it is close to one."""
+    probs = value(softmax)
+    if probs is None or probs.dim() not in (3, 4) or kind(softmax) != "softmax":
+        return None
+    if softmax.users and not any(kind(user) in ("matmul", *_CARRIERS) for user in softmax.users):
+        return None
+    _only_last_dim(softmax, probs.dim())
+    above, scores, scale, masks = _upward(softmax)
+    if scores is None:
+        return None
+    if probs.dim() != 4:
+        raise Skip("the query is not [batch, heads, length, width]")
+    below, output, dropout = _downward(softmax)
+    query, key = scores.args[:2]
+    if not isinstance(query, fx.Node) or not isinstance(key, fx.Node):
+        raise Skip("the scores are not a product of two tensors of this graph")
+    values = output.args[1]
+    if not isinstance(values, fx.Node):
+        raise Skip("the values are not a tensor of this graph")
+    return Chain(scores, query, key, values, output, scale, dropout, masks, [*below, softmax, *above])
+
+
+_CARRIERS = ("to", "type", "type_as", "float", "half", "bfloat16", "double", "dropout")
+
+
+def _only_last_dim(softmax: fx.Node, rank: int) -> None:
+    if argument(softmax, 1, "dim") not in (-1, rank - 1):
+        raise Skip("the softmax is not over the last dimension")
+
+
+def _only_user(node: fx.Node, what: str) -> None:
+    if len(node.users) != 1:
+        returned = any(user.op == "output" for user in node.users)
+        raise Skip(f"{what} are {'returned' if returned else 'used elsewhere'}")
+
+
+def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, list[Mask]]:
+    scale = 1.0
+    masks: list[Mask] = []
+    seen: list[fx.Node] = []
+    node: Any = softmax.args[0] if softmax.args else softmax.kwargs.get("input")
+    while isinstance(node, fx.Node) and kind(node) != "matmul":
+        step = scaled(node)
+        if step is not None:
+            upper, factor = step
+            scale *= factor
+        elif (source := cast_source(node)) is not None:
+            upper = source
+        elif (masked := read_mask(node)) is not None:
+            upper, mask = masked
+            if scale != 1.0:
+                raise Skip("the scores are scaled after the mask")
+            masks.append(mask)
+        elif _matmul_above(node):
+            raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
+        else:
+            return seen, None, scale, masks
+        if in_place(node) and node.args[:1] != (upper,):
+            raise Skip("the mask is written in place")
+        seen.append(node)
+        node = upper
+    if not isinstance(node, fx.Node):
+        return seen, None, scale, masks
+    for item in (*seen, node):
+        _only_user(item, "attention scores")
+    return seen, node, scale, masks
+
+
+def _matmul_above(node: fx.Node) -> bool:
+    """A matmul a few steps up: close enough to attention to be worth a word."""
+    level = {node}
+    for _ in range(4):
+        if any(kind(item) == "matmul" for item in level):
+            return True
+        level = {above for item in level for above in item.all_input_nodes}
+    return False
+
+
+def _downward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node, float]:
+    node, dropout = softmax, 0.0
+    seen: list[fx.Node] = []
+    while True:
+        _only_user(node, "attention probabilities")
+        user = next(iter(node.users))
+        if kind(user) == "matmul":
+            if user.args[:1] != (node,) or len(user.args) < 2:
+                raise Skip("the probabilities are not the left side of the second matmul")
+            return list(reversed(seen)), user, dropout
+        if kind(user) == "dropout" and user.args[:1] == (node,):
+            rate = _dropout_rate(user)
+            if rate and dropout:
+                raise Skip("two dropouts on the attention probabilities")
+            dropout = dropout or rate
+        elif cast_source(user) is not node:
+            raise Skip(f"`{kind(user) or user.target}` lies between the softmax and the values")
+        seen.append(user)
+        node = user
+
+
+def _dropout_rate(node: fx.Node) -> float:
+    # F.dropout(x, p=0.5, training=True); torch.dropout(x, p, train)
+    rate = number(argument(node, 1, "p", default=0.5))
+    training = argument(node, 2, "training", "train", default=True)
+    if rate is None or not isinstance(training, bool):
+        raise Skip("the dropout rate is not a plain number")
+    return rate if training else 0.0
+
+
+def compute_dtype(chain: Chain) -> torch.dtype:
+    """The dtype in which the hand-written form multiplied q and k, autocast included."""
+    scores = value(chain.scores)
+    if scores is None or not scores.dtype.is_floating_point:
+        raise Skip("the dtype of the scores is unknown")
+    return scores.dtype

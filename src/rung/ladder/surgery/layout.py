@@ -1,0 +1,32 @@
+"""A rewritten value may have other strides than the value that it replaces: make its readers indifferent."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from rung.ladder.surgery.normalize import kind
+from rung.ladder.surgery.writes import aliases, opaque
+
+# These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
+_STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
+
+
+def free_readers(node: fx.Node) -> bool:
+    """Turn ``view`` into ``reshape`` on the memory of a node; True if a contiguous copy is needed as well.
+
+    A value that leaves the graph must keep the strides that Dynamo promised to the code after it.
+    """
+    needs_copy = False
+    for alias in aliases(node):
+        for user in list(alias.users):
+            if user.op == "output" or opaque(user) or kind(user) in _STRIDE_READERS:
+                needs_copy = True
+            elif kind(user) == "view":
+                if any(isinstance(item, torch.dtype) for item in (*user.args, *user.kwargs.values())):
+                    needs_copy = True
+                elif not user.kwargs:
+                    user.op, user.target = "call_method", "reshape"
+                else:
+                    needs_copy = True
+    return needs_copy

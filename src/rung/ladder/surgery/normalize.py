@@ -1,0 +1,175 @@
+"""One operation behind its spellings: ``torch.matmul(a, b)``, ``a @ b`` and ``a.matmul(b)`` are "matmul"."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+_NAMESPACES = (torch, F, torch.Tensor, operator)
+
+_ALIASES = {
+    "__matmul__": "matmul",
+    "bmm": "matmul",
+    "multiply": "mul",
+    "imul": "mul",
+    "__mul__": "mul",
+    "__rmul__": "mul",
+    "truediv": "div",
+    "itruediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "__truediv__": "div",
+    "iadd": "add",
+    "__add__": "add",
+    "__radd__": "add",
+    "isub": "sub",
+    "subtract": "sub",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+    "inv": "invert",
+    "bitwise_not": "invert",
+    "__getitem__": "getitem",
+}
+
+
+def names(text: str) -> frozenset[str]:
+    """A set of words."""
+    return frozenset(text.split())
+
+
+def kind(node: Any) -> str:
+    """The canonical name of a node's operation; "" for anything that is not a known torch spelling."""
+    if not isinstance(node, fx.Node):
+        return ""
+    if node.op == "call_method":
+        return _canonical(str(node.target))
+    if node.op != "call_function":
+        return ""
+    if node.target is getattr:
+        name = node.args[1]
+        return name if isinstance(name, str) and name in ("T", "mT") else ""
+    name = getattr(node.target, "__name__", "")
+    # A custom op may be called "softmax" too: only torch's own function of that name counts.
+    if name and any(getattr(space, name, None) is node.target for space in _NAMESPACES):
+        return _canonical(name)
+    return ""
+
+
+def _canonical(name: str) -> str:
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]  # the in-place form computes the same value; writes.py watches the writing
+    return _ALIASES.get(name, name)
+
+
+def in_place(node: fx.Node) -> bool:
+    """The node's own spelling writes to its first argument: ``x.mul_(2)``, ``x *= 2``."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if node.op == "call_function" and name in ("iadd", "isub", "imul", "itruediv"):
+        return True
+    return name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_")
+
+
+def argument(node: fx.Node, position: int, *names: str, default: Any = None) -> Any:
+    """An argument by position (the tensor itself is 0) or by any of its names."""
+    if len(node.args) > position:
+        return node.args[position]
+    for name in names:
+        if name in node.kwargs:
+            return node.kwargs[name]
+    return default
+
+
+def value(node: Any) -> torch.Tensor | None:
+    """The fake tensor that Dynamo computed for a node, when its shape holds plain integers only."""
+    found = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if isinstance(found, torch.Tensor) and all(isinstance(size, int) for size in found.shape):
+        return found
+    return None
+
+
+def number(item: Any) -> float | None:
+    """A Python number that is not a bool."""
+    return float(item) if isinstance(item, (int, float)) and not isinstance(item, bool) else None
+
+
+def scaled(node: Any) -> tuple[fx.Node, float] | None:
+    """(x, factor) where the node is x times or over a Python number."""
+    what = kind(node)
+    if what not in ("mul", "div") or set(node.kwargs) - {"input", "other"}:
+        return None
+    left, right = argument(node, 0, "input"), argument(node, 1, "other")
+    if what == "mul" and isinstance(right, fx.Node):
+        left, right = right, left
+    by = number(right)
+    if not isinstance(left, fx.Node) or by is None or (what == "div" and by == 0):
+        return None
+    return left, by if what == "mul" else 1.0 / by
+
+
+_CASTS = ("to", "type", "type_as", "float", "half", "bfloat16", "double")
+
+
+def cast_source(node: Any) -> fx.Node | None:
+    """x where the node is x in a floating dtype on the same device, and nothing else."""
+    if kind(node) not in _CASTS or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    source = node.args[0]
+    before, after = value(source), value(node)
+    if before is None or after is None or before.device != after.device:
+        return None
+    both_float = before.dtype.is_floating_point and after.dtype.is_floating_point
+    return source if both_float else None
+
+
+def permutation(node: fx.Node) -> tuple[fx.Node, list[int]] | None:
+    """(x, order) where the node is ``x.permute(order)`` in one of its spellings."""
+    result = value(node)
+    what = kind(node)
+    if result is None or in_place(node) or what not in ("transpose", "permute", "mT", "T"):
+        return None
+    rank = result.dim()
+    source = argument(node, 0, "input", "self")
+    order = list(range(rank))
+    if what == "permute":
+        dims = argument(node, 1, "dims")
+        dims = dims if isinstance(dims, (tuple, list)) else node.args[1:]
+        order = [int(d) % rank for d in dims]
+    elif what == "T":
+        order.reverse()
+    else:
+        first, second = -2, -1
+        if what == "transpose":
+            first = argument(node, 1, "dim0", "axis0")
+            second = argument(node, 2, "dim1", "axis1")
+        if not isinstance(first, int) or not isinstance(second, int):
+            return None
+        order[first], order[second] = order[second], order[first]
+    return (source, order) if isinstance(source, fx.Node) else None
+
+
+def peel_permutations(node: fx.Node) -> tuple[fx.Node, list[int]]:
+    """(x, order) with ``node == x.permute(order)``, through a whole chain of transposes."""
+    result = value(node)
+    order = list(range(result.dim() if result is not None else 0))
+    while (step := permutation(node)) is not None:
+        node, inner = step
+        order = [inner[d] for d in order]
+    return node, order
+
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
+
+
+def source_line(node: fx.Node) -> str:
+    """The user's source line behind a node, in words."""
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    if not frames:
+        return f"node {node.name}"
+    last = frames[-1]
+    return f"`{last['code'].strip()}` ({os.path.basename(last['file'])}:{last['line']})"

@@ -1,0 +1,154 @@
+"""Hand-written attention becomes one ``F.scaled_dot_product_attention``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from rung.ladder.surgery.chain import Chain, Skip, compute_dtype, read_chain
+from rung.ladder.surgery.constants import sweep
+from rung.ladder.surgery.grouped import repeated_from, takes_groups
+from rung.ladder.surgery.layout import free_readers
+from rung.ladder.surgery.masks import as_argument, is_causal
+from rung.ladder.surgery.normalize import in_place, kind, peel_permutations, scaled, source_line, value
+from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
+
+
+def fuse_attention(graph: fx.Graph) -> tuple[int, list[str]]:
+    """Rewrite every attention found; returns how many, and why others were left."""
+    count, skipped = 0, []
+    for node in list(graph.nodes):
+        if node._erased or kind(node) != "softmax":
+            continue
+        try:
+            chain = read_chain(node)
+            if chain is not None:
+                _rewrite(graph, chain)
+                count += 1
+        except Skip as reason:
+            skipped.append(f"softmax at {source_line(node)}: {reason}")
+    return count, skipped
+
+
+def _shape(node: fx.Node) -> torch.Size:
+    tensor = value(node)
+    if tensor is None or tensor.dim() != 4:
+        raise Skip("query, key and value are not all [batch, heads, length, width] of fixed size")
+    return tensor.shape
+
+
+def _rewrite(graph: fx.Graph, chain: Chain) -> None:
+    dtype = compute_dtype(chain)
+    query, key_t, values = _shape(chain.query), _shape(chain.key), _shape(chain.value)
+    scores, output = _shape(chain.scores), _shape(chain.output)
+    if not query[:2] == key_t[:2] == values[:2] or key_t[3] != values[2] or query[3] != key_t[2]:
+        raise Skip("query, key and value have different batch or head counts")
+
+    q, q_scale = _unscaled(chain.query)
+    k_t, k_scale = _unscaled(chain.key)
+    scale = chain.scale * q_scale * k_scale
+    if not scale > 0:
+        raise Skip("the scale is not positive")
+    k, k_order = peel_permutations(k_t)
+    k_order = [k_order[d] for d in (0, 1, 3, 2)]
+    v, v_order = peel_permutations(chain.value)
+    causal = len(chain.masks) == 1 and scores[2] == scores[3] and is_causal(chain.masks[0], scores[2])
+
+    k_group, v_group = repeated_from(k, k_order[1]), repeated_from(v, v_order[1])
+    grouped = False
+    tensor = value(q)
+    if k_group and v_group and k_group[1] == v_group[1] > 1 and tensor is not None:
+        masked = bool(chain.masks) and not causal
+        grouped = takes_groups(tensor, dtype, values[3], masked) and query[1] % k_group[1] == 0
+        if grouped:
+            k, v = k_group[0], v_group[0]
+
+    masks = [mask.node for mask in chain.masks]
+    reads = [(chain.query, q, chain.scores), (chain.key, k, chain.scores), (chain.value, v, chain.output)]
+    reads += [
+        (node, node, next(user for user in reversed(chain.inner) if user in node.users)) for node in masks
+    ]
+    _refuse_writes(chain, reads)
+    before = chain.output.prev
+    with graph.inserting_before(chain.output):
+        q, k, v = (
+            _ready(graph, q, None, dtype),
+            _ready(graph, k, k_order, dtype),
+            _ready(graph, v, v_order, dtype),
+        )
+        options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
+        if chain.masks and not causal:
+            options["attn_mask"] = as_argument(graph, chain.masks, dtype, scores)
+        if grouped:
+            options["enable_gqa"] = True
+        fused = graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
+        out_value = value(chain.output)
+        if out_value is not None and out_value.dtype != dtype:
+            fused = graph.call_method("to", (fused, out_value.dtype))
+        if tuple(output) != (*query[:3], values[3]):
+            raise RuntimeError("the rewritten attention would have another shape")
+        # The kernels return the heads transposed, where a matmul returns them dense.
+        if free_readers(chain.output):
+            fused = graph.call_method("contiguous", (fused,))
+    for node in between(before, chain.output):
+        node.meta["stack_trace"] = chain.output.meta.get("stack_trace")
+    fused.meta = dict(chain.output.meta)
+    chain.output.replace_all_uses_with(fused)
+    for dead in (chain.output, *chain.inner, chain.scores):
+        graph.erase_node(dead)
+    sweep([chain.query, chain.key, chain.value, *masks])
+
+
+def _refuse_writes(chain: Chain, reads: list[tuple[fx.Node, fx.Node, fx.Node]]) -> None:
+    """All is read at the second matmul now: nothing on the way may change what is read, or how it runs.
+
+    ``reads`` holds what the hand-written form used, the node behind it that is read now, and who used it.
+    """
+    if any(switches_mode(node) for node in between(chain.scores, chain.output)):
+        raise Skip("autocast or grad mode changes inside the attention")
+    own = {chain.scores, chain.output, *chain.inner}
+    for used, source, reader in reads:
+        first = [reader, *_path(used, source)][-1]  # the earliest node that read the source
+        for node in between(first, chain.output) if first is not chain.output else ():
+            if node not in own and may_touch(node, {storage(source)}):
+                raise Skip("a tensor is written in place inside the attention")
+
+
+def _path(used: fx.Node, source: fx.Node) -> list[fx.Node]:
+    """The folded nodes from ``used`` up to ``source``, which is not among them."""
+    found = []
+    while used is not source:
+        found.append(used)
+        inputs = used.all_input_nodes
+        if not inputs:
+            raise RuntimeError("a folded node does not lead to its source")
+        used = inputs[0]
+    return found
+
+
+def _unscaled(node: fx.Node) -> tuple[fx.Node, float]:
+    """Take a scalar factor off q or k: it belongs to the scale."""
+    step = scaled(node)
+    if step is None or in_place(node):
+        return node, 1.0
+    source, factor = step
+    before, after = value(source), value(node)
+    if before is None or after is None or before.dtype != after.dtype or before.shape != after.shape:
+        return node, 1.0
+    return source, factor
+
+
+def _ready(graph: fx.Graph, node: fx.Node, order: list[int] | None, dtype: torch.dtype) -> fx.Node:
+    tensor = value(node)
+    if order is not None and order != [0, 1, 2, 3]:
+        two = [d for d in range(4) if order[d] != d]
+        if len(two) == 2:
+            node = graph.call_method("transpose", (node, *two))
+        else:
+            node = graph.call_method("permute", (node, *order))
+    if tensor is None or tensor.dtype != dtype:
+        node = graph.call_method("to", (node, dtype))
+    return node

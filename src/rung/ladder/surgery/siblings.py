@@ -1,0 +1,175 @@
+"""Linear layers that read the same input become one linear over the concatenated weights.
+
+The concatenation runs in the graph, so each weight stays the user's own parameter and gets its own gradient.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from rung.ladder.surgery.layout import free_readers
+from rung.ladder.surgery.normalize import argument, kind, names, source_line, value
+from rung.ladder.surgery.writes import aliases, between, may_touch, storage, switches_mode, written
+
+_ELEMENTWISE = names(
+    """silu gelu relu relu6 leaky_relu elu selu mish sigmoid tanh softplus hardswish hardsigmoid logsigmoid
+    dropout mul add sub div pow abs neg exp clamp square erf clone contiguous
+    to type type_as float half bfloat16"""
+)
+_DEEPEST = 8  # quick_gelu and the long tanh form of gelu fit; a residual stream does not
+
+
+@dataclass(frozen=True)
+class _Linear:
+    node: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    width: int
+
+
+def fuse_gate_up(graph: fx.Graph) -> tuple[int, list[str]]:
+    return _fuse(graph, gate_up=True)
+
+
+def fuse_qkv(graph: fx.Graph) -> tuple[int, list[str]]:
+    return _fuse(graph, gate_up=False)
+
+
+def _fuse(graph: fx.Graph, gate_up: bool) -> tuple[int, list[str]]:
+    count, skipped = 0, []
+    for source, members in _groups(graph):
+        if _meet_in_a_product(members) != gate_up:
+            continue
+        reason = _obstacle(source, members)
+        if reason:
+            skipped.append(f"linear at {source_line(members[0].node)}: {reason}")
+        else:
+            _join(graph, source, members)
+            count += 1
+    return count, skipped
+
+
+def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
+    groups: dict[tuple, list[_Linear]] = defaultdict(list)
+    region = 0
+    for node in graph.nodes:
+        # Two layers on the two sides of an autocast or no_grad boundary compute differently.
+        region += switches_mode(node)
+        # A weight whose result nobody reads has no gradient; in a group it would get one of zeros.
+        if kind(node) != "linear" or node.op != "call_function" or not node.users:
+            continue
+        source, weight = argument(node, 0, "input"), argument(node, 1, "weight")
+        bias = argument(node, 2, "bias")
+        tensor = value(weight)
+        if not isinstance(source, fx.Node) or tensor is None or value(source) is None or value(node) is None:
+            continue
+        if not _plain(weight) or (bias is not None and not _plain(bias)) or tensor.dim() != 2:
+            continue
+        # Frozen and trained weights stay apart: together the frozen one would pay for a gradient.
+        key = (source, region, tensor.dtype, tensor.device, tensor.shape[1], tensor.requires_grad)
+        groups[key].append(_Linear(node, weight, bias, tensor.shape[0]))
+    return [(key[0], members) for key, members in groups.items() if len(members) > 1]
+
+
+def _plain(node: object) -> bool:
+    """A dense tensor that exists before the graph runs."""
+    if not isinstance(node, fx.Node) or node.op not in ("placeholder", "get_attr"):
+        return False
+    tensor = value(node)
+    dense = tensor is not None and tensor.layout == torch.strided and tensor.dtype.is_floating_point
+    return dense and not is_traceable_wrapper_subclass(tensor)
+
+
+def _meet_in_a_product(members: list[_Linear]) -> bool:
+    if len(members) != 2 or members[0].width != members[1].width:
+        return False
+    left, right = (_elementwise_reach(member.node) for member in members)
+    for node in left:
+        for user in node.users:
+            if kind(user) == "mul" and any(
+                other in right for other in user.all_input_nodes if other is not node
+            ):
+                return True
+    return False
+
+
+def _elementwise_reach(node: fx.Node) -> set[fx.Node]:
+    """The node and what elementwise functions of it alone lead to."""
+    found, level = {node}, [node]
+    for _ in range(_DEEPEST):
+        level = [
+            user
+            for item in level
+            for user in item.users
+            if user not in found and kind(user) in _ELEMENTWISE and set(user.all_input_nodes) <= found
+        ]
+        found.update(level)
+    return found
+
+
+def _obstacle(source: fx.Node, members: list[_Linear]) -> str:
+    first, last = members[0].node, members[-1].node
+    memory = {storage(source)}
+    memory |= {storage(item) for m in members for item in (m.weight, m.bias) if item is not None}
+    if any(written(node) and may_touch(node, memory) for node in between(first, last)):
+        return "their input or a weight is written in place between them"
+    results = {storage(member.node) for member in members}
+    graph = source.graph
+    # Chunks of one split are views that autograd does not let anyone write to.
+    if any(written(node) and may_touch(node, results) for node in graph.nodes if node > first):
+        if any(storage(item) in results for node in graph.nodes for item in written(node)):
+            return "one of the outputs is written in place"
+        return "an operation that may write anywhere follows" if _unknown_writer(members) else ""
+    biases = {b.dtype for m in members if m.bias is not None and (b := value(m.bias)) is not None}
+    return "their biases have different dtypes" if len(biases) > 1 else ""
+
+
+def _unknown_writer(members: list[_Linear]) -> bool:
+    return any(alias in written(user) for m in members for alias in aliases(m.node) for user in alias.users)
+
+
+def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
+    first = members[0].node
+    for member in members:
+        for item in (member.weight, member.bias):
+            if item is not None and item.op == "get_attr" and item > first:
+                first.prepend(item)
+    copies = [free_readers(member.node) for member in members]
+    trace = {key: first.meta[key] for key in ("stack_trace", "nn_module_stack") if key in first.meta}
+    with graph.inserting_before(first):
+        weight = graph.call_function(torch.cat, ([member.weight for member in members], 0))
+        bias = _joined_bias(graph, members)
+        fused = graph.call_function(F.linear, (source, weight, bias))
+        chunks = graph.call_method("split", (fused, [member.width for member in members]), {"dim": -1})
+        for spot, (member, copy) in enumerate(zip(members, copies, strict=True)):
+            part = graph.call_function(operator.getitem, (chunks, spot))
+            if copy:
+                part.meta.update(trace)
+                part = graph.call_method("contiguous", (part,))
+            part.meta = dict(member.node.meta)
+            member.node.replace_all_uses_with(part)
+    for node in (weight, fused, chunks, *([bias] if bias is not None else [])):
+        node.meta.update(trace)
+    for member in members:
+        graph.erase_node(member.node)
+
+
+def _joined_bias(graph: fx.Graph, members: list[_Linear]) -> fx.Node | None:
+    known = next((value(m.bias) for m in members if m.bias is not None), None)
+    if known is None:
+        return None
+    parts = []
+    for member in members:
+        if member.bias is not None:
+            parts.append(member.bias)
+        else:
+            options = {"dtype": known.dtype, "device": known.device}
+            parts.append(graph.call_function(torch.zeros, ((member.width,),), options))
+    return graph.call_function(torch.cat, (parts, 0))

@@ -1,0 +1,5 @@
+"""Where it runs: worker processes that a coordinator starts, calls and ends."""
+
+from rung.launch.process import Worker, WorkerFailed
+
+__all__ = ["Worker", "WorkerFailed"]

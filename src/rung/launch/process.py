@@ -1,0 +1,122 @@
+"""The coordinator's side of a worker process: start it, call it with a deadline, end it with all its children."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rung.errors import WorkloadError
+
+
+class WorkerFailed(WorkloadError):
+    """A call that did not return a value. `kind`: raised, refused, out of memory, killed, hung."""
+
+    def __init__(self, message: str, kind: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.traceback = traceback
+
+
+class Worker:
+    """One process that serves one object, named `package.module:Class`. Use it as a context manager."""
+
+    def __init__(self, serves: str, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        request_read, self._requests = os.pipe()
+        self._replies, reply_write = os.pipe()
+        lifeline_read, self._lifeline = os.pipe()
+        theirs = (request_read, reply_write, lifeline_read)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rung.launch.worker", *map(str, theirs), serves],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=theirs,
+                start_new_session=True,  # its own process group, so that one signal ends it with its compilers
+                env={**os.environ, **(env or {})},
+            )
+        for fd in theirs:
+            os.close(fd)
+        self._pending = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, method: str, **arguments: Any) -> None:
+        """Starts a call without waiting for it; `receive` waits."""
+        data = json.dumps({"method": method, "arguments": arguments}).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._requests, data) :]
+        except BrokenPipeError:
+            raise self._ended(method) from None
+
+    def receive(self, method: str, deadline: float) -> Any:
+        """The value of the call begun last; after `deadline` seconds the worker is killed and counts as hung."""
+        until = time.monotonic() + deadline
+        while b"\n" not in self._pending:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self._replies], [], [], left)[0]:
+                self.kill()
+                raise WorkerFailed(
+                    f"{method} did not end within its deadline of {deadline:.0f} s; the worker was stopped. "
+                    f"Its output: {self.log}",
+                    "hung",
+                )
+            chunk = os.read(self._replies, 1 << 20)
+            if not chunk:
+                raise self._ended(method)
+            self._pending += chunk
+        line, _, self._pending = self._pending.partition(b"\n")
+        reply = json.loads(line)
+        if "error" in reply:
+            e = reply["error"]
+            message = e["message"] if e["kind"] == "refused" else f"{e['type']}: {e['message']}"
+            raise WorkerFailed(message, e["kind"], e["traceback"])
+        return reply["value"]
+
+    def call(self, method: str, deadline: float, **arguments: Any) -> Any:
+        """Calls a method of the served object; WorkerFailed when it raises, hangs or its process dies."""
+        self.send(method, **arguments)
+        return self.receive(method, deadline)
+
+    def _ended(self, method: str) -> WorkerFailed:
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        self.kill()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        tail = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.exists() else []
+        said = f" Its last line: {tail[0][:200]}" if tail else ""
+        return WorkerFailed(f"the worker {how} during {method}.{said} Its output: {self.log}", "killed")
+
+    def kill(self) -> None:
+        """Ends the worker and everything it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10)
+        for fd in (self._requests, self._replies, self._lifeline):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        self._requests = self._replies = self._lifeline = -1
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()

@@ -1,0 +1,215 @@
+"""The pictures of the page as SVG text. Across, places are percentages, so a picture fits any width and its
+letters keep their size; down, they are pixels. Every text goes through `_text`, which escapes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from rung.report import units, words
+
+_LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
+_TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
+_LOG_FROM = 4.0  # a wider range of times than this is drawn on a log scale
+MOST_POINTS = 200  # a side of a strip
+
+
+def _text(content: str, x: float, y: float, css: str = "", anchor: str = "start") -> str:
+    return f'<text x="{x:.2f}%" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{_escaped(content)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
+    return f'<line x1="{x1:.2f}%" y1="{y1:.1f}" x2="{x2:.2f}%" y2="{y2:.1f}" class="{css}"/>'
+
+
+def _dot(x: float, y: float, radius: float, css: str = "", title: str = "") -> str:
+    named = f' class="{css}"' if css else ""
+    tip = f"<title>{_escaped(title)}</title>" if title else ""
+    return f'<circle cx="{x:.2f}%" cy="{y:.1f}" r="{radius}"{named}>{tip}</circle>'
+
+
+def _svg(height: float, css: str, label: str, body: Sequence[str]) -> str:
+    inside = "\n".join(body)
+    named = f'class="{css}" role="img" aria-label="{_escaped(label)}"'
+    return f'<svg {named} width="100%" height="{height:.0f}">\n{inside}\n</svg>'
+
+
+def _escaped(text: str) -> str:
+    return escape(units.clean(text), quote=True)
+
+
+def _positive(value: Any) -> float | None:
+    known = units.number(value)
+    return known if known is not None and known > 0 else None
+
+
+# ---- the ladder ------------------------------------------------------------------------------------------
+
+
+def ladder(data: dict[str, Any]) -> str:
+    """The step time after each attempt: the staircase of what was kept, faint marks for what was not."""
+    baseline = units.section(data, "baseline", "time")
+    start = _positive(baseline.get("value"))
+    attempts = words.attempts(data)
+    if start is None or not attempts:
+        return ""
+    tried = [units.section(a, "times", "candidate") for a in attempts]
+    times = [start, *(t for t in (_positive(c.get("value")) for c in tried) if t is not None)]
+    place, ticks = _scale(times)
+    slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1)
+    bottom = _TOP + _PLOT
+    body = []
+    for tick in ticks:
+        body.append(_line(0, place(tick), 100, place(tick), "grid"))
+        body.append(_text(units.round_duration(tick), 0, place(tick) - 4, "tick"))
+
+    best = start
+    x = _LEFT
+    stairs = [_line(x, place(best), x + slot, place(best), "stair")]
+    marks = _mark(baseline, x + slot / 2, place, "kept", f"baseline: {units.duration(start)}")
+    values = [_text(units.duration(start), x + slot / 2, _above(baseline, start, place), "value", "middle")]
+    names = [_name("baseline", x + slot / 2, bottom, "name")]
+    last_kept = max((i for i, a in enumerate(attempts) if a.get("verdict") == "kept"), default=-1)
+    for index, (attempt, candidate) in enumerate(zip(attempts, tried, strict=True)):
+        x += slot
+        middle = x + slot / 2
+        verdict = units.clean(attempt.get("verdict"))
+        time = _positive(candidate.get("value"))
+        kept = verdict == "kept" and time is not None
+        tip = f"{words.name(attempt)}: {verdict}"
+        if time is not None:
+            tip += f", {units.duration(time)}"
+        if kept and time is not None:
+            stairs.append(_line(x, place(best), x, place(time), "stair"))
+            best = time
+            final = index == last_kept  # under its step there is always room: nothing that follows is lower
+            y = place(time) + 19 if final else _above(candidate, time, place)
+            values.append(
+                _text(units.duration(time), middle, y, "value" if final else "value minor", "middle")
+            )
+        stairs.append(_line(x, place(best), x + slot, place(best), "stair"))
+        if time is not None:
+            marks += _mark(candidate, middle, place, "kept" if kept else "tried", tip)
+        else:
+            marks.append(_text("×", middle, bottom - 3, "cross", "middle"))
+        names.append(_name(words.name(attempt), middle, bottom, "name" if kept else "name faint"))
+    body += [_line(0, bottom, 100, bottom, "axis"), *stairs, *marks, *values, *names]
+    return _svg(bottom + _LABELS, "ladder", "Step time after each attempt", body)
+
+
+def _name(name: str, x: float, bottom: float, css: str) -> str:
+    """A slanted name under the axis; the inner svg carries the place, so that the text can turn around it."""
+    short = name if len(name) <= 18 else name[:17] + "…"
+    return (
+        f'<svg x="{x:.2f}%" y="{bottom + 12:.1f}" overflow="visible"><text class="{css}" text-anchor="end" '
+        f'transform="rotate(-55)">{_escaped(short)}</text></svg>'
+    )
+
+
+def _above(estimate: dict[str, Any], value: float, place: Callable[[float], float]) -> float:
+    return min(place(value), place(_positive(estimate.get("high")) or value)) - 9
+
+
+def _mark(
+    estimate: dict[str, Any], x: float, place: Callable[[float], float], css: str, title: str
+) -> list[str]:
+    value = _positive(estimate.get("value"))
+    if value is None:
+        return []
+    low, high = _positive(estimate.get("low")), _positive(estimate.get("high"))
+    whisker = []
+    if low is not None and high is not None:
+        whisker = [_line(x, place(low), x, place(high), f"whisker {css}")]
+    return [*whisker, _dot(x, place(value), 3.5, css, title)]
+
+
+def _scale(times: Sequence[float]) -> tuple[Callable[[float], float], list[float]]:
+    """From a time to its height on the plot, and the round times that get a line."""
+    least, most = min(times), max(times)
+    if most / least > _LOG_FROM:
+        low, high = math.log(least / 1.6), math.log(most * 1.1)
+        powers = range(math.floor(low / math.log(10)), math.ceil(high / math.log(10)) + 1)
+        steps = (1, 2, 5) if high - low < math.log(300) else (1,)
+        ticks = [m * 10.0**p for p in powers for m in steps if low <= math.log(m * 10.0**p) <= high]
+
+        def place(time: float) -> float:
+            share = (math.log(time) - low) / (high - low)
+            return _TOP + _PLOT * (1 - min(max(share, 0.0), 1.0))
+
+        return place, ticks
+    top = most * 1.1
+    unit = 10.0 ** math.floor(math.log10(top / 6))
+    step = next((m * unit for m in (1, 2, 5) if m * unit >= top / 6), 10 * unit)
+    ticks = [step * i for i in range(1, int(top / step) + 1)]
+    return lambda time: _TOP + _PLOT * (1 - min(time / top, 1.0)), ticks
+
+
+# ---- where the time went ---------------------------------------------------------------------------------
+
+
+def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
+    """One stacked bar for each (label, breakdown), all on one scale: a shorter bar is a faster step."""
+    shown = [(label, units.section(b)) for label, b in bars if words.parts(b)]
+    lengths = [sum(value for _, _, value in words.parts(b)) for _, b in shown]
+    if not shown:
+        return ""
+    body = []
+    for index, ((label, record), length) in enumerate(zip(shown, lengths, strict=True)):
+        y = index * 74.0
+        step = units.duration(_positive(record.get("step_ns")) or length)
+        body.append(_text(f"{label}: {step} per step", 0, y + 14, "barlabel"))
+        x = 0.0
+        for key, title, value in words.parts(record):
+            width = 100 * value / max(lengths)
+            tip = f"{title}: {units.duration(value)}, {units.percent(value / length)}"
+            css = key if key in words.PARTS else "other"
+            body.append(
+                f'<rect x="{x:.3f}%" y="{y + 23:.0f}" width="{width:.3f}%" height="34" class="part p-{css}">'
+                f"<title>{_escaped(tip)}</title></rect>"
+            )
+            if width >= 9.5:
+                share = f"{value / length:.0%}"
+                body.append(_text(share, x + width / 2, y + 44, f"share on-{css}", "middle"))
+            x += width
+    return _svg(74 * len(shown) - 12, "bars", "Where the time of a step goes", body)
+
+
+# ---- samples ---------------------------------------------------------------------------------------------
+
+
+def strip(restarts: Any) -> str:
+    """The samples of each restart: the best so far above, the candidate below, on one linear scale."""
+    rows = [units.section(r) for r in restarts or []]
+    pairs = [(_samples(r.get("best"), len(rows)), _samples(r.get("candidate"), len(rows))) for r in rows]
+    together = sorted(v for pair in pairs for side in pair for v in side)
+    if not together:
+        return ""
+    least, most = together[0], together[min(len(together) - 1, int(len(together) * 0.98))]
+    reach = (most - least) or least * 0.01
+    low, high = least - 0.04 * reach, most + 0.04 * reach
+
+    def x(value: float) -> float:  # the slowest 2 % may stand at the edge, so that one hiccup hides nothing
+        return 1 + 98 * min(max((value - low) / (high - low), 0.0), 1.0)
+
+    body = []
+    for index, pair in enumerate(pairs):
+        y = index * 40.0
+        for offset, css, side in ((12, "best", pair[0]), (28, "candidate", pair[1])):
+            dots = "".join(_dot(x(v), y + offset + (i * 7 % 11 - 5), 2) for i, v in enumerate(side))
+            body.append(f'<g class="{css}">{dots}</g>')
+        body.append(_line(0, y + 40, 100, y + 40, "grid"))
+    bottom = 40 * len(pairs)
+    body.append(_text(units.duration(low), 0, bottom + 15, "tick"))
+    body.append(_text(units.duration(high), 100, bottom + 15, "tick", "end"))
+    return _svg(bottom + 20, "strip", "Samples of each restart, best so far above, candidate below", body)
+
+
+def _samples(values: Any, sides: int) -> list[float]:
+    """The samples that can be drawn, evenly thinned so that all restarts together stay within the limit."""
+    known = [v for v in (_positive(value) for value in values or []) if v is not None]
+    limit = max(1, MOST_POINTS // max(sides, 1))
+    if len(known) <= limit:
+        return known
+    return [known[i * len(known) // limit] for i in range(limit)]

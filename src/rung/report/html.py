@@ -1,0 +1,113 @@
+"""A climb as one page: a file that needs no network and no script, to keep or to show to others."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rung.report import charts, units, words
+
+FORMATS = {
+    "clean": units.clean,
+    "duration": units.duration,
+    "duration_interval": units.duration_interval,
+    "seconds": units.seconds,
+    "size": units.data_size,
+    "ratio": units.ratio,
+    "span": units.span,
+    "interval": units.interval,
+    "percent": units.percent,
+    "count": units.count,
+    "small": units.small,
+}
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page as text. All that comes from the data is escaped: by jinja2, and in pictures by `charts`."""
+    from jinja2 import ChainableUndefined, Environment, FileSystemLoader
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=ChainableUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, (Markup, int)) else units.clean(value),
+    )
+    environment.filters |= FORMATS
+    result, baseline = units.section(data, "result"), units.section(data, "baseline")
+    bars = [("Before", baseline.get("breakdown"))]
+    if words.kept(data):
+        bars.append(("After", result.get("breakdown")))
+    return environment.get_template("climb.html").render(
+        words=words,
+        data=data,
+        manifest=units.section(data, "manifest"),
+        baseline=baseline,
+        result=result,
+        attempts=[
+            (attempt, Markup(charts.strip(attempt.get("restarts")))) for attempt in words.attempts(data)
+        ],
+        facts=_facts(data),
+        ladder=Markup(charts.ladder(data)),
+        bars=Markup(charts.time_bars(bars)),
+        legend=_legend([breakdown for _, breakdown in bars]),
+        environment=_flat(units.section(data, "manifest", "environment")),
+    )
+
+
+def _facts(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """The facts under the title; those that are not known are left out."""
+    manifest, baseline = units.section(data, "manifest"), units.section(data, "baseline")
+    result = units.section(data, "result")
+    best = units.section(result, "times").get("best")
+    facts = [
+        ("Workload", words.workload(manifest)),
+        ("Device", words.device(manifest)),
+        ("Software", words.versions(manifest)),
+        ("Numerics", units.clean(manifest.get("numerics"))),
+        ("Step before", units.duration_interval(baseline.get("time")) if baseline else ""),
+        ("Step after", units.duration_interval(best) if words.kept(data) else ""),
+        ("Peak memory", words.memory(data) or units.data_size(units.peak(baseline.get("memory")))),
+        ("Bottleneck before", words.bottleneck(baseline.get("breakdown"))),
+        ("Bottleneck after", words.bottleneck(result.get("breakdown")) if words.kept(data) else ""),
+        ("Least time for its arithmetic", words.floor(baseline)),
+        ("Climb took", units.seconds(result.get("seconds"))),
+        ("Started", units.clean(manifest.get("created")).replace("T", " ").replace("+00:00", " UTC")),
+    ]
+    return [(name, _unbroken(value)) for name, value in facts if value and value != units.NONE]
+
+
+def _unbroken(text: str) -> str:
+    """The text with no line break between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]iB|B|[kMGTP])(?!\w))", "\u00a0", text)
+
+
+def _legend(breakdowns: list[Any]) -> list[tuple[str, str, list[str]]]:
+    """(class of the colour, title, time in each bar) of every part that takes time in one of them."""
+    columns = [{key: (title, value) for key, title, value in words.parts(b)} for b in breakdowns]
+    keys = [key for key in words.PARTS if any(key in column for column in columns)]
+    keys += dict.fromkeys(key for column in columns for key in column if key not in words.PARTS)
+    rows = []
+    for key in keys:
+        title = next(column[key][0] for column in columns if key in column)
+        times = [units.duration(column[key][1]) if key in column else units.NONE for column in columns]
+        rows.append((key if key in words.PARTS else "other", title, times))
+    return rows
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """(name, value) of every entry; an entry of a nested record is named by its path."""
+    rows: list[tuple[str, str]] = []
+    for key, value in record.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict):
+            rows += _flat(value, f"{path} · ")
+        elif value is not None and value != "":
+            known = units.data_size(value) if path == "device · memory" else ""
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            rows.append((path, known if known and known != units.NONE else text))
+    return rows

@@ -1,0 +1,162 @@
+"""A climb on the terminal: one plain line for each event while it runs, and the summary at the end."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from rung.report import units, words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
+_WIDE = 92  # below this, the columns that matter least give their room to the reason
+
+
+def prediction_line(attempt: dict[str, Any]) -> str:
+    """What is about to be tried and what it should give: printed before the rung is measured."""
+    title, changes = units.clean(attempt.get("title")), units.clean(attempt.get("changes"))
+    what = ": ".join(part for part in (title, changes) if part).rstrip(".")
+    text = f"{words.name(attempt)} — {what}" if what else words.name(attempt)
+    prediction = units.section(attempt, "prediction")
+    if not prediction:
+        return f"{text}. No prediction."
+    why = units.clean(prediction.get("why"))
+    return f"{text}. Predicted {words.predicted(attempt)}" + (f": {why}" if why else "")
+
+
+def attempt_line(attempt: dict[str, Any]) -> str:
+    """How it went: printed when the rung has its verdict."""
+    verdict = units.clean(attempt.get("verdict")) or "no verdict"
+    text = f"{words.MARKS.get(verdict, ' ')} {words.name(attempt)}: {verdict}"
+    if words.speedup(attempt):
+        text += f", {units.interval(words.speedup(attempt))}"
+        if attempt.get("forecast"):
+            place = "inside" if attempt["forecast"] == "inside" else units.clean(attempt["forecast"])
+            text += f", {place} the prediction {words.predicted(attempt)}"
+    why = units.clean(attempt.get("why"))
+    spent = units.number(attempt.get("seconds"))
+    return text + (f". {why}" if why else "") + (f" [{units.seconds(spent)}]" if spent is not None else "")
+
+
+def breakdown_lines(breakdown: Any) -> list[str]:
+    """Where the time of a step goes: a bar for each part of at least 1 %, the largest first."""
+    record = units.section(breakdown)
+    step = units.number(record.get("step_ns"))
+    lines = []
+    for _, title, value in sorted(words.parts(record), key=lambda part: -part[2]):
+        share = value / step if step else 0.0
+        if share >= 0.01:
+            bar = "█" * max(1, round(30 * min(share, 1.0)))
+            lines.append(f"{title:<21}{units.duration(value):>8}  {f'{share:.0%}':>4}  {bar}")
+    if record.get("bottleneck"):
+        clock = f" ({units.clean(record['clock']).upper()} time)" if record.get("clock") else ""
+        lines.append(f"Bottleneck: {words.bottleneck(record)}{clock}.")
+    if words.per_step(record):
+        lines.append(f"{words.per_step(record)}.")
+    return lines + [f"Note: {units.clean(note)}" for note in record.get("notes") or []]
+
+
+def summary(data: dict[str, Any], width: int | None = None, color: bool = False) -> str:
+    """The whole climb on one screen: what was run, where its time went, every rung, and what to do now."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        file=io.StringIO(),
+        width=width or 100,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+
+    def say(text: str, style: str = "", indent: int = 0) -> None:
+        from rich.padding import Padding
+
+        console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
+
+    manifest = units.section(data, "manifest")
+    head = [words.device(manifest), words.versions(manifest), units.clean(manifest.get("numerics"))]
+    say(words.workload(manifest), "bold")
+    say(" · ".join([*(h for h in head[:2] if h), f"numerics {head[2] or 'unknown'}"]), "dim")
+    _say_baseline(data, say)
+    if words.attempts(data):
+        console.print(_table(words.attempts(data), wide=console.width >= _WIDE))
+    _say_outcome(data, say)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
+
+
+def _say_baseline(data: dict[str, Any], say: Any) -> None:
+    baseline = units.section(data, "baseline")
+    say("")
+    if not baseline:
+        say("The baseline has not been measured yet.")
+        return
+    memory = units.data_size(units.peak(baseline.get("memory")))
+    say(f"Baseline: {units.duration_interval(baseline.get('time'))} per step, peak memory {memory}")
+    if words.floor(baseline):
+        say(f"Least time for its arithmetic: {words.floor(baseline)}", indent=2)
+    if baseline.get("steady") is False:
+        say("The step time did not settle during warm-up; read the figures with care.", "yellow", indent=2)
+    without = [units.clean(n) for n in baseline.get("without_gradient") or []]
+    if without:
+        named = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
+        say(f"Parameters without a gradient: {named}", "yellow", indent=2)
+    for line in breakdown_lines(baseline.get("breakdown")):
+        say(line, indent=2)
+
+
+def _table(attempts: list[dict[str, Any]], wide: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, expand=True)
+    table.title = Text(" ")
+    table.add_column("rung", overflow="fold", min_width=8)
+    table.add_column("predicted", justify="right", no_wrap=True)
+    table.add_column("measured", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("step,\nmemory", justify="right", no_wrap=True)
+        table.add_column("error ÷\nnoise", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("why", overflow="fold", ratio=1)
+    for attempt in attempts:
+        verdict = units.clean(attempt.get("verdict"))
+        gain = words.speedup(attempt)
+        error = units.number(words.worst(attempt).get("ratio"))
+        cells = [words.name(attempt), words.predicted(attempt)]
+        cells.append("\n".join(t for t in (units.ratio(gain.get("value")), units.span(gain)) if t))
+        if wide:
+            cost = [
+                units.duration(words.candidate_time(attempt)),
+                units.data_size(words.candidate_memory(attempt)),
+            ]
+            cells.append("\n".join(cost) if cost != [units.NONE, units.NONE] else units.NONE)
+            cells.append(units.NONE if error is None else units.digits(error, 2))
+        style = _COLORS.get(verdict, "dim")
+        row = [Text(cell) for cell in cells]
+        row.append(Text(f"{words.MARKS.get(verdict, ' ')} {verdict}", style=style))
+        table.add_row(*row, Text(units.clean(attempt.get("why"))))
+    return table
+
+
+def _say_outcome(data: dict[str, Any], say: Any) -> None:
+    result = units.section(data, "result")
+    say("")
+    if result:
+        say(words.total(data), "bold green" if words.kept(data) else "bold")
+        if words.kept(data):
+            say(f"Kept: {', '.join(words.kept(data))}")
+            say(f"Recipe: {words.recipe_path(data)}")
+            say(f"Measure it again: {words.bench_command(data)}")
+            say(f"Use it in Python: {words.apply_line(data)}")
+    if words.status(data):
+        say(words.status(data), "yellow")
+    if data.get("directory"):
+        say(f"Run directory: {units.clean(data['directory'])}")

@@ -1,0 +1,170 @@
+"""Numbers as people read them. A value that is missing, or not a finite number, is shown as a dash."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import Any
+
+NONE = "–"
+_TIMES = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
+_SIZES = (("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40))
+_COUNTS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+
+
+def number(value: Any) -> float | None:
+    """The value as a float where it is a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def section(record: Any, *path: str) -> dict[str, Any]:
+    """The dict at a path of keys, empty where any part of it is missing."""
+    for key in path:
+        record = record.get(key) if isinstance(record, dict) else None
+    return record if isinstance(record, dict) else {}
+
+
+def clean(text: Any) -> str:
+    """Text from a stranger without control characters, which could steer a terminal or break XML."""
+    if text is None:
+        return ""
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in str(text)
+    )
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """A number with so many significant digits, whole digits never cut off and never as 1e+03."""
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    decimals = significant - 1 - exponent
+    if abs(round(value, decimals)) >= 10 ** (exponent + 1):  # 9.996 rounds to 10.0, not to 10.00
+        decimals -= 1
+    return f"{value:.{min(max(decimals, 0), 12)}f}"
+
+
+def _scaled(value: float, steps: tuple[tuple[str, float], ...], significant: int = 3) -> tuple[str, str]:
+    """The number and its unit, in the largest unit that leaves at least 1 before the point after rounding."""
+    unit, size = steps[0]
+    for name, scale in steps[1:]:
+        if abs(value) < scale * (1 - 0.5 * 10**-significant):
+            break
+        unit, size = name, scale
+    return digits(value / size, significant), unit
+
+
+def duration(nanoseconds: Any) -> str:
+    """2_750_000 -> "2.75 ms"."""
+    value = number(nanoseconds)
+    if value is None:
+        return NONE
+    return " ".join(_scaled(value, _TIMES))
+
+
+def round_duration(nanoseconds: float) -> str:
+    """A duration that is a round number, as on an axis: 20_000_000 -> "20 ms"."""
+    value, unit = _scaled(nanoseconds, _TIMES)
+    return f"{float(value):g} {unit}"
+
+
+def seconds(value: Any) -> str:
+    """Seconds that someone waited: "0.85 s", "34 s", "12 min 5 s", "2 h 3 min"."""
+    known = number(value)
+    if known is None:
+        return NONE
+    if known < 10:
+        return duration(known * 1e9)
+    whole = round(known)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _size(value: float) -> tuple[str, str]:
+    unit, power = next((u, p) for u, p in reversed(_SIZES) if p == 0 or abs(value) >= 0.9995 * 2**p)
+    scaled = value / 2**power
+    return (f"{scaled:.1f}" if power and abs(scaled) < 99.95 else f"{scaled:.0f}"), unit
+
+
+def data_size(value: Any) -> str:
+    """1_288_490_189 -> "1.2 GiB"."""
+    known = number(value)
+    return NONE if known is None else " ".join(_size(known))
+
+
+def data_sizes(before: Any, after: Any) -> str:
+    """ "3.1 → 1.2 GiB", the unit said once where both share it; "" where one is unknown."""
+    first, second = number(before), number(after)
+    if first is None or second is None:
+        return ""
+    (a, unit_a), (b, unit_b) = _size(first), _size(second)
+    return f"{a} → {b} {unit_b}" if unit_a == unit_b else f"{a} {unit_a} → {b} {unit_b}"
+
+
+def peak(memory: Any) -> float | None:
+    """The one figure for a memory record: what was allocated on the device, else what is resident."""
+    record = section(memory)
+    allocated = number(record.get("allocated"))
+    return number(record.get("resident")) if allocated is None else allocated
+
+
+def _plain_ratio(value: Any) -> str:
+    known = number(value)
+    if known is None:
+        return NONE
+    return f"{known:.2f}" if abs(known) < 9.995 else digits(known)
+
+
+def ratio(value: Any) -> str:
+    """1.4234 -> "1.42×"."""
+    return NONE if number(value) is None else _plain_ratio(value) + "×"
+
+
+def span(estimate: Any) -> str:
+    """The interval of ratios alone: "1.38–1.47", "" where there is none."""
+    record = section(estimate)
+    if number(record.get("low")) is None or number(record.get("high")) is None:
+        return ""
+    return f"{_plain_ratio(record['low'])}–{_plain_ratio(record['high'])}"
+
+
+def interval(estimate: Any) -> str:
+    """{"value", "low", "high"} -> "1.42× (1.38–1.47)"."""
+    between = span(estimate)
+    return ratio(section(estimate).get("value")) + (f" ({between})" if between else "")
+
+
+def duration_interval(estimate: Any) -> str:
+    """{"value", "low", "high"} in nanoseconds -> "2.75 ms (2.71 ms – 2.80 ms)"."""
+    record = section(estimate)
+    text = duration(record.get("value"))
+    if number(record.get("low")) is None or number(record.get("high")) is None:
+        return text
+    return f"{text} ({duration(record['low'])} – {duration(record['high'])})"
+
+
+def percent(share: Any) -> str:
+    """0.42 -> "42 %", 0.985 -> "98.5 %", 0.004 -> "0.4 %"."""
+    known = number(share)
+    return NONE if known is None else f"{known * 100:.1f}".removesuffix(".0") + " %"
+
+
+def count(value: Any) -> str:
+    """31_500_000 -> "31.5 M"; whole numbers under ten thousand stay as they are."""
+    known = number(value)
+    if known is None:
+        return NONE
+    if known == int(known) and abs(known) < 10_000:
+        return str(int(known))
+    return " ".join(_scaled(known, _COUNTS)).rstrip()
+
+
+def small(value: Any) -> str:
+    """An error or a tolerance: "2.4e-03", "0.12"."""
+    known = number(value)
+    return NONE if known is None else f"{known:.2g}"

@@ -1,0 +1,175 @@
+"""The phrases that the terminal and the page share: what was tried, what it gave, what stands out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePath
+from typing import Any
+
+from rung.report import units
+
+# The order of the legend; every report shows the parts with the same words.
+PARTS = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "convolution": "convolution",
+    "pointwise": "pointwise",
+    "optimizer": "optimizer",
+    "communication": "communication",
+    "copy": "copies",
+    "other": "other kernels",
+    "launch_gap": "waiting for a launch",
+    "idle": "idle",
+}
+MARKS = {"kept": "✓", "reverted": "↩", "no-op": "=", "inapplicable": "·", "inconclusive": "?", "failed": "✗"}
+MEASURED = (
+    "The best so far and the candidate ran in separate worker processes in alternating blocks, and both were "
+    "restarted, so an interval covers drift and the luck of a process as well as noise. Outputs, and in "
+    "training the loss, gradients and optimizer steps, were compared with a reference of higher precision on "
+    "fresh inputs, and the error was judged against the noise of the unchanged model."
+)
+
+
+def attempts(data: dict[str, Any]) -> list[dict[str, Any]]:
+    return [a for a in data.get("attempts") or [] if isinstance(a, dict)]
+
+
+def name(attempt: dict[str, Any]) -> str:
+    return units.clean(attempt.get("rung")) or "rung"
+
+
+def predicted(attempt: dict[str, Any]) -> str:
+    between = units.span(attempt.get("prediction"))
+    return f"{between}×" if between else units.NONE
+
+
+def speedup(attempt: dict[str, Any]) -> dict[str, Any]:
+    return units.section(attempt, "comparison", "speedup")
+
+
+def worst(attempt: dict[str, Any]) -> dict[str, Any]:
+    return units.section(attempt, "verification", "worst")
+
+
+def candidate_time(attempt: dict[str, Any]) -> Any:
+    return units.section(attempt, "times", "candidate").get("value")
+
+
+def candidate_memory(attempt: dict[str, Any]) -> float | None:
+    return units.peak(units.section(attempt, "memory").get("candidate"))
+
+
+def parts(breakdown: Any) -> list[tuple[str, str, float]]:
+    """(key, title, ns per step) of the parts that take any time; unknown ones last, under their own name."""
+    found = units.section(breakdown, "parts")
+    order = [*PARTS, *(key for key in found if key not in PARTS)]
+    known = ((key, PARTS.get(key, units.clean(key)), units.number(found.get(key))) for key in order)
+    return [(key, title, value) for key, title, value in known if value is not None and value > 0]
+
+
+def bottleneck(breakdown: Any) -> str:
+    record = units.section(breakdown)
+    key = record.get("bottleneck")
+    if not key:
+        return ""
+    title = PARTS.get(key, units.clean(key))
+    return f"{title}, {units.percent(record.get('share'))} of the step"
+
+
+def per_step(breakdown: Any) -> str:
+    """Such as "310 kernels, 290 launches, 48 matrix products per step"."""
+    record = units.section(breakdown)
+    labels = (("kernels", "kernels"), ("launches", "launches"), ("gemms", "matrix products"))
+    found = [
+        f"{units.count(record[k])} {label}" for k, label in labels if units.number(record.get(k)) is not None
+    ]
+    return f"{', '.join(found)} per step" if found else ""
+
+
+def workload(manifest: dict[str, Any]) -> str:
+    """Such as "tiny-transformer (train, 8 samples, 2048 tokens, 31.5 M parameters)"."""
+    record = units.section(manifest, "workload")
+    facts = [units.clean(record.get("mode"))]
+    for key in ("samples", "tokens", "parameters"):
+        if units.number(record.get(key)) is not None:
+            facts.append(f"{units.count(record[key])} {key}")
+    title = units.clean(record.get("name") or manifest.get("target") or "workload")
+    known = ", ".join(f for f in facts if f)
+    return f"{title} ({known})" if known else title
+
+
+def device(manifest: dict[str, Any]) -> str:
+    record = units.section(manifest, "environment", "device")
+    return units.clean(record.get("name") or record.get("kind") or "unknown device")
+
+
+def versions(manifest: dict[str, Any]) -> str:
+    """Such as "torch 2.13.0, CUDA 13.0"."""
+    record = units.section(manifest, "environment")
+    labels = (("torch", "torch"), ("rocm", "ROCm"), ("cuda", "CUDA"))
+    return ", ".join(f"{label} {units.clean(record[k])}" for k, label in labels if record.get(k))
+
+
+def status(data: dict[str, Any]) -> str:
+    """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
+    manifest = units.section(data, "manifest")
+    state, why = units.clean(manifest.get("status")), units.clean(manifest.get("why")).rstrip(".")
+    if state == "complete":
+        return f"The climb ended early: {why}." if why else ""
+    reason = f": {why}" if why else ""
+    return f"The climb is {state or 'unfinished'}{reason}. Resume it with: {resume(data)}"
+
+
+def resume(data: dict[str, Any]) -> str:
+    return f"rung climb --resume {shlex.quote(units.clean(data.get('directory') or 'DIR'))}"
+
+
+def recipe_path(data: dict[str, Any], directory: bool = True) -> str:
+    recipe = units.clean(units.section(data, "result").get("recipe") or "recipe.toml")
+    where = units.clean(data.get("directory"))
+    return str(PurePath(where) / recipe) if directory and where else recipe
+
+
+def bench_command(data: dict[str, Any], directory: bool = True) -> str:
+    target = units.clean(units.section(data, "manifest").get("target") or "TARGET")
+    return f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(data, directory))}"
+
+
+def apply_line(data: dict[str, Any], directory: bool = True) -> str:
+    return f'model = rung.apply(model, "{recipe_path(data, directory)}")'
+
+
+def kept(data: dict[str, Any]) -> list[str]:
+    return [units.clean(k) for k in units.section(data, "result").get("kept") or []]
+
+
+def total(data: dict[str, Any]) -> str:
+    """Such as "9.41× faster (9.22–9.60): 26.6 ms → 2.83 ms, peak memory 3.1 → 1.2 GiB"."""
+    result = units.section(data, "result")
+    if not result:
+        return ""
+    if not kept(data):
+        return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
+    gain = units.section(result, "speedup")
+    between = units.span(gain)
+    text = f"{units.ratio(gain.get('value'))} faster" + (f" ({between})" if between else "")
+    before = units.section(result, "times", "baseline").get("value")
+    after = units.section(result, "times", "best").get("value")
+    text += f": {units.duration(before)} → {units.duration(after)}"
+    return text + (f", peak memory {memory(data)}" if memory(data) else "")
+
+
+def memory(data: dict[str, Any]) -> str:
+    record = units.section(data, "result", "memory")
+    return units.data_sizes(units.peak(record.get("baseline")), units.peak(record.get("best")))
+
+
+def floor(baseline: Any) -> str:
+    """Such as "1.9 ms in bf16, 7 % of the step"."""
+    record = units.section(baseline, "floor")
+    if units.number(record.get("seconds")) is None:
+        return ""
+    text = f"{units.duration(record['seconds'] * 1e9)} in {units.clean(record.get('precision'))}"
+    return text + (
+        f", {units.percent(record['share'])} of the step" if units.number(record.get("share")) else ""
+    )

@@ -1,0 +1,146 @@
+"""A run's directory: complete at every moment, whatever kills the process that writes it.
+
+    manifest.json   what is run, on what, and how it stands
+    baseline.json   the baseline's measurement
+    attempts/NN-rung.json   one file a rung, written when its verdict is known
+    recipe.toml, result.json, report.html, traces/, workers/
+
+Every file is written beside its place, flushed to the disk and renamed into it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TextIO
+
+from rung.errors import InputError, UsageError
+
+SCHEMA = 1
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(
+            f"{path} could not be written: {error.strerror}; free some space or choose another --out."
+        ) from error
+
+
+def to_json(value: Any) -> str:
+    """JSON that every reader takes: what is not finite becomes null."""
+    return json.dumps(_finite(value), indent=1) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value
+
+
+class Run:
+    """One run directory. `create` makes it, `open_` finds it again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock: TextIO | None = None
+
+    @classmethod
+    def create(cls, root: Path, name: str, exact: Path | None = None) -> Run:
+        """A fresh directory below root, or exactly the one given, which must be empty or missing."""
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+        base = exact or root / f"{stamp}-{name}"
+        directory, k = base, 1
+        if exact and exact.exists() and any(exact.iterdir()):
+            raise UsageError(f"{exact} is not empty; give another --out, or go on with `rung climb --resume {exact}`.")
+        while not exact and directory.exists():
+            k += 1
+            directory = base.with_name(f"{base.name}-{k}")
+        try:
+            (directory / "attempts").mkdir(parents=True)
+            (directory / "traces").mkdir()
+        except OSError as error:
+            raise InputError(f"{directory} could not be made: {error.strerror}; choose another --out.") from error
+        return cls(directory)
+
+    @classmethod
+    def open_(cls, directory: Path) -> Run:
+        if not (directory / "manifest.json").is_file():
+            raise InputError(f"{directory} is no run directory: it has no manifest.json; `rung runs` lists those there are.")
+        run = cls(directory)
+        if run.read("manifest.json").get("schema") != SCHEMA:
+            raise InputError(f"{directory} was written by another version of rung; it cannot be read by this one.")
+        return run
+
+    def lock(self) -> None:
+        """Keeps a second climb out of this directory for as long as this process lives."""
+        self._lock = (self.directory / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"{self.directory} is being climbed by another process; wait for it, or stop it.") from None
+
+    def unlock(self) -> None:
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def drop_if_empty(self) -> None:
+        """Removes a directory in which nothing was measured: an unknown target leaves nothing behind."""
+        if not (self.directory / "manifest.json").exists():
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def write(self, name: str, value: Any) -> None:
+        write_whole(self.directory / name, to_json(value))
+
+    def read(self, name: str) -> dict[str, Any]:
+        path = self.directory / name
+        try:
+            value = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} could not be read: {error}; the run directory is damaged.") from error
+        if not isinstance(value, dict):
+            raise InputError(f"{path} holds no JSON object; the run directory is damaged.")
+        return value
+
+    def maybe(self, name: str) -> dict[str, Any] | None:
+        return self.read(name) if (self.directory / name).is_file() else None
+
+    def add_attempt(self, attempt: dict[str, Any]) -> None:
+        self.write(f"attempts/{attempt['number']:02d}-{attempt['rung']}.json", attempt)
+
+    def attempts(self) -> list[dict[str, Any]]:
+        return [self.read(f"attempts/{p.name}") for p in sorted((self.directory / "attempts").glob("[0-9]*.json"))]
+
+    def data(self) -> dict[str, Any]:
+        """All that a report shows."""
+        return {
+            "directory": str(self.directory),
+            "manifest": self.read("manifest.json"),
+            "baseline": self.maybe("baseline.json"),
+            "attempts": self.attempts(),
+            "result": self.maybe("result.json"),
+        }
+
+
+def runs_below(root: Path) -> list[Run]:
+    """The runs of a folder, oldest first; what is no run is passed over."""
+    return [Run.open_(p.parent) for p in sorted(root.glob("*/manifest.json"))]

@@ -1,0 +1,53 @@
+"""The event table: whatever the format of the file, this is what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+KINDS = (
+    "kernel",
+    "memcpy",
+    "memset",
+    "runtime",
+    "cpu_op",
+    "annotation",
+    "gpu_annotation",
+    "python",
+    "other",
+)
+GPU_KINDS = ("kernel", "memcpy", "memset")
+
+SCHEMA: dict[str, pl.DataType] = {
+    "ts": pl.Int64(),  # start, ns on the trace's own clock (the file's baseTimeNanoseconds is not added)
+    "dur": pl.Int64(),  # ns
+    "kind": pl.Enum(KINDS),
+    "name": pl.String(),
+    "pid": pl.String(),
+    "tid": pl.String(),
+    "device": pl.Int32(),  # position of the GPU as the runtime counts; null on host events
+    "stream": pl.Int64(),  # 0 is a stream like any other; null on host events
+    "correlation": pl.Int64(),  # joins a GPU event with the runtime call that launched it
+    "external_id": pl.Int64(),  # joins a GPU event or runtime call with its cpu_op
+    "dims": pl.String(),  # the JSON of "Input Dims", where shapes were recorded
+    "bytes": pl.Int64(),  # size of a memcpy or memset, where recorded
+}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The complete events of one trace file.
+
+    events: one row an event, in file order, columns as in SCHEMA; all times are integer nanoseconds.
+    devices: the file's deviceProperties as written. Their `id` does not name the `device` of an event
+        (on ROCm it counts differently): join by position.
+    source: the path that was read.
+    unread: events that are not in the table, counted by reason.
+    """
+
+    events: pl.DataFrame
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    source: str = ""
+    unread: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,117 @@
+"""What is run: a model, its inputs and, for training, its loss and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from rung.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import torch
+
+Mode = Literal["train", "infer"]
+Batch = Any  # a tensor, or a dict, tuple or list of tensors
+
+
+def call_model(model: Callable[..., Any], batch: Batch) -> Any:
+    """The default forward: a dict is passed by keyword, a tuple or list by position, a tensor as it is."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing to make faster.
+
+    name        shown in reports.
+    model       makes a fresh `torch.nn.Module`, in float32 unless the user's own choice is another, on the
+                CPU. It is called with torch's generators seeded, so equal seeds give equal weights.
+    inputs      makes the batch of a seed, on the CPU. Different seeds must give different data of one shape:
+                a benchmark on one fixed batch cannot tell a model from a cached answer.
+    forward     `(model, batch) -> output`; by default the batch is passed to the model by keyword or position.
+    mode        `train`: forward, loss, backward, optimizer. `infer`: forward without gradients.
+    loss        `(output, batch) -> scalar tensor`, for training.
+    optimizer   `(parameters) -> torch.optim.Optimizer`, for training.
+    other_shapes  more input makers, of other shapes: what is verified must hold for more than one. Left empty,
+                one is derived by taking another number of rows of every tensor's first dimension.
+    amp         the dtype of the workload's own autocast, if it runs under one.
+    samples, tokens   how much one step processes, for throughput.
+    steps       how many steps a plain measurement takes (`--num-steps`).
+    options     what it was made with, for the record.
+    """
+
+    name: str
+    model: Callable[[], torch.nn.Module]
+    inputs: Callable[[int], Batch]
+    forward: Callable[[Any, Batch], Any] = call_model
+    mode: Mode = "infer"
+    loss: Callable[[Any, Batch], torch.Tensor] | None = None
+    optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None
+    other_shapes: tuple[Callable[[int], Batch], ...] = ()
+    amp: torch.dtype | None = None
+    samples: int | None = None
+    tokens: int | None = None
+    steps: int = 50
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("train", "infer"):
+            raise WorkloadError(f"workload {self.name!r}: mode is {self.mode!r}; it must be 'train' or 'infer'.")
+        if self.mode == "train" and (self.loss is None or self.optimizer is None):
+            raise WorkloadError(
+                f"workload {self.name!r}: mode 'train' needs `loss` and `optimizer`; give both, or use mode='infer'."
+            )
+
+
+def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
+    """The workload's model, made with torch's generators at `seed`, in the mode that it runs in."""
+    import torch
+
+    torch.manual_seed(seed)
+    model = workload.model()
+    if not isinstance(model, torch.nn.Module):
+        raise WorkloadError(
+            f"workload {workload.name!r}: model() returned {type(model).__name__}, not a torch.nn.Module."
+        )
+    return model.train(workload.mode == "train")
+
+
+def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
+    """Input makers of at least two shapes: the measured one first.
+
+    The derived second shape takes three rows (two, where there are three already) of every tensor, which is
+    right when the first dimension is the batch. A workload whose tensors do not share it must name its own.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    if workload.other_shapes:
+        return [workload.inputs, *workload.other_shapes]
+    tensors = [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
+    rows = {t.shape[0] if t.dim() else None for t in tensors}
+    if len(rows) != 1 or None in rows:
+        raise WorkloadError(
+            f"workload {workload.name!r}: a second input shape cannot be derived, because its tensors do not "
+            "share a first dimension; give Workload(other_shapes=(lambda seed: ...,))."
+        )
+    old = next(iter(rows))
+    new = 3 if old != 3 else 2
+
+    def resized(seed: int) -> Batch:
+        # Two seeds are joined, so that the rows of a larger batch are still different from each other.
+        parts = [workload.inputs(seed + 7919 * k) for k in range(-(-new // old))]
+        leaves = [pytree.tree_flatten(p) for p in parts]
+        joined = [
+            torch.cat([p[0][i] for p in leaves])[:new].contiguous()
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+            for i, leaf in enumerate(leaves[0][0])
+        ]
+        return pytree.tree_unflatten(joined, leaves[0][1])
+
+    return [workload.inputs, resized]

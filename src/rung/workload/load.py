@@ -1,0 +1,133 @@
+"""From what a user types to a Workload: `tiny-transformer`, `path.py:name` or `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rung.errors import UsageError, WorkloadError
+from rung.workload.base import Workload
+
+BUILTIN = {"tiny-transformer": "rung.workload.tiny_transformer:make"}
+
+
+def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
+    """The workload that `target` names, its factory called with `options` (texts, as typed)."""
+    made = find(target)
+    if isinstance(made, Workload):
+        if options:
+            raise UsageError(f"{target} is a ready Workload and takes no options; got --{next(iter(options))}.")
+        return made
+    values = convert(target, made, options or {})
+    workload = made(**values)
+    if not isinstance(workload, Workload):
+        raise UsageError(f"{target} returned {type(workload).__name__}; a factory must return a rung.Workload.")
+    return workload
+
+
+def find(target: str) -> Workload | Callable[..., Workload]:
+    """The object behind a target: a Workload or a factory that makes one."""
+    where, _, name = BUILTIN.get(target, target).rpartition(":")
+    if not where or not name:
+        raise UsageError(
+            f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name or module:name."
+        )
+    module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where, target)
+    try:
+        made = getattr(module, name)
+    except AttributeError:
+        names = [n for n, v in vars(module).items() if isinstance(v, Workload) or n.startswith("make")]
+        hint = f" It has: {', '.join(names)}." if names else ""
+        raise UsageError(f"{where} has no {name!r}.{hint}") from None
+    if not isinstance(made, Workload) and not callable(made):
+        raise UsageError(f"{target} is a {type(made).__name__}; it must be a rung.Workload or a function making one.")
+    return made
+
+
+def parameters(target: str) -> dict[str, inspect.Parameter]:
+    """The options that a target takes, by name as in Python."""
+    made = find(target)
+    return {} if isinstance(made, Workload) else dict(inspect.signature(made).parameters)
+
+
+def convert(target: str, factory: Callable[..., Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """Texts to the types of the factory's annotations or defaults; unknown names are refused."""
+    known = inspect.signature(factory).parameters
+    hints = typing.get_type_hints(factory)
+    values = {}
+    for option, text in options.items():
+        name = option.replace("-", "_")
+        if name not in known:
+            flags = ", ".join("--" + n.replace("_", "-") for n in known) or "none"
+            raise UsageError(f"{target} has no option --{option}; it takes: {flags}.")
+        values[name] = _value(option, text, hints.get(name, type(known[name].default)))
+    return values
+
+
+def _value(option: str, text: str, kind: Any) -> Any:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        if text.lower() == "none":
+            return None
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+    if typing.get_origin(kind) is typing.Literal:
+        allowed = typing.get_args(kind)
+        if text not in allowed:
+            raise UsageError(f"--{option} is {text!r}; it must be one of {', '.join(map(str, allowed))}.")
+        return text
+    if kind is bool:
+        if text.lower() in ("true", "yes", "1", "on"):
+            return True
+        if text.lower() in ("false", "no", "0", "off"):
+            return False
+        raise UsageError(f"--{option} is {text!r}; it must be true or false.")
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise UsageError(f"--{option} is {text!r}; it must be {kind.__name__}.") from None
+    return text
+
+
+def _module_of_file(path: Path) -> types.ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}; give the path of a Python file, as in model.py:make.")
+    path = path.resolve()
+    name = f"rung_target_{path.stem}_{abs(hash(str(path)))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dynamo and pickling look modules up by name; a user's file may import its neighbours.
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except RungErrors:
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        raise WorkloadError(f"{path} could not be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _module(name: str, target: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and name.startswith(error.name):
+            raise UsageError(
+                f"unknown target {target!r}: there is no module {name!r} (a file is given as path.py:name)."
+            ) from None
+        raise WorkloadError(f"{target} needs the module {error.name!r}, which is not installed.") from error
+
+
+RungErrors = (UsageError, WorkloadError)

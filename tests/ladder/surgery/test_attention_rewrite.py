@@ -1,0 +1,353 @@
+"""Spellings of attention: the rewritten graph gives eager's outputs and gradients."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rung.ladder.surgery import Surgeon
+
+NEG = float("-inf")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Recorder(Surgeon):
+    """Keeps the SDPA calls of the graphs it has rewritten."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.calls = []
+
+    def __call__(self, gm, example_inputs):
+        compiled = super().__call__(gm, example_inputs)
+        for node in gm.graph.nodes:
+            if node.target is F.scaled_dot_product_attention:
+                self.calls.append(dict(node.kwargs))
+        return compiled
+
+
+def qkv(b=2, h=4, s=6, d=8, hkv=None, t=None, dtype=torch.float32):
+    hkv, t = hkv or h, t or s
+    shapes = (b, h, s, d), (b, hkv, t, d), (b, hkv, t, d)
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def check(fn, inputs, inner="eager", tol=1e-5, backward=True):
+    surgeon = Recorder(["sdpa"], inner)
+    compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
+    copies = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    want, got = fn(*inputs), compiled(*copies)
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=tol, atol=tol)
+    assert surgeon.matches == {"sdpa": len(surgeon.calls)}
+    if not backward:
+        return surgeon
+    weights = torch.randn_like(want)
+    (want * weights).sum().backward()
+    (got * weights).sum().backward()
+    for x, y in zip(inputs, copies, strict=True):
+        if x.requires_grad:
+            torch.testing.assert_close(y.grad, x.grad, rtol=tol, atol=tol)
+    return surgeon
+
+
+SCALES = {
+    "after_mul": lambda q, k: (q @ k.transpose(-2, -1)) * 0.3,
+    "after_div": lambda q, k: torch.matmul(q, k.transpose(2, 3)) / math.sqrt(q.size(-1)),
+    "after_inplace": lambda q, k: q.matmul(k.mT).mul_(0.3),
+    "torch_functions": lambda q, k: torch.div(torch.matmul(q, torch.transpose(k, 2, 3)), 2.0),
+    "left_number": lambda q, k: 0.3 * torch.matmul(q, k.permute(0, 1, 3, 2)),
+    "on_q": lambda q, k: (q * 0.3) @ k.swapaxes(-1, -2),
+    "on_k": lambda q, k: q @ (k * 0.3).transpose(-2, -1),
+    "on_k_transposed": lambda q, k: q @ (k.transpose(-2, -1) / 3.0),
+    "on_both": lambda q, k: (q * 0.5) @ (k / 2.0).mT,
+    "none": lambda q, k: q @ k.mT,
+}
+
+CAUSAL = {
+    "full_triu": lambda w: w + torch.full((w.size(-2), w.size(-1)), NEG).triu(1),
+    "full_triu_inplace": lambda w: w + torch.full((w.size(-2), w.size(-1)), NEG).triu_(1),
+    "iadd_4d": lambda w: w.add_(torch.triu(torch.full((1, 1, w.size(-2), w.size(-1)), NEG), diagonal=1)),
+    "finfo_left": lambda w: torch.full((w.size(-1),) * 2, torch.finfo(w.dtype).min).triu(1)[None, None] + w,
+    "tril_eq0": lambda w: w.masked_fill(torch.tril(torch.ones(w.size(-2), w.size(-1))) == 0, NEG),
+    "bool_triu": lambda w: w.masked_fill(torch.ones(w.shape[-2:], dtype=torch.bool).triu(1), -1e9),
+    "where_tril": lambda w: torch.where(torch.ones(w.shape[-2:]).tril().bool(), w, NEG),
+    "where_min": lambda w: torch.where(
+        torch.ones(w.shape[-2:], dtype=torch.bool).tril(), w, torch.full([], torch.finfo(w.dtype).min)
+    ),
+    "where_drop": lambda w: torch.where(torch.ones(w.shape[-2:]).triu(1) == 1, NEG, w),
+    "arange": lambda w: w.masked_fill(
+        torch.arange(w.size(-1))[None, :] > torch.arange(w.size(-2)).unsqueeze(1), torch.finfo(w.dtype).min
+    ),
+    "arange_not": lambda w: w.masked_fill(
+        ~(torch.arange(w.size(-2))[:, None] >= torch.arange(w.size(-1))[None]), NEG
+    ),
+    "where_float": lambda w: w + torch.where(torch.ones(w.shape[-2:]).tril() == 1, 0.0, NEG),
+}
+
+NOT_CAUSAL = {
+    "triu2": lambda w: w + torch.full(w.shape[-2:], NEG).triu(2),
+    "tril_off_by_one": lambda w: w.masked_fill(torch.ones(w.shape[-2:]).tril(1) == 0, NEG),
+    "tril_wrong_side": lambda w: w.masked_fill(torch.ones(w.shape[-2:]).triu(0) == 0, NEG),
+    "triu0_finite": lambda w: w + torch.full(w.shape[-2:], -1e9).triu(0),
+    "window": lambda w: w.masked_fill(
+        torch.ones(w.shape[-2:], dtype=torch.bool).triu(1)
+        | torch.ones(w.shape[-2:], dtype=torch.bool).tril(-3),
+        NEG,
+    ),
+    "bias_too": lambda w: w + (torch.full(w.shape[-2:], NEG).triu(1) + torch.eye(w.size(-1))),
+    "mild": lambda w: w + torch.full(w.shape[-2:], -5.0).triu(1),
+}
+
+
+@pytest.mark.parametrize("spelling", SCALES)
+def test_scales(spelling):
+    scores = SCALES[spelling]
+    surgeon = check(lambda q, k, v: torch.softmax(scores(q, k), dim=-1) @ v, qkv())
+    assert len(surgeon.calls) == 1
+    assert not surgeon.calls[0]["is_causal"]
+    assert "attn_mask" not in surgeon.calls[0]
+
+
+@pytest.mark.parametrize("spelling", CAUSAL)
+def test_causal_masks_need_no_tensor(spelling):
+    mask = CAUSAL[spelling]
+    surgeon = check(lambda q, k, v: mask(q @ k.mT / math.sqrt(8)).softmax(-1).matmul(v), qkv())
+    assert surgeon.calls[0]["is_causal"] is True
+    assert "attn_mask" not in surgeon.calls[0]
+
+
+@pytest.mark.parametrize("spelling", NOT_CAUSAL)
+def test_other_masks_stay_masks(spelling):
+    mask = NOT_CAUSAL[spelling]
+    # triu(0) closes a whole row, whose gradients the flash kernels do not promise.
+    backward = spelling != "triu0_finite"
+    surgeon = check(lambda q, k, v: F.softmax(mask(q @ k.mT * 0.3), dim=3) @ v, qkv(), backward=backward)
+    assert surgeon.calls[0]["is_causal"] is False
+    assert "attn_mask" in surgeon.calls[0]
+
+
+def test_unequal_lengths_are_not_causal():
+    def fn(q, k, v):
+        return (q @ k.mT + torch.full((6, 9), NEG).triu(1)).softmax(-1) @ v
+
+    assert check(fn, qkv(t=9)).calls[0]["is_causal"] is False
+
+
+def test_mask_written_after_it_was_made():
+    def fn(q, k, v):
+        mask = torch.full((6, 6), NEG).triu(1)
+        mask[0, 3] = 0.0
+        return (q @ k.mT + mask).softmax(-1) @ v
+
+    assert check(fn, qkv()).calls[0]["is_causal"] is False
+
+
+def test_buffer_is_passed_as_a_mask():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.tril(torch.ones(16, 16)).view(1, 1, 16, 16))
+
+        def forward(self, q, k, v):
+            s = q.size(2)
+            return (q @ k.mT).masked_fill(self.mask[:, :, :s, :s] == 0, NEG).softmax(-1) @ v
+
+    surgeon = check(Attention(), qkv())
+    assert surgeon.calls[0]["is_causal"] is False
+    assert "attn_mask" in surgeon.calls[0]
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 6, 6), (2, 1, 1, 6), (4, 6, 6), (6, 6), (6,), (2, 4, 6, 1)])
+def test_additive_inputs(shape):
+    bias = torch.randn(shape, requires_grad=True)
+    check(lambda q, k, v, m: (q @ k.mT * 0.3 + m).softmax(-1) @ v, [*qkv(), bias])
+
+
+def test_two_masks():
+    pad = torch.zeros(2, 1, 1, 6)
+    pad[1, ..., 4:] = -1e9
+
+    def fn(q, k, v, pad):
+        scores = torch.where(torch.ones(6, 6, dtype=torch.bool).tril(), q @ k.mT, torch.finfo(q.dtype).min)
+        return (scores + pad).softmax(-1) @ v
+
+    assert len(check(fn, [*qkv(), pad]).calls) == 1
+
+
+def test_rows_closed_by_a_finite_number_stay_finite():
+    closed = torch.zeros(2, 1, 6, 6, dtype=torch.bool)
+    closed[0, :, 2] = True
+    inputs = [*qkv(), closed]
+    check(lambda q, k, v, m: (q @ k.mT).masked_fill(m, -1e9).softmax(-1) @ v, inputs, backward=False)
+
+
+def repeat_view(x, n):
+    b, h, s, d = x.shape
+    return x[:, :, None, :, :].expand(b, h, n, s, d).reshape(b, h * n, s, d)
+
+
+GROUPS = {
+    "interleave": lambda x, n: x.repeat_interleave(n, dim=1),
+    "torch_interleave": lambda x, n: torch.repeat_interleave(x, n, dim=-3),
+    "expand": repeat_view,
+    "unsqueeze": lambda x, n: x.unsqueeze(2).expand(-1, -1, n, -1, -1).flatten(1, 2),
+    "token_first": lambda x, n: torch.repeat_interleave(x.transpose(1, 2).contiguous(), n, dim=2).transpose(
+        1, 2
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", GROUPS)
+def test_grouped_queries(spelling):
+    repeat = GROUPS[spelling]
+
+    def fn(q, k, v):
+        k, v = repeat(k, 2), repeat(v, 2)
+        return (q @ k.transpose(2, 3) / math.sqrt(8)).softmax(dim=-1) @ v
+
+    assert check(fn, qkv(hkv=2)).calls[0]["enable_gqa"] is True
+
+
+def test_tiled_heads_are_not_groups():
+    # x.repeat tiles the heads: 0 1 0 1, where grouped attention means 0 0 1 1.
+    surgeon = check(
+        lambda q, k, v: (q @ k.repeat(1, 2, 1, 1).mT).softmax(-1) @ v.repeat(1, 2, 1, 1), qkv(hkv=2)
+    )
+    assert "enable_gqa" not in surgeon.calls[0]
+
+
+SOFTMAXES = {
+    "dtype": lambda w, q: F.softmax(w, dim=-1, dtype=torch.float32).to(q.dtype),
+    "float": lambda w, q: w.float().softmax(-1).type_as(q),
+    "torch": lambda w, q: torch.softmax(w, -1, torch.float32).to(dtype=q.dtype),
+    "dropout_eval": lambda w, q: F.dropout(w.softmax(-1), 0.5, False),
+    "dropout_zero": lambda w, q: nn.Dropout(0.0)(w.softmax(-1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("spelling", SOFTMAXES)
+def test_softmax_spellings(spelling, dtype):
+    probs = SOFTMAXES[spelling]
+    tol = 1e-5 if dtype == torch.float32 else 0.05
+    surgeon = check(lambda q, k, v: probs(q @ k.mT * 0.3, q) @ v, qkv(dtype=dtype), tol=tol)
+    assert surgeon.calls[0]["dropout_p"] == 0.0
+
+
+def test_training_dropout_is_passed_on():
+    surgeon = Recorder(["sdpa"], "eager")
+    fn = torch.compile(
+        lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.25, True) @ v, backend=surgeon, dynamic=False
+    )
+    fn(*qkv())
+    assert surgeon.calls[0]["dropout_p"] == 0.25
+
+
+def test_mixed_dtypes_agree_inside():
+    q, k, v = qkv()
+    v = v.detach().bfloat16().requires_grad_()
+    surgeon = check(lambda q, k, v: (q @ k.mT).softmax(-1).to(v.dtype) @ v, [q, k, v], tol=0.03)
+    assert len(surgeon.calls) == 1
+
+
+def test_autocast():
+    def fn(q, k, v):
+        with torch.autocast("cpu", torch.bfloat16):
+            w = q @ k.mT * 0.3 + torch.full((6, 6), NEG).triu(1)
+            return w.softmax(-1) @ v
+
+    assert check(fn, qkv(), tol=0.05).calls[0]["is_causal"] is True
+
+
+def test_view_of_the_result():
+    check(lambda q, k, v: ((q @ k.mT).softmax(-1) @ v).view(2, -1), qkv())
+    check(lambda q, k, v: ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).contiguous().view(2, 6, -1), qkv())
+
+
+LEFT_ALONE = {
+    "softcap": (lambda q, k, v: (torch.tanh(q @ k.mT / 5.0) * 5.0).softmax(-1) @ v, "tanh"),
+    "after_softmax": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 0.5) @ v, None),
+    "wrong_dim": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, "last dimension"),
+    "scaled_after_mask": (
+        lambda q, k, v: ((q @ k.mT + torch.ones(6, 6)) * 2).softmax(-1) @ v,
+        "after the mask",
+    ),
+    "negative": (lambda q, k, v: (q @ k.mT * -1.0).softmax(-1) @ v, "not positive"),
+    "scores_reused": (
+        lambda q, k, v: ((w := q @ k.mT).softmax(-1) @ v) + w.sum(),
+        "scores are used elsewhere",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_ALONE)
+def test_left_alone(case):
+    fn, words = LEFT_ALONE[case]
+    surgeon = check(fn, qkv())
+    assert surgeon.matches == {"sdpa": 0}
+    if words:
+        assert any(words in reason for reason in surgeon.skipped), surgeon.skipped
+
+
+def test_returned_probabilities():
+    def fn(q, k, v):
+        probs = (q @ k.mT).softmax(-1)
+        return probs @ v, probs
+
+    surgeon = Surgeon(["sdpa"], "eager")
+    q, k, v = qkv()
+    got = torch.compile(fn, backend=surgeon, dynamic=False)(q, k, v)
+    torch.testing.assert_close(got, fn(q, k, v))
+    assert surgeon.matches == {"sdpa": 0}
+    assert "attention probabilities are returned" in surgeon.skipped[0]
+    assert "probs = (q @ k.mT).softmax(-1)" in surgeon.skipped[0]
+
+
+def test_values_written_in_between():
+    def fn(q, k, v):
+        v = v * 1.0
+        probs = (q @ k.mT).softmax(-1)
+        k = k.clone()
+        v.add_(1.0)
+        return probs @ v
+
+    check(fn, qkv())
+
+    def moved(q, k, v):
+        q = q.clone()
+        probs = (q @ k.mT).softmax(-1)
+        with torch.no_grad():
+            q.add_(1.0)
+        return probs @ v + q.detach()
+
+    surgeon = Surgeon(["sdpa"], "eager")
+    with torch.no_grad():
+        inputs = qkv()
+        got = torch.compile(moved, backend=surgeon, dynamic=False)(*inputs)
+        torch.testing.assert_close(got, moved(*inputs))
+    assert surgeon.matches == {"sdpa": 0}
+
+
+def test_scale_in_place_counts_once():
+    def fn(q, k, v):
+        q = q.clone()
+        q *= 0.3
+        return (q @ k.mT).softmax(-1) @ v
+
+    assert len(check(fn, qkv()).calls) == 1
+
+
+def test_inductor():
+    def fn(q, k, v):
+        w = q @ k.mT / math.sqrt(8) + torch.full((6, 6), NEG).triu(1)
+        return w.softmax(-1) @ v
+
+    assert check(fn, qkv(), inner="inductor").calls[0]["is_causal"] is True

@@ -1,0 +1,155 @@
+import math
+import os
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from climb_sample import VERDICTS, climb, nothing_kept, unfinished
+
+from rung.report import charts
+from rung.report.html import render
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+def everywhere(record: Any, change: Any) -> Any:
+    """The record with every leaf replaced by change(leaf)."""
+    if isinstance(record, dict):
+        return {key: everywhere(value, change) for key, value in record.items()}
+    if isinstance(record, list):
+        return [everywhere(value, change) for value in record]
+    return change(record)
+
+
+def pictures(page: str) -> list[ET.Element]:
+    """Every outer svg of the page, parsed as XML."""
+    found, depth, start = [], 0, 0
+    for tag in re.finditer(r"<(/?)svg\b", page):
+        start = tag.start() if depth == 0 else start
+        depth += -1 if tag[1] else 1
+        if depth == 0:
+            found.append(ET.fromstring(page[start : page.index(">", tag.start()) + 1]))
+    assert depth == 0
+    return found
+
+
+def test_a_page_shows_the_gain_the_verdicts_and_how_to_use_it() -> None:
+    page = render(climb())
+    assert "9.40×" in page
+    assert all(verdict in page for verdict in VERDICTS)
+    assert "rung bench tiny-transformer --recipe recipe.toml" in page
+    assert "gradient of blocks.0.attention.key.weight is missing" in page
+    assert "call to print() in blocks.0.forward" in page
+
+
+def test_a_page_needs_no_network_and_no_script() -> None:
+    page = render(climb())
+    assert not re.search(r"https?://|<script|@import|url\(|\bsrc=", page)
+
+
+def test_text_of_others_is_shown_and_not_obeyed() -> None:
+    evil = "\"'><script>alert(1)</script>{{ 7 * 7 }}\x1b"
+    page = render(everywhere(climb(), lambda leaf: evil if isinstance(leaf, str) else leaf))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "\x1b" not in page
+    kernel = climb()
+    kernel["attempts"][0]["breakdown"]["top"][0][0] = "<script>kernel</script>"
+    kernel["attempts"][0]["rung"] = "<script>"
+    page = render(kernel)
+    assert "&lt;script&gt;kernel&lt;/script&gt;" in page
+    pictures(page)
+
+
+def test_pictures_are_well_formed() -> None:
+    found = pictures(render(climb()))
+    assert [svg.get("class") for svg in found[:3]] == ["ladder", "bars", "strip"]
+    assert len(found) == 2 + sum(bool(a["restarts"]) for a in climb()["attempts"])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0, None])
+def test_no_number_breaks_a_picture(value: float | None) -> None:
+    page = render(everywhere(climb(), lambda leaf: value if isinstance(leaf, float) else leaf))
+    pictures(page)
+    assert not re.search(r'="[^"]*\b(nan|inf)\b', page)
+
+
+def test_one_bad_number_leaves_the_rest_of_a_picture() -> None:
+    data = climb()
+    data["attempts"][1]["times"]["candidate"]["value"] = math.nan
+    data["attempts"][2]["times"]["candidate"]["low"] = -math.inf
+    data["attempts"][0]["restarts"][0]["best"][3] = math.inf
+    page = render(data)
+    assert pictures(page)[0].get("class") == "ladder"
+    assert not re.search(r'="[^"]*\b(nan|inf)\b', page)
+
+
+@pytest.mark.parametrize("part", ["manifest", "baseline", "attempts", "result", "directory"])
+def test_a_missing_part_is_left_out(part: str) -> None:
+    for empty in (None, {} if part != "attempts" else []):
+        pictures(render(climb() | {part: empty}))
+    pictures(render({key: value for key, value in climb().items() if key != part}))
+
+
+def test_empty_attempts_and_missing_fields_are_left_out() -> None:
+    pictures(render(climb() | {"attempts": [{}, {"rung": "x", "verdict": "kept"}]}))
+    for key in climb()["attempts"][0]:
+        data = climb()
+        for attempt in data["attempts"]:
+            attempt[key] = None
+        pictures(render(data))
+
+
+def test_an_unfinished_climb_says_how_to_resume() -> None:
+    page = render(unfinished())
+    assert "Not finished" in page
+    assert "rung climb --resume" in page
+    assert "None" not in page
+
+
+def test_a_climb_that_kept_nothing_says_so() -> None:
+    page = render(nothing_kept())
+    assert "Nothing was kept" in page
+    assert "rung.apply" not in page
+
+
+def test_the_ladder_is_logarithmic_only_over_a_wide_range() -> None:
+    _, ticks = charts._scale([26.6e6, 2.83e6])
+    assert ticks == pytest.approx([5e6, 10e6, 20e6])
+    place, ticks = charts._scale([26.6e6, 20e6])
+    assert ticks == pytest.approx([5e6, 10e6, 15e6, 20e6, 25e6])
+    assert place(10e6) - place(20e6) == pytest.approx(place(5e6) - place(15e6))
+
+
+def test_a_strip_has_at_most_its_limit_of_points_a_side() -> None:
+    svg = ET.fromstring(charts.strip([{"best": [1e6 + i for i in range(500)], "candidate": [1e6]}] * 4))
+    sides = {name: len(svg.findall(f"g[@class='{name}']/circle")) for name in ("best", "candidate")}
+    assert sides == {"best": charts.MOST_POINTS, "candidate": 4}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_browser_shows_the_page_without_errors_or_sideways_scrolling(
+    tmp_path: Path, width: int, scheme: Any
+) -> None:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not installed")
+    path = tmp_path / "report.html"
+    path.write_text(render(climb()), encoding="utf-8")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(path.as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        across = page.evaluate("document.documentElement.scrollWidth")
+        if folder := os.environ.get("RUNG_SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / f"climb-{width}-{scheme}.png", full_page=True)
+        browser.close()
+    assert complaints == []
+    assert across <= width

@@ -1,0 +1,73 @@
+import copy
+import subprocess
+import sys
+
+import pytest
+from climb_sample import VERDICTS, climb, nothing_kept, unfinished
+
+from rung.report import terminal
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_summary_fits_its_width_and_names_every_verdict(width: int) -> None:
+    text = terminal.summary(climb(), width=width)
+    commands = ("Measure it again", "Use it in Python")
+    assert all(len(line) <= width for line in text.splitlines() if not line.startswith(commands))
+    assert all(verdict in text for verdict in VERDICTS)
+
+
+def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
+    text = terminal.summary(climb(), width=100)
+    assert "9.40× faster (9.20–9.60): 26.6 ms → 2.83 ms, peak memory 3.1 → 1.2 GiB" in text
+    assert "Bottleneck: matrix products, 42 % of the step (GPU time)." in text
+    flat = " ".join(text.split())
+    assert "rung bench tiny-transformer --recipe runs/2026-01-02-tiny-transformer/recipe.toml" in flat
+    assert 'rung.apply(model, "runs/2026-01-02-tiny-transformer/recipe.toml")' in flat
+    assert "--resume" not in text
+
+
+def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
+    assert "\x1b" not in terminal.summary(climb(), width=100)
+    assert "\x1b[" in terminal.summary(climb(), width=100, color=True)
+
+
+def test_a_climb_that_kept_nothing_says_so() -> None:
+    text = terminal.summary(nothing_kept(), width=100)
+    assert "Nothing was kept" in text
+    assert "recipe" not in text
+
+
+def test_an_unfinished_climb_says_how_to_resume() -> None:
+    assert "rung climb --resume 'runs/x y'" in terminal.summary(unfinished(), width=100)
+
+
+def test_text_of_others_is_neither_markup_nor_a_terminal_command() -> None:
+    data = copy.deepcopy(climb())
+    data["attempts"][0]["why"] = "[red]see \x1b]0;title\x07 [/nothing]"
+    data["attempts"][1]["rung"] = "[bold]x"
+    text = terminal.summary(data, width=140)
+    assert "[red]see" in text
+    assert "[bold]x" in text
+    assert "\x1b" not in text
+
+
+def test_progress_lines_are_single_lines() -> None:
+    for attempt in climb()["attempts"]:
+        assert "\n" not in terminal.attempt_line(attempt) + terminal.prediction_line(attempt)
+        assert attempt["verdict"] in terminal.attempt_line(attempt)
+    first = climb()["attempts"][0]
+    assert "tf32: kept, 1.39× (1.35–1.43), inside the prediction 1.20–2.00×. " in terminal.attempt_line(first)
+    assert "Predicted 1.20–2.00×: 30 % of the step" in terminal.prediction_line(first)
+    assert terminal.attempt_line({})
+    assert terminal.prediction_line({})
+
+
+def test_a_missing_breakdown_has_no_lines() -> None:
+    assert terminal.breakdown_lines(None) == []
+    assert terminal.breakdown_lines({"parts": {"gemm": float("nan")}, "step_ns": 0}) == []
+
+
+def test_importing_the_room_loads_neither_rich_nor_jinja2() -> None:
+    code = "import sys, rung.report, rung.report.terminal, rung.report.html\n"
+    code += "sys.exit(bool({'rich', 'jinja2', 'torch', 'polars'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
