@@ -19,7 +19,7 @@ _WHERE = {
     "climb": "rung.ladder.api",
 }
 
-__all__ = ["Recipe", "RungError", "Workload", "__version__", "apply", "bench", "climb"]  # noqa: F822
+__all__ = ["Recipe", "RungError", "Workload", "__version__", "apply", "bench", "climb"]
 
 
 def __getattr__(name: str) -> Any:

@@ -130,9 +130,7 @@ def test_kernels_launched_by_an_optimizer_step_are_the_optimizers():
 
 
 def test_a_gemm_kernel_launched_by_a_convolution_is_a_convolution():
-    trace = trace_of(
-        op(0, 50, "aten::miopen_convolution"), launch(10, 1), kernel(99, 7, "Cijk_A", correlation=1)
-    )
+    trace = trace_of(op(0, 50, "aten::miopen_convolution"), launch(10, 1), kernel(99, 7, "Cijk_A", correlation=1))
     assert breakdown(trace, steps=1).parts["convolution"] == 7
 
 
@@ -148,9 +146,7 @@ def test_graph_replay_and_unlinked_work_and_negative_durations_are_noted():
 
 
 def test_figures_are_per_step():
-    calls = [
-        event for i in range(4) for event in (launch(100 * i, i), kernel(100 * i + 50, 20, correlation=i))
-    ]
+    calls = [event for i in range(4) for event in (launch(100 * i, i), kernel(100 * i + 50, 20, correlation=i))]
     result = breakdown(trace_of(*calls), steps=2)
     assert (result.kernels, result.launches) == (2, 2)
     assert result.step_ns == pytest.approx(320 / 2)

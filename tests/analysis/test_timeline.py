@@ -69,9 +69,7 @@ def test_the_runtime_copy_kernels_of_rocm_are_copies_and_its_fills_are_not():
 
 def test_an_event_is_linked_by_the_correlation_id_of_a_runtime_call():
     call = {"ts": 0, "dur": 1, "kind": "runtime", "name": "hipLaunchKernel", "correlation": 7}
-    row = timeline(trace_of(call, on_gpu(5, 3, correlation=7), on_gpu(9, 4, correlation=8))).row(
-        0, named=True
-    )
+    row = timeline(trace_of(call, on_gpu(5, 3, correlation=7), on_gpu(9, 4, correlation=8))).row(0, named=True)
     assert (row["unlinked"], row["unlinked_ns"]) == (1, 4)
 
 
@@ -93,9 +91,7 @@ EVENTS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_the_parts_add_up_to_the_total_and_equal_brute_force(events):
-    table = timeline(
-        trace_of(*(on_gpu(t, d, n, "memcpy" if n == "Memcpy" else "kernel") for t, d, n in events))
-    )
+    table = timeline(trace_of(*(on_gpu(t, d, n, "memcpy" if n == "Memcpy" else "kernel") for t, d, n in events)))
     row = table.row(0, named=True)
     compute, comm, copy = (
         {i for t, d, n in events if n == name for i in range(t, t + d)} for name in ("k", "nccl", "Memcpy")

@@ -128,9 +128,7 @@ def climb() -> dict[str, Any]:
     attempts = [
         attempt(1, "tf32", "kept", "Matrix products run on tensor cores.", 26.6 * ms, 19.1 * ms),
         attempt(2, "bf16", "kept", "Faster, and within the tolerance of bf16.", 19.1 * ms, 9.7 * ms),
-        attempt(
-            3, "fused-attention", "kept", "Eight attention blocks became one kernel each.", 9.7 * ms, 5.9 * ms
-        ),
+        attempt(3, "fused-attention", "kept", "Eight attention blocks became one kernel each.", 9.7 * ms, 5.9 * ms),
         attempt(4, "fused-optimizer", "kept", "One kernel updates all 74 parameters.", 5.9 * ms, 5.0 * ms),
         attempt(
             5,
@@ -143,12 +141,8 @@ def climb() -> dict[str, Any]:
         ),
         attempt(6, "channels-last", "inapplicable", "The model has no convolution.", prediction=None),
         attempt(7, "flash-setting", "no-op", "The setting is already the default of torch 2.13."),
-        attempt(
-            8, "max-autotune", "inconclusive", "No difference of 1 % could be shown.", 3.3 * ms, 3.29 * ms
-        ),
-        attempt(
-            9, "fused-projections", "reverted", "It is slower: the wide product is split.", 3.3 * ms, 3.9 * ms
-        ),
+        attempt(8, "max-autotune", "inconclusive", "No difference of 1 % could be shown.", 3.3 * ms, 3.29 * ms),
+        attempt(9, "fused-projections", "reverted", "It is slower: the wide product is split.", 3.3 * ms, 3.9 * ms),
         attempt(10, "cuda-graphs", "kept", "The step no longer waits for launches.", 3.3 * ms, 2.83 * ms),
         attempt(
             11,

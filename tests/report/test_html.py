@@ -117,7 +117,7 @@ def test_a_climb_that_kept_nothing_says_so() -> None:
 
 def test_the_ladder_is_logarithmic_only_over_a_wide_range() -> None:
     _, ticks = charts._scale([26.6e6, 2.83e6])
-    assert ticks == pytest.approx([5e6, 10e6, 20e6])
+    assert ticks == pytest.approx([2e6, 5e6, 10e6, 20e6])
     place, ticks = charts._scale([26.6e6, 20e6])
     assert ticks == pytest.approx([5e6, 10e6, 15e6, 20e6, 25e6])
     assert place(10e6) - place(20e6) == pytest.approx(place(5e6) - place(15e6))
@@ -130,10 +130,8 @@ def test_a_strip_has_at_most_its_limit_of_points_a_side() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1200])
-def test_a_browser_shows_the_page_without_errors_or_sideways_scrolling(
-    tmp_path: Path, width: int, scheme: Any
-) -> None:
+@pytest.mark.parametrize("width", [400, 800, 1200])
+def test_a_browser_shows_the_page_without_errors_or_sideways_scrolling(tmp_path: Path, width: int, scheme: Any) -> None:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is not installed")

@@ -53,9 +53,7 @@ def test_a_ratio_carries_its_interval() -> None:
     assert units.interval(None) == units.NONE
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.42, "42 %"), (0.985, "98.5 %"), (0.004, "0.4 %"), (1, "100 %")]
-)
+@pytest.mark.parametrize(("value", "text"), [(0.42, "42 %"), (0.985, "98.5 %"), (0.004, "0.4 %"), (1, "100 %")])
 def test_a_share_is_shown_in_percent(value: float, text: str) -> None:
     assert units.percent(value) == text
 
@@ -77,8 +75,7 @@ def test_a_wait_is_told_as_people_tell_it(value: float, text: str) -> None:
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf, "12", True])
 def test_what_is_no_finite_number_is_a_dash(value: object) -> None:
     shown = {
-        f(value)
-        for f in (units.duration, units.data_size, units.ratio, units.percent, units.count, units.seconds)
+        f(value) for f in (units.duration, units.data_size, units.ratio, units.percent, units.count, units.seconds)
     }
     assert shown == {units.NONE}
 

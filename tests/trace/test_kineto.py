@@ -101,9 +101,7 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path):
 
 def test_the_infinite_bandwidth_of_an_empty_copy_does_not_lose_the_trace(tmp_path):
     path = tmp_path / "t.json"
-    path.write_text(
-        '{"traceEvents": [{"ph": "X", "ts": 1, "dur": 0, "args": {"bandwidth": inf, "bytes": 4}}]}'
-    )
+    path.write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 0, "args": {"bandwidth": inf, "bytes": 4}}]}')
     assert read(path).events["bytes"].to_list() == [4]
 
 
@@ -179,9 +177,7 @@ def test_what_is_written_is_what_is_read(events):
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_file_cut_at_any_byte_is_an_input_error(tmp_path, packed, bare):
     events = [kernel(name='a µ \\ " name'), {"ph": "M"}]
-    whole = json.dumps(
-        events if bare else {"traceEvents": events, "traceName": "t"}, ensure_ascii=False
-    ).encode()
+    whole = json.dumps(events if bare else {"traceEvents": events, "traceName": "t"}, ensure_ascii=False).encode()
     if packed:
         whole = gzip.compress(whole)
     path = tmp_path / "t.json"

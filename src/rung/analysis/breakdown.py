@@ -127,9 +127,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     step is the trace's window / steps: first to last GPU event, or on the CPU clock the profiled steps.
     """
     if steps < 1:
-        raise UsageError(
-            f"A breakdown needs steps of at least 1, not {steps}: give the number of recorded steps."
-        )
+        raise UsageError(f"A breakdown needs steps of at least 1, not {steps}: give the number of recorded steps.")
     ops = trace.events.filter(pl.col("kind") == "cpu_op")
     softmax = softmax_shapes(zip(ops["name"].to_list(), ops["dims"].to_list(), strict=True))
     scores = score_shapes(softmax)
@@ -190,9 +188,7 @@ def _bottleneck(parts: dict[str, float], step_ns: float) -> tuple[str, float]:
 
 def _gpu(trace: Trace, gpu: pl.DataFrame, scores: set[Dims]) -> _Account:
     notes = []
-    per_device = (
-        gpu.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device", descending=[True, False])
-    )
+    per_device = gpu.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device", descending=[True, False])
     if per_device.height > 1:
         device = per_device["device"][0]
         gpu = gpu.filter(pl.col("device") == device)
@@ -406,8 +402,7 @@ def _profiled_calls(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     annotation = pl.col("kind") == "annotation"
     compiled = pl.col("name").str.contains(f"{_COMPILED_GRAPH}|{_COMPILED_REGION}")
     calls = events.filter(
-        (pl.col("kind") == "cpu_op")
-        | (annotation & (compiled | pl.col("name").str.contains(_OPTIMIZER_STEP)))
+        (pl.col("kind") == "cpu_op") | (annotation & (compiled | pl.col("name").str.contains(_OPTIMIZER_STEP)))
     )
     profiled = events.filter(annotation, pl.col("name").str.starts_with("ProfilerStep#"))
     frame = profiled if profiled.height else events.filter(annotation | (pl.col("kind") == "cpu_op"))

@@ -43,8 +43,6 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         raise UsageError("give --recipe or --rungs, not both.")
     rungs = Recipe.read(parsed.recipe).rungs if parsed.recipe else tuple(filter(None, (parsed.rungs or "").split(",")))
     say(f"measuring {parsed.target}" + (f" with {' + '.join(rungs)}" if rungs else "") + " ...")
-    result = bench(
-        parsed.target, target_options(rest), rungs, device=parsed.device, deadline=parsed.deadline
-    )
+    result = bench(parsed.target, target_options(rest), rungs, device=parsed.device, deadline=parsed.deadline)
     print(to_json(result) if parsed.json else "\n".join(bench_lines(result)))
     return 0

@@ -106,7 +106,9 @@ def progress(event: str, data: dict[str, Any]) -> None:
         say(f"looking at {data['target']}: does it run, does it train, what does its graph hold ...")
     elif event == "workload":
         d, e = data["manifest"]["workload"], data["manifest"]["environment"]
-        say(f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {data['manifest']['numerics']}")
+        say(
+            f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {data['manifest']['numerics']}"
+        )
         say(f"run directory: {data['directory']}")
     elif event == "baseline":
         say("measuring the baseline ...")

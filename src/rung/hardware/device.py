@@ -45,7 +45,13 @@ def pick(wanted: str | None = None) -> Device:
         import psutil
 
         return Device(
-            "cpu", 0, "cpu", _cpu_name(), platform.machine(), psutil.virtual_memory().total, torch.get_num_threads()
+            "cpu",
+            0,
+            "cpu",
+            _cpu_name(),
+            platform.machine(),
+            psutil.virtual_memory().total,
+            torch.get_num_threads(),
         )
     if not torch.cuda.is_available():
         raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) sees no GPU; use --device cpu.")
@@ -56,7 +62,13 @@ def pick(wanted: str | None = None) -> Device:
     amd = torch.version.hip is not None
     arch = str(getattr(p, "gcnArchName", "")).partition(":")[0] if amd else f"sm{p.major}{p.minor}"
     return Device(
-        "cuda", index, "amd" if amd else "nvidia", p.name or arch, arch, p.total_memory, p.multi_processor_count
+        "cuda",
+        index,
+        "amd" if amd else "nvidia",
+        p.name or arch,
+        arch,
+        p.total_memory,
+        p.multi_processor_count,
     )
 
 

@@ -31,6 +31,4 @@ def peaks_of(device: Device) -> Peaks | None:
     if not found or not device.is_gpu:
         return None
     row = found[0]
-    return Peaks(
-        row["match"], {p: row[p] * 1e12 for p in ("fp64", "fp32", "tf32", "bf16")}, row["bandwidth"] * 1e9
-    )
+    return Peaks(row["match"], {p: row[p] * 1e12 for p in ("fp64", "fp32", "tf32", "bf16")}, row["bandwidth"] * 1e9)

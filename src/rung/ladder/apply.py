@@ -19,6 +19,7 @@ from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
 from rung.workload import Workload, call_model, seeded_model
+from rung.workload.base import Mode
 
 
 class Applied:
@@ -99,7 +100,7 @@ def apply(
         model = target
         where = next((t.device for t in pytree.tree_leaves(list(model.parameters()))), torch.device("cpu"))
         device = pick("cpu" if where.type == "cpu" else str(where))
-        mode = "train" if loss else "infer"
+        mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer)
     whole = workload.mode == "train" or isinstance(target, Workload)
     applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)

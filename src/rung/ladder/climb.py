@@ -202,7 +202,9 @@ class Climb:
             "contract": rung.contract,
             "changes": rung.changes,
             "against": " + ".join(self.kept) or "baseline",
-            "prediction": {"low": prediction.low, "high": prediction.high, "why": prediction.why} if prediction else None,
+            "prediction": {"low": prediction.low, "high": prediction.high, "why": prediction.why}
+            if prediction
+            else None,
             "graph_breaks": self.facts["graph_breaks"] if rung.name == "compile" else [],
             "verdict": no.verdict if no else "",
             "why": no.why if no else "",
@@ -250,7 +252,11 @@ class Climb:
         speedup = duel.comparison.speedup
         prediction = attempt["prediction"]
         attempt["forecast"] = (
-            "below" if speedup.value < prediction["low"] else "above" if speedup.value > prediction["high"] else "inside"
+            "below"
+            if speedup.value < prediction["low"]
+            else "above"
+            if speedup.value > prediction["high"]
+            else "inside"
         )
         if duel.comparison.answer != "faster":
             slower = duel.comparison.answer == "slower"
@@ -268,7 +274,9 @@ class Climb:
             attempt["verification"] = worker.call("verify", self.setup.limits.prepare)
         if not attempt["verification"]["passed"]:
             attempt["verdict"] = "reverted"
-            attempt["why"] = f"it does not compute what the baseline computes: {attempt['verification']['failures'][0]}."
+            attempt["why"] = (
+                f"it does not compute what the baseline computes: {attempt['verification']['failures'][0]}."
+            )
             return
         attempt["verdict"], attempt["why"] = "kept", "verified, and faster with confidence."
         with ExitStack() as stack:
@@ -287,7 +295,12 @@ class Climb:
             self.say("final", {"kept": self.kept})
             try:
                 duel = fight(
-                    self.setup, [], self.kept, log="final", gpu=self.facts["gpu"], left=lambda: max(self._left(), 60.0)
+                    self.setup,
+                    [],
+                    self.kept,
+                    log="final",
+                    gpu=self.facts["gpu"],
+                    left=lambda: max(self._left(), 60.0),
                 )
                 seen = duel.as_dict()
                 assert duel.comparison is not None

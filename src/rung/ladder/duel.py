@@ -86,11 +86,9 @@ def fight(
     log: str,
     gpu: bool,
     left: Callable[[], float],
-    after: Callable[[Duel], bool] = lambda duel: True,
 ) -> Duel:
     """Restarts both sides until the comparison is decided, or until `left()` seconds are gone.
 
-    after: called once, after the first restart; when it says False, the duel ends there, undecided.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
     duel = Duel()
@@ -98,8 +96,6 @@ def fight(
         began = time.monotonic()
         duel.restarts.append(_restart(setup, best, candidate, f"{log}-{len(duel.restarts) + 1}", gpu, left, duel))
         took = time.monotonic() - began
-        if len(duel.restarts) == 1 and not after(duel):
-            return duel
         duel.comparison = decide(duel.restarts, last=left() < 1.2 * took)
         if duel.comparison and duel.comparison.final:
             return duel
@@ -132,8 +128,16 @@ def _restart(
                 worker.receive("open", prepare)
             except WorkerFailed as error:
                 raise SideFailed(side, error) from error
-        # One after the other: two compilations, or two warm-ups, at a time would disturb each other.
-        warm = {side: ask(side, "warm", prepare, seconds=8.0) for side in ("candidate", "best")}
+        # Both at once: compiling and loading take longest. That they disturb each other costs nothing, because
+        # nothing of this is timed, and the first quad below settles them.
+        for worker in workers.values():
+            worker.send("warm", seconds=8.0)
+        warm = {}
+        for side, worker in workers.items():
+            try:
+                warm[side] = worker.receive("warm", prepare)
+            except WorkerFailed as error:
+                raise SideFailed(side, error) from error
         duel.warm.append(warm)
         duel.warnings += [f"{side} never became steady while warming up" for side in warm if not warm[side]["steady"]]
         counts = {side: _steps_a_block(warm[side]["estimate"], gpu) for side in warm}
@@ -153,7 +157,7 @@ def _restart(
                 if block["outside"] > 0.25:
                     duel.warnings.append(f"{side}: {block['outside']:.0%} of the wall time lies outside of its events")
             if k:  # the first quad after warming up alone settles both in each other's company
-                rows.append((medians["best"][0], *medians["candidate"], medians["best"][1]))
+                rows.append((medians["best"][0], medians["candidate"][0], medians["candidate"][1], medians["best"][1]))
         duel.samples.append(samples)
         for side in warm:
             warm[side]["memory"] = ask(side, "memory", setup.limits.block)

@@ -335,9 +335,7 @@ def _tensors(output: Any) -> list[torch.Tensor]:
 
 
 def _double(batch: Batch) -> Batch:
-    return pytree.tree_map(
-        lambda t: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, batch
-    )
+    return pytree.tree_map(lambda t: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, batch)
 
 
 def workload_in_double(workload: Workload) -> Workload:
@@ -350,8 +348,7 @@ def workload_in_double(workload: Workload) -> Workload:
 def _same(a: Batch, b: Batch) -> bool:
     pairs = zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True)
     return all(
-        (x.shape == y.shape and bool(torch.equal(x, y))) if isinstance(x, torch.Tensor) else x == y
-        for x, y in pairs
+        (x.shape == y.shape and bool(torch.equal(x, y))) if isinstance(x, torch.Tensor) else x == y for x, y in pairs
     )
 
 
@@ -370,4 +367,3 @@ def _fingerprint(model: torch.nn.Module) -> dict[str, Any]:
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [f"the candidate changed the model's {what}" for what in before if before[what] != after[what]]
-

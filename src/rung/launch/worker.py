@@ -26,8 +26,8 @@ PR_SET_PDEATHSIG = 1
 
 def main(arguments: list[str]) -> None:
     request_fd, reply_fd, lifeline_fd = map(int, arguments[:3])
-    _die_with_the_coordinator(lifeline_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
+    _guarded(lifeline_fd, (request_fd, reply_fd))
     module, _, name = arguments[3].partition(":")
     with os.fdopen(request_fd, "r") as requests, os.fdopen(reply_fd, "w") as replies:
         served: Any = None
@@ -57,16 +57,36 @@ def describe(error: BaseException) -> dict[str, str]:
     }
 
 
-def _die_with_the_coordinator(lifeline_fd: int) -> None:
-    if sys.platform == "linux":
-        # For the moments in which native code holds the interpreter and the thread below cannot run.
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
+    """Goes on in a forked child; the parent stays behind as its guard.
+
+    The guard runs nothing but this function, so that native code that hangs in the workload cannot keep it from
+    ending the group when the lifeline closes. It ends the way its child ends, for the coordinator to see.
+    """
+    guard = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.close(lifeline_fd)
+        if sys.platform == "linux":
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != guard:  # the guard died before the line above
+                os._exit(1)
+        return
+    for fd in protocol_fds:
+        os.close(fd)  # the coordinator must see the pipes close when the child is gone
 
     def watch() -> None:
         os.read(lifeline_fd, 1)
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(guard, number)
+    os._exit(os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

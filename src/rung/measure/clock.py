@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rung.hardware.device import Device, synchronize
 
@@ -45,5 +46,5 @@ def time_block(step: Callable[[], object], count: int, device: Device) -> Block:
     synchronize(device)
     wall = time.perf_counter_ns() - begin
     # Tiny negative event times are known on ROCm: clamp them.
-    samples = [max(0, round(a.elapsed_time(b) * 1e6)) for a, b in zip(marks[:-1], marks[1:], strict=True)]
+    samples = [max(0, round(a.elapsed_time(b) * 1e6)) for a, b in pairwise(marks)]
     return Block(samples, 1 - sum(samples) / count * (count + 1) / wall)

@@ -65,7 +65,8 @@ def decide(restarts: Sequence[Restart], *, last: bool = False) -> Comparison | N
         return None
     confidence = 1 - look[1]
     logs = t_interval([r.log_ratio() for r in restarts], confidence)
-    speedup = Interval(*(math.exp(min(v, 700.0)) for v in (logs.value, logs.low, logs.high)))
+    # One restart says nothing of how far two would differ: its interval has no end.
+    speedup = Interval(*(math.exp(v) if v < 20 else math.inf for v in (logs.value, logs.low, logs.high)))
     answer: Answer = "faster" if logs.low > 0 else "slower" if logs.high < 0 else "undecided"
     # Giving up on what looks no faster costs power only, never a false alarm.
     hopeless = logs.value <= 0

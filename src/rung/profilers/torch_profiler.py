@@ -14,7 +14,6 @@ def record(step: Callable[[], object], path: str, steps: int, device: Device) ->
     The file appears whole or not at all. Operator shapes are recorded, Python stacks are not: they slow the
     host several times over.
     """
-    import torch
     from torch.profiler import ProfilerActivity, profile, schedule
 
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.is_gpu else [])

@@ -86,9 +86,7 @@ def ladder(data: dict[str, Any]) -> str:
             best = time
             final = index == last_kept  # under its step there is always room: nothing that follows is lower
             y = place(time) + 19 if final else _above(candidate, time, place)
-            values.append(
-                _text(units.duration(time), middle, y, "value" if final else "value minor", "middle")
-            )
+            values.append(_text(units.duration(time), middle, y, "value" if final else "value minor", "middle"))
         stairs.append(_line(x, place(best), x + slot, place(best), "stair"))
         if time is not None:
             marks += _mark(candidate, middle, place, "kept" if kept else "tried", tip)
@@ -112,9 +110,7 @@ def _above(estimate: dict[str, Any], value: float, place: Callable[[float], floa
     return min(place(value), place(_positive(estimate.get("high")) or value)) - 9
 
 
-def _mark(
-    estimate: dict[str, Any], x: float, place: Callable[[float], float], css: str, title: str
-) -> list[str]:
+def _mark(estimate: dict[str, Any], x: float, place: Callable[[float], float], css: str, title: str) -> list[str]:
     value = _positive(estimate.get("value"))
     if value is None:
         return []

@@ -30,9 +30,7 @@ def clean(text: Any) -> str:
     """Text from a stranger without control characters, which could steer a terminal or break XML."""
     if text is None:
         return ""
-    return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in str(text)
-    )
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in str(text))
 
 
 def digits(value: float, significant: int = 3) -> str:

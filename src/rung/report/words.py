@@ -80,9 +80,7 @@ def per_step(breakdown: Any) -> str:
     """Such as "310 kernels, 290 launches, 48 matrix products per step"."""
     record = units.section(breakdown)
     labels = (("kernels", "kernels"), ("launches", "launches"), ("gemms", "matrix products"))
-    found = [
-        f"{units.count(record[k])} {label}" for k, label in labels if units.number(record.get(k)) is not None
-    ]
+    found = [f"{units.count(record[k])} {label}" for k, label in labels if units.number(record.get(k)) is not None]
     return f"{', '.join(found)} per step" if found else ""
 
 
@@ -170,6 +168,4 @@ def floor(baseline: Any) -> str:
     if units.number(record.get("seconds")) is None:
         return ""
     text = f"{units.duration(record['seconds'] * 1e9)} in {units.clean(record.get('precision'))}"
-    return text + (
-        f", {units.percent(record['share'])} of the step" if units.number(record.get("share")) else ""
-    )
+    return text + (f", {units.percent(record['share'])} of the step" if units.number(record.get("share")) else "")

@@ -84,7 +84,9 @@ class Run:
     @classmethod
     def open_(cls, directory: Path) -> Run:
         if not (directory / "manifest.json").is_file():
-            raise InputError(f"{directory} is no run directory: it has no manifest.json; `rung runs` lists those there are.")
+            raise InputError(
+                f"{directory} is no run directory: it has no manifest.json; `rung runs` lists those there are."
+            )
         run = cls(directory)
         if run.read("manifest.json").get("schema") != SCHEMA:
             raise InputError(f"{directory} was written by another version of rung; it cannot be read by this one.")
@@ -96,7 +98,9 @@ class Run:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"{self.directory} is being climbed by another process; wait for it, or stop it.") from None
+            raise UsageError(
+                f"{self.directory} is being climbed by another process; wait for it, or stop it."
+            ) from None
 
     def unlock(self) -> None:
         if self._lock:

@@ -104,9 +104,7 @@ def _content(path: Path) -> bytes:
     except IsADirectoryError:
         raise InputError(f"{path} is a directory: name the trace file in it.") from None
     except OSError as error:
-        raise InputError(
-            f"{path} could not be read ({error.strerror}): check its permissions and disk."
-        ) from None
+        raise InputError(f"{path} could not be read ({error.strerror}): check its permissions and disk.") from None
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)
@@ -136,8 +134,7 @@ def _parse(data: bytes, path: str | Path) -> _File:
         if data.lstrip()[:1] not in (b"{", b"["):
             raise _not_a_trace(path, "it is not JSON") from None
         raise InputError(
-            f"{path} is not complete JSON, it seems cut off or damaged ({error}): "
-            "copy or record the trace again."
+            f"{path} is not complete JSON, it seems cut off or damaged ({error}): copy or record the trace again."
         ) from None
 
 
@@ -149,8 +146,7 @@ def _decode(data: bytes, bare_list: bool) -> _File:
 
 def _not_a_trace(path: str | Path, why: str) -> InputError:
     return InputError(
-        f"{path} is not a torch.profiler trace ({why}): "
-        "give a file written by torch.profiler's export_chrome_trace."
+        f"{path} is not a torch.profiler trace ({why}): give a file written by torch.profiler's export_chrome_trace."
     )
 
 

@@ -93,8 +93,8 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
     if workload.other_shapes:
         return [workload.inputs, *workload.other_shapes]
     tensors = [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
-    rows = {t.shape[0] if t.dim() else None for t in tensors}
-    if len(rows) != 1 or None in rows:
+    rows = {t.shape[0] if t.dim() else 0 for t in tensors}
+    if len(rows) != 1 or 0 in rows:
         raise WorkloadError(
             f"workload {workload.name!r}: a second input shape cannot be derived, because its tensors do not "
             "share a first dimension; give Workload(other_shapes=(lambda seed: ...,))."
@@ -107,9 +107,7 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
         parts = [workload.inputs(seed + 7919 * k) for k in range(-(-new // old))]
         leaves = [pytree.tree_flatten(p) for p in parts]
         joined = [
-            torch.cat([p[0][i] for p in leaves])[:new].contiguous()
-            if isinstance(leaf, torch.Tensor)
-            else leaf
+            torch.cat([p[0][i] for p in leaves])[:new].contiguous() if isinstance(leaf, torch.Tensor) else leaf
             for i, leaf in enumerate(leaves[0][0])
         ]
         return pytree.tree_unflatten(joined, leaves[0][1])

@@ -134,7 +134,12 @@ def make(
     defaults = SIZES[size or "small"]
     given = (hidden_dim, num_layers, seq_len, batch_size)
     dim, layers, seq, batch = (d if g is None else g for d, g in zip(defaults, given, strict=True))
-    for name, value in (("batch-size", batch), ("seq-len", seq), ("num-layers", layers), ("num-steps", num_steps)):
+    for name, value in (
+        ("batch-size", batch),
+        ("seq-len", seq),
+        ("num-layers", layers),
+        ("num-steps", num_steps),
+    ):
         if value < 1:
             raise UsageError(f"--{name} is {value}; it must be at least 1.")
     if num_heads < 2 or num_heads % 2 or dim % num_heads or (dim // num_heads) % 2:

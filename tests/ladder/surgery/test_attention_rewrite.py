@@ -86,9 +86,7 @@ CAUSAL = {
     "arange": lambda w: w.masked_fill(
         torch.arange(w.size(-1))[None, :] > torch.arange(w.size(-2)).unsqueeze(1), torch.finfo(w.dtype).min
     ),
-    "arange_not": lambda w: w.masked_fill(
-        ~(torch.arange(w.size(-2))[:, None] >= torch.arange(w.size(-1))[None]), NEG
-    ),
+    "arange_not": lambda w: w.masked_fill(~(torch.arange(w.size(-2))[:, None] >= torch.arange(w.size(-1))[None]), NEG),
     "where_float": lambda w: w + torch.where(torch.ones(w.shape[-2:]).tril() == 1, 0.0, NEG),
 }
 
@@ -98,8 +96,7 @@ NOT_CAUSAL = {
     "tril_wrong_side": lambda w: w.masked_fill(torch.ones(w.shape[-2:]).triu(0) == 0, NEG),
     "triu0_finite": lambda w: w + torch.full(w.shape[-2:], -1e9).triu(0),
     "window": lambda w: w.masked_fill(
-        torch.ones(w.shape[-2:], dtype=torch.bool).triu(1)
-        | torch.ones(w.shape[-2:], dtype=torch.bool).tril(-3),
+        torch.ones(w.shape[-2:], dtype=torch.bool).triu(1) | torch.ones(w.shape[-2:], dtype=torch.bool).tril(-3),
         NEG,
     ),
     "bias_too": lambda w: w + (torch.full(w.shape[-2:], NEG).triu(1) + torch.eye(w.size(-1))),
@@ -199,9 +196,7 @@ GROUPS = {
     "torch_interleave": lambda x, n: torch.repeat_interleave(x, n, dim=-3),
     "expand": repeat_view,
     "unsqueeze": lambda x, n: x.unsqueeze(2).expand(-1, -1, n, -1, -1).flatten(1, 2),
-    "token_first": lambda x, n: torch.repeat_interleave(x.transpose(1, 2).contiguous(), n, dim=2).transpose(
-        1, 2
-    ),
+    "token_first": lambda x, n: torch.repeat_interleave(x.transpose(1, 2).contiguous(), n, dim=2).transpose(1, 2),
 }
 
 
@@ -218,9 +213,7 @@ def test_grouped_queries(spelling):
 
 def test_tiled_heads_are_not_groups():
     # x.repeat tiles the heads: 0 1 0 1, where grouped attention means 0 0 1 1.
-    surgeon = check(
-        lambda q, k, v: (q @ k.repeat(1, 2, 1, 1).mT).softmax(-1) @ v.repeat(1, 2, 1, 1), qkv(hkv=2)
-    )
+    surgeon = check(lambda q, k, v: (q @ k.repeat(1, 2, 1, 1).mT).softmax(-1) @ v.repeat(1, 2, 1, 1), qkv(hkv=2))
     assert "enable_gqa" not in surgeon.calls[0]
 
 

@@ -62,9 +62,7 @@ def _evaluate(node: fx.Node) -> torch.Tensor | None:
 def _concrete(leaf: Any, values: dict[fx.Node, Any]) -> Any:
     if isinstance(leaf, fx.Node):
         return values[leaf]
-    if isinstance(leaf, torch.device) or (
-        isinstance(leaf, str) and leaf.split(":")[0] in ("cuda", "xpu", "mps")
-    ):
+    if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf.split(":")[0] in ("cuda", "xpu", "mps")):
         return torch.device("cpu")
     return leaf
 

@@ -18,11 +18,7 @@ def repeated_from(node: fx.Node, axis: int) -> tuple[fx.Node, int] | None:
     if kind(node) == "repeat_interleave":
         source, times = argument(node, 0, "input", "self"), argument(node, 1, "repeats")
         dim = argument(node, 2, "dim")
-        whole = (
-            isinstance(times, int)
-            and isinstance(dim, int)
-            and set(node.kwargs) <= {"input", "repeats", "dim"}
-        )
+        whole = isinstance(times, int) and isinstance(dim, int) and set(node.kwargs) <= {"input", "repeats", "dim"}
         return (source, times) if whole and dim % 4 == axis and isinstance(source, fx.Node) else None
     if kind(node) not in ("reshape", "view", "flatten"):
         return None

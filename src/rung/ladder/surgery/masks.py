@@ -61,9 +61,7 @@ def _leads_to_matmul(node: Any) -> bool:
             return True
         if kind(node) not in ("mul", "div", "add", "masked_fill", "where", "to", "float", "type", "type_as"):
             return False
-        inputs = [
-            item for item in node.all_input_nodes if (value(item) is not None and _same_shape(item, node))
-        ]
+        inputs = [item for item in node.all_input_nodes if (value(item) is not None and _same_shape(item, node))]
         if not inputs:
             return False
         node = next((item for item in inputs if kind(item) == "matmul"), inputs[0])
@@ -75,12 +73,7 @@ def _filled(scores: Any, mask: Any, form: Literal["drop", "keep"], fill: Any, no
     if not isinstance(scores, fx.Node) or flags is None or flags.dtype != torch.bool:
         return None
     level = number(fill)
-    if (
-        level is None
-        and isinstance(fill, fx.Node)
-        and (shape := value(fill)) is not None
-        and shape.numel() == 1
-    ):
+    if level is None and isinstance(fill, fx.Node) and (shape := value(fill)) is not None and shape.numel() == 1:
         constant = evaluate(fill)
         level = None if constant is None else float(constant.item())
     if level is None or not level <= VERY_NEGATIVE or not _same_shape(scores, node):

@@ -68,9 +68,7 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
 
     masks = [mask.node for mask in chain.masks]
     reads = [(chain.query, q, chain.scores), (chain.key, k, chain.scores), (chain.value, v, chain.output)]
-    reads += [
-        (node, node, next(user for user in reversed(chain.inner) if user in node.users)) for node in masks
-    ]
+    reads += [(node, node, next(user for user in reversed(chain.inner) if user in node.users)) for node in masks]
     _refuse_writes(chain, reads)
     before = chain.output.prev
     with graph.inserting_before(chain.output):

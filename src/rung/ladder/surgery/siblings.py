@@ -93,9 +93,7 @@ def _meet_in_a_product(members: list[_Linear]) -> bool:
     left, right = (_elementwise_reach(member.node) for member in members)
     for node in left:
         for user in node.users:
-            if kind(user) == "mul" and any(
-                other in right for other in user.all_input_nodes if other is not node
-            ):
+            if kind(user) == "mul" and any(other in right for other in user.all_input_nodes if other is not node):
                 return True
     return False
 

@@ -86,9 +86,7 @@ class Surgeon:
             count, _ = run(rehearsal)
             rehearsal.lint()
         except Exception as error:
-            record.skipped.append(
-                f"{name}: the pass failed and was left out ({type(error).__name__}: {error})"
-            )
+            record.skipped.append(f"{name}: the pass failed and was left out ({type(error).__name__}: {error})")
             return
         count, reasons = run(part.graph)
         part.graph.lint()

@@ -32,9 +32,7 @@ def opaque(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target is getattr or switches_mode(node):
         return False
     module = getattr(node.target, "__module__", None) or ""
-    return kind(node) == "" and not module.startswith(
-        ("torch.nn.functional", "torch._C._nn", "torch.functional")
-    )
+    return kind(node) == "" and not module.startswith(("torch.nn.functional", "torch._C._nn", "torch.functional"))
 
 
 def written(node: fx.Node) -> list[fx.Node]:
@@ -55,9 +53,7 @@ def written(node: fx.Node) -> list[fx.Node]:
         return [] if builtin else list(node.all_input_nodes)
     found: list[fx.Node] = []
     out = node.kwargs.get("out")
-    found += [
-        item for item in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(item, fx.Node)
-    ]
+    found += [item for item in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(item, fx.Node)]
     name = getattr(node.target, "__name__", "")
     if (
         node.target in _IN_PLACE_OPERATORS

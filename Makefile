@@ -1,0 +1,29 @@
+# make demo    sets up and climbs the built-in workload on the best device there is
+# make test    sets up, lints, type-checks and runs the tests
+# Both work in a fresh clone, in any order.
+
+VENV ?= .venv
+# The smallest size on a machine without a GPU; the built-in default on one with. Override: make demo SIZE=medium
+SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda.is_available() else "tiny")' 2>/dev/null || echo tiny)
+BUDGET ?= 200
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET)
+
+test: lint
+	$(VENV)/bin/python -m pytest
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+$(READY): pyproject.toml setup.py tools/setup
+	VENV=$(VENV) tools/setup
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-boot .mypy_cache .ruff_cache .pytest_cache build src/*.egg-info

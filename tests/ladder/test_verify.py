@@ -1,0 +1,264 @@
+"""The checker, tested like any other code: honest candidates pass, each mutation is refused, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rung.errors import WorkloadError
+from rung.hardware import pick
+from rung.ladder import verify as verifying
+from rung.ladder.plan import Plan
+from rung.ladder.step import Step
+from rung.workload import Workload, load, tiny_transformer
+
+CPU = pick("cpu")
+BF16 = Plan(bf16=True)
+EXACT = Plan()
+
+
+def workload(mode: str = "train") -> Workload:
+    return load("tiny-transformer", {"hidden-dim": "64", "num-layers": "2", "num-heads": "4", "seq-len": "24",
+                                     "batch-size": "4", "mode": mode})  # fmt: skip
+
+
+def check(plan: Plan, change: Callable[[Any], None], mode: str = "train") -> dict[str, Any]:
+    """Verifies the workload against itself with `change` done to the candidate's Step."""
+    w = workload(mode)
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        change(step)
+        return step
+
+    return verifying.verify(w, plan, CPU, build).as_dict()
+
+
+def forward_of(kind: type[nn.Module], new: Callable[..., Any], which: int = 0) -> Callable[[Step], None]:
+    """Gives one module of a class another forward, in the candidate only."""
+
+    def change(step: Step) -> None:
+        module = [m for m in step.model.modules() if type(m) is kind][which]
+        module.forward = lambda *a: new(module, type(module).forward, *a)  # type: ignore[method-assign]
+
+    return change
+
+
+def drop_mask(module: Any, old: Any, x: Any) -> Any:
+    real = torch.Tensor.triu
+    torch.Tensor.triu = lambda self, *a: torch.zeros_like(self)  # type: ignore[method-assign]
+    try:
+        return old(module, x)
+    finally:
+        torch.Tensor.triu = real  # type: ignore[method-assign]
+
+
+def swap_kv(module: Any, old: Any, x: Any) -> Any:
+    module.k_proj, module.v_proj = module.v_proj, module.k_proj
+    try:
+        return old(module, x)
+    finally:
+        module.k_proj, module.v_proj = module.v_proj, module.k_proj
+
+
+def zero_k(step: Step) -> None:
+    projection = next(m for n, m in step.model.named_modules() if n.endswith("k_proj"))
+    projection.forward = lambda x: nn.Linear.forward(projection, x) * 0  # type: ignore[method-assign]
+
+
+def larger_eps(module: Any, old: Any, x: Any) -> Any:
+    module.eps = 1e-5
+    return old(module, x)
+
+
+class Wrong:
+    """Changes what `step(batch)` does as a whole."""
+
+    def __init__(self, new: Callable[[Step, Any], Any]) -> None:
+        self.new = new
+
+    def __call__(self, step: Step) -> None:
+        real = step._run
+        step._run = lambda batch: self.new(real, batch)  # type: ignore[assignment, arg-type]
+
+
+def cached() -> Wrong:
+    memory: list[Any] = []
+
+    def run(real: Any, batch: Any) -> Any:
+        if not memory:
+            memory.append(real(batch))
+        return memory[0]
+
+    return Wrong(run)
+
+
+def unwritten(real: Any, batch: Any) -> Any:
+    loss, output = real(batch)
+    hole = torch.empty_like(output)
+    hole[:-1] = output[:-1]
+    return loss, hole
+
+
+def one_shape(real: Any, batch: Any) -> Any:
+    loss, output = real(batch)
+    return loss, output if output.shape[0] == 4 else output * 1.01
+
+
+def mutating(real: Any, batch: Any) -> Any:
+    result = real(batch)
+    batch["targets"].add_(1)
+    return result
+
+
+def lowered(real: Any, batch: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return real(batch)
+
+
+ATTENTION, NORM = tiny_transformer.Attention, tiny_transformer.RMSNorm
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
+def test_the_unchanged_model_passes(plan: Plan, mode: str) -> None:
+    found = check(plan, lambda step: None, mode)
+    assert found["passed"], found["failures"]
+    assert found["cases"] == 6 * len(found["precisions"])
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
+def test_rewritten_graphs_pass(plan: Plan, mode: str) -> None:
+    w = workload(mode)
+    rewritten = Plan(bf16=plan.bf16, passes=("sdpa", "fused-qkv", "fused-gate-up"), fused_optimizer=mode == "train")
+    found = verifying.verify(w, rewritten, CPU).as_dict()
+    assert found["passed"], found["failures"]
+
+
+MUTATIONS = {
+    "causal mask dropped": forward_of(ATTENTION, drop_mask),
+    "k and v swapped": forward_of(ATTENTION, swap_kv),
+    "a projection zeroed": zero_k,
+    "eps x 10 in the first norm": forward_of(NORM, larger_eps),
+    "eps x 10 in the last norm": forward_of(NORM, larger_eps, -1),
+    "an output left unwritten": Wrong(unwritten),
+    "right for one shape only": Wrong(one_shape),
+    "inputs mutated": Wrong(mutating),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_refused(name: str, plan: Plan, mode: str) -> None:
+    if name == "inputs mutated" and mode == "infer":
+        pytest.skip("the targets are not used in inference")
+    found = check(plan, MUTATIONS[name], mode)
+    assert not found["passed"]
+    assert found["failures"]
+
+
+@pytest.mark.parametrize("name", ["a projection zeroed", "causal mask dropped", "k and v swapped"])
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_a_mutation_that_shows_in_bf16_only_is_refused(name: str, mode: str) -> None:
+    w = workload(mode)
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        if at.bf16:
+            MUTATIONS[name](step)
+        return step
+
+    found = verifying.verify(w, BF16, CPU, build).as_dict()
+    assert not found["passed"]
+    assert found["precisions"] == ["exact", "bf16"]
+
+
+def test_a_cached_result_is_refused() -> None:
+    assert not check(EXACT, cached())["passed"]
+
+
+def test_a_silently_lowered_precision_is_refused() -> None:
+    assert not check(EXACT, Wrong(lowered))["passed"]
+
+
+def test_a_candidate_that_raises_on_another_shape_is_refused_with_its_words() -> None:
+    def run(real: Any, batch: Any) -> Any:
+        if batch["tokens"].shape[0] != 4:
+            raise RuntimeError("made for four rows")
+        return real(batch)
+
+    assert "made for four rows" in check(EXACT, Wrong(run))["failures"][0]
+
+
+class OutsideAutograd(nn.Module):
+    """A norm as a raw kernel would be: right going forward, unknown to autograd."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.weight = inner.weight
+        self.inner = [inner]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner[0](x.detach()).detach().requires_grad_()
+
+
+def test_a_candidate_whose_norm_runs_outside_autograd_is_refused_by_name() -> None:
+    def run(module: Any, old: Any, x: Any) -> Any:
+        return old(module, x.detach()).detach()
+
+    found = check(EXACT, forward_of(NORM, run, -1))
+    assert not found["passed"]
+    assert "get no gradient" in found["failures"][0]
+    assert "norm.weight" in " ".join(found["failures"])
+
+
+def test_a_baseline_in_which_most_parameters_get_no_gradient_is_refused_by_name() -> None:
+    from dataclasses import replace
+
+    w = workload()
+
+    def model() -> nn.Module:
+        made = w.model()
+        made.norm = OutsideAutograd(made.norm)  # type: ignore[assignment, arg-type]
+        return made
+
+    with pytest.raises(WorkloadError, match=r"of \d+ trainable parameters get no gradient \(.*proj"):
+        verifying.audit(replace(w, model=model), CPU)
+
+
+def test_a_workload_that_ignores_the_seed_or_draws_random_numbers_is_refused() -> None:
+    from dataclasses import replace
+
+    w = workload("infer")
+    with pytest.raises(WorkloadError, match="depend on the seed"):
+        verifying.audit(replace(w, inputs=lambda seed: w.inputs(0)), CPU)
+    noisy = replace(w, forward=lambda m, b: m(b["tokens"]) + torch.randn(()))
+    with pytest.raises(WorkloadError, match="random state"):
+        verifying.audit(noisy, CPU)
+
+
+def test_a_candidate_that_changes_the_model_object_is_refused() -> None:
+    def change(step: Step) -> None:
+        step.model.register_buffer("extra", torch.zeros(1))
+
+    w = workload()
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        real = step._run
+
+        def run(batch: Any) -> Any:
+            step.model.eval()
+            return real(batch)
+
+        step._run = run  # type: ignore[assignment]
+        return step
+
+    found = verifying.verify(w, EXACT, CPU, build).as_dict()
+    assert any("train or eval mode" in f for f in found["failures"])

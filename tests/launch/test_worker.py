@@ -1,0 +1,78 @@
+"""Workers: what they answer, how they fail, and that nothing outlives them or their coordinator."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rung.launch import Worker, WorkerFailed
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    with Worker("served:Served", tmp_path / "log", {"PYTHONPATH": HERE}) as w:
+        yield w
+
+
+def gone(pid: int, seconds: float = 10) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_the_workload_prints_does_not_disturb_the_answer(worker: Worker) -> None:
+    assert worker.call("echo", 20, value={"a": [1, 2.5, "x\n"]}) == {"a": [1, 2.5, "x\n"]}
+    assert worker.call("echo", 20, value="é" * 100_000) == "é" * 100_000
+
+
+def test_an_exception_is_an_answer_and_the_worker_goes_on(worker: Worker) -> None:
+    with pytest.raises(WorkerFailed, match="ValueError: no good"):
+        worker.call("fail", 20)
+    with pytest.raises(WorkerFailed, match="SystemExit"):
+        worker.call("leave", 20)
+    assert worker.call("echo", 20, value=1) == 1
+
+
+def test_a_hung_call_is_stopped_at_its_deadline(worker: Worker) -> None:
+    worker.call("echo", 20, value=1)
+    with pytest.raises(WorkerFailed) as failed:
+        worker.call("sleep", 0.5, seconds=60)
+    assert failed.value.kind == "hung"
+    assert gone(worker.pid)
+
+
+def test_a_killed_worker_is_named_and_its_children_go_with_it(worker: Worker) -> None:
+    child = worker.call("child", 20)
+    with pytest.raises(WorkerFailed, match="SIGKILL") as failed:
+        worker.call("die", 20)
+    assert failed.value.kind == "killed"
+    assert gone(child)
+
+
+def test_nothing_outlives_a_coordinator_killed_with_sigkill(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from rung.launch import Worker\n"
+        f"w = Worker('served:Served', Path({str(tmp_path / 'log')!r}))\n"
+        "print(w.pid, w.call('child', 20), flush=True); w.send('sleep', seconds=600); time.sleep(600)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": HERE}
+    coordinator = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    assert coordinator.stdout is not None
+    pids = [int(p) for p in coordinator.stdout.readline().split()]
+    coordinator.send_signal(signal.SIGKILL)
+    coordinator.wait()
+    assert all(gone(pid) for pid in pids)

@@ -1,0 +1,55 @@
+"""The import rules of the house: upper rooms import lower ones, and some rooms never load torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rung
+
+ROOT = Path(rung.__file__).parent
+FLOORS = [
+    "cli", "report", "ladder", "launch", "analysis", "profilers", "trace", "measure", "workload", "kernels",
+    "hardware", "runs",
+]  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_a_room_imports_only_rooms_below_it(room: str) -> None:
+    above = FLOORS[: FLOORS.index(room)]
+    for path in (ROOT / room).rglob("*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            assert not (parts[0] == "rung" and len(parts) > 1 and parts[1] in above), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("room", ["trace", "analysis", "report", "runs"])
+def test_rooms_that_work_without_torch_never_import_it(room: str) -> None:
+    for path in (ROOT / room).rglob("*.py"):
+        assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
+
+
+def test_help_loads_neither_torch_nor_polars_and_is_quick() -> None:
+    code = (
+        "import sys, time\n"
+        "from rung.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "bad = {'torch', 'polars', 'numpy', 'rich'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "climb" in done.stdout
