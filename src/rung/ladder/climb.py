@@ -11,7 +11,7 @@ from typing import Any
 
 from rung.analysis import breakdown
 from rung.errors import RungError, UsageError, WorkloadError
-from rung.ladder.duel import Duel, Limits, Setup, SideFailed, fight, open_worker
+from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, SideFailed, fight, open_worker
 from rung.ladder.plan import CONTRACTS, Numerics
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import LADDER, Context, Rung, chosen, plan_of
@@ -19,8 +19,6 @@ from rung.launch import WorkerFailed
 from rung.measure import median_interval
 from rung.runs import Run, write_whole
 from rung.trace import read
-
-PROFILED_STEPS = 3
 
 Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
 
@@ -171,12 +169,21 @@ class Climb:
 
     def _profile(self, worker: Any, name: str, step_ns: float) -> dict[str, Any] | None:
         """The breakdown of a few steps; a profile that fails costs the predictions, not the climb."""
-        path = self.run.directory / "traces" / f"{name}.json.gz"
         try:
-            worker.call("profile", self.setup.limits.prepare, path=str(path), steps=PROFILED_STEPS)
-            return breakdown(read(path), steps=PROFILED_STEPS, step_ns=step_ns).as_dict()
+            worker.call("profile", self.setup.limits.prepare, path=str(self._trace(name)), steps=PROFILED_STEPS)
         except RungError as error:
             self.say("warning", {"text": f"no profile of {name}: {error}"})
+            return None
+        return self._broken_down(self._trace(name), step_ns)
+
+    def _trace(self, name: str) -> Path:
+        return self.run.directory / "traces" / f"{name}.json.gz"
+
+    def _broken_down(self, path: Path, step_ns: float) -> dict[str, Any] | None:
+        try:
+            return breakdown(read(path), steps=PROFILED_STEPS, step_ns=step_ns).as_dict()
+        except RungError as error:
+            self.say("warning", {"text": f"no breakdown: {error}"})
             return None
 
     def _take(self, parts: dict[str, Any] | None) -> None:
@@ -237,15 +244,15 @@ class Climb:
         self.say("verdict", attempt)
 
     def _fight(self, candidate: Sequence[str], name: str) -> Duel:
-        gpu = self.facts["gpu"]
+        gpu, trace = self.facts["gpu"], self._trace(name)
         try:
-            return fight(self.setup, self.kept, candidate, log=name, gpu=gpu, left=self._left)
+            return fight(self.setup, self.kept, candidate, log=name, gpu=gpu, left=self._left, trace=trace)
         except SideFailed as failure:
             if failure.side == "candidate":
                 raise
             # The best so far has run before: what hit it is chance (an out-of-memory killer), so once more.
             self.say("warning", {"text": f"the best so far failed ({failure}); both sides are started again"})
-            return fight(self.setup, self.kept, candidate, log=f"{name}-again", gpu=gpu, left=self._left)
+            return fight(self.setup, self.kept, candidate, log=f"{name}-again", gpu=gpu, left=self._left, trace=trace)
 
     def _judge(self, attempt: dict[str, Any], duel: Duel, candidate: Sequence[str], name: str) -> None:
         assert duel.comparison is not None
@@ -279,11 +286,7 @@ class Climb:
             )
             return
         attempt["verdict"], attempt["why"] = "kept", "verified, and faster with confidence."
-        with ExitStack() as stack:
-            worker = open_worker(stack, self.setup, candidate, f"{name}-profile")
-            worker.receive("open", self.setup.limits.prepare)
-            worker.call("warm", self.setup.limits.prepare, seconds=4.0)
-            attempt["breakdown"] = self._profile(worker, name, attempt["times"]["candidate"]["value"])
+        attempt["breakdown"] = self._broken_down(self._trace(name), attempt["times"]["candidate"]["value"])
 
     # -- the end -------------------------------------------------------------------------------------------
 

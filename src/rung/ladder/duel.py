@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any
 from rung.launch import Worker, WorkerFailed
 from rung.measure import Comparison, Restart, decide, median_interval
 
+PROFILED_STEPS = 3
 SERVES = "rung.ladder.candidate:Candidate"
 
 
@@ -86,15 +88,19 @@ def fight(
     log: str,
     gpu: bool,
     left: Callable[[], float],
+    trace: Path | None = None,
 ) -> Duel:
     """Restarts both sides until the comparison is decided, or until `left()` seconds are gone.
 
+    trace: where the candidate is profiled to, in its first restart, after it was timed.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
     duel = Duel()
     while True:
         began = time.monotonic()
-        duel.restarts.append(_restart(setup, best, candidate, f"{log}-{len(duel.restarts) + 1}", gpu, left, duel))
+        duel.restarts.append(
+            _restart(setup, best, candidate, f"{log}-{len(duel.restarts) + 1}", gpu, left, duel, trace)
+        )
         took = time.monotonic() - began
         duel.comparison = decide(duel.restarts, last=left() < 1.2 * took)
         if duel.comparison and duel.comparison.final:
@@ -109,6 +115,7 @@ def _restart(
     gpu: bool,
     left: Callable[[], float],
     duel: Duel,
+    trace: Path | None,
 ) -> Restart:
     prepare = max(30.0, min(setup.limits.prepare, left()))
     with ExitStack() as stack:
@@ -161,6 +168,10 @@ def _restart(
         duel.samples.append(samples)
         for side in warm:
             warm[side]["memory"] = ask(side, "memory", setup.limits.block)
+        if trace and not duel.restarts:
+            # A profile that fails costs the next predictions, and no verdict.
+            with contextlib.suppress(WorkerFailed):
+                workers["candidate"].call("profile", setup.limits.block, path=str(trace), steps=PROFILED_STEPS)
     return Restart(tuple(rows))
 
 

@@ -29,11 +29,11 @@ def perturbed(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
         new = old.detach().clone()
         if name in parameters and old.is_floating_point():
             if old.dim() >= 2:
-                spread = float(old.float().std()) or 0.0
+                spread = float(old.detach().float().std())
                 wanted = (FAINT if faint else SHARP) / math.sqrt(old.numel() / old.shape[0])
                 if spread > 0 and (faint or spread < wanted):
                     new *= wanted / spread
-            if old.dim() < 2 or float(old.float().std()) == 0:
+            if old.dim() < 2 or float(old.detach().float().std()) == 0:
                 noise = torch.randn(old.shape, generator=generator) * 0.2
                 new += noise.to(device=old.device, dtype=old.dtype)
         values[name] = new
