@@ -3,8 +3,8 @@
 # Both work in a fresh clone, in any order.
 
 VENV ?= .venv
-# The smallest size on a machine without a GPU; the built-in default on one with. Override: make demo SIZE=medium
-SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda.is_available() else "tiny")' 2>/dev/null || echo tiny)
+# On a GPU the built-in default; without one the smallest size, one sequence a step. Override: make demo SIZE=medium
+SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda.is_available() else "tiny --batch-size 1")' 2>/dev/null || echo tiny --batch-size 1)
 BUDGET ?= 200
 READY := $(VENV)/.ready
 

@@ -12,7 +12,7 @@ import torch
 from rung.hardware import environment, peaks_of, pick
 from rung.hardware.device import peak_memory, reset_peak_memory, synchronize, to_device
 from rung.ladder.optimizer import accepts, can_be_captured
-from rung.ladder.plan import Plan
+from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.verify import audit, verify
@@ -156,5 +156,8 @@ class Candidate:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
         torch_profiler.record(lambda: self.step(next(self._next)), path, steps, self.device)
 
-    def verify(self) -> dict[str, Any]:
-        return verify(self.workload, self.plan, self.device).as_dict()
+    def verify(self, numerics: Numerics) -> dict[str, Any]:
+        """Compares this recipe with the reference at one precision."""
+        began = time.perf_counter()
+        found = verify(self.workload, self.plan, self.device, precisions=[numerics]).as_dict()
+        return {**found, "seconds": time.perf_counter() - began}

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rung.launch import Worker, WorkerFailed
-from rung.measure import Comparison, Restart, decide, median_interval
+from rung.measure import Comparison, Restart, decide, median_interval, until_next_look
 
 PROFILED_STEPS = 3
+WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
 SERVES = "rung.ladder.candidate:Candidate"
 
 
@@ -27,13 +28,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Setup:
-    """What every worker of a run is told."""
+    """What every worker of a run is told. together: how many pairs of workers may be loaded at once."""
 
     target: str
     options: dict[str, str]
     device: str | None
     logs: Path
     limits: Limits = Limits()
+    together: int = 1
 
 
 class SideFailed(Exception):
@@ -96,60 +98,53 @@ def fight(
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
     duel = Duel()
+    took = 0.0
     while True:
         began = time.monotonic()
-        duel.restarts.append(
-            _restart(setup, best, candidate, f"{log}-{len(duel.restarts) + 1}", gpu, left, duel, trace)
-        )
-        took = time.monotonic() - began
+        with ExitStack() as stack:
+            count = min(setup.together, until_next_look(len(duel.restarts)))
+            first = len(duel.restarts) + 1
+            pairs = [_Pair(setup, best, candidate, f"{log}-{first + k}", stack) for k in range(count)]
+            prepare = max(30.0, min(setup.limits.prepare, left()))
+            for pair in pairs:
+                pair.warm(prepare)
+            for pair in pairs:
+                duel.restarts.append(pair.timed(duel, gpu))
+                if trace and len(duel.restarts) == 1:
+                    pair.profile(trace)
+        took = max(took, time.monotonic() - began)
         duel.comparison = decide(duel.restarts, last=left() < 1.2 * took)
         if duel.comparison and duel.comparison.final:
             return duel
 
 
-def _restart(
-    setup: Setup,
-    best: Sequence[str],
-    candidate: Sequence[str],
-    log: str,
-    gpu: bool,
-    left: Callable[[], float],
-    duel: Duel,
-    trace: Path | None,
-) -> Restart:
-    prepare = max(30.0, min(setup.limits.prepare, left()))
-    with ExitStack() as stack:
-        workers = {
+class _Pair:
+    """One restart: a fresh worker of each side. All of them begin to load when they are made, and compile and warm
+    up at once, the longest parts of a restart; nothing of that is timed."""
+
+    def __init__(self, setup: Setup, best: Sequence[str], candidate: Sequence[str], log: str, stack: ExitStack) -> None:
+        self.limits = setup.limits
+        self.workers = {
             "best": open_worker(stack, setup, best, f"{log}-best"),
             "candidate": open_worker(stack, setup, candidate, f"{log}-candidate"),
         }
+        for side in self.workers:
+            self._send(side, "warm", seconds=WARM_SECONDS)
+        self.state: dict[str, dict[str, Any]] = {}
 
-        def ask(side: str, method: str, deadline: float, **arguments: Any) -> Any:
-            try:
-                return workers[side].call(method, deadline, **arguments)
-            except WorkerFailed as error:
-                raise SideFailed(side, error) from error
+    def warm(self, deadline: float) -> None:
+        """Waits until both sides have loaded and warmed up."""
+        for side in self.workers:
+            self._receive(side, "open", deadline)
+            self.state[side] = self._receive(side, "warm", deadline)
 
-        for side, worker in workers.items():
-            try:
-                worker.receive("open", prepare)
-            except WorkerFailed as error:
-                raise SideFailed(side, error) from error
-        # Both at once: compiling and loading take longest. That they disturb each other costs nothing, because
-        # nothing of this is timed, and the first quad below settles them.
-        for worker in workers.values():
-            worker.send("warm", seconds=8.0)
-        warm = {}
-        for side, worker in workers.items():
-            try:
-                warm[side] = worker.receive("warm", prepare)
-            except WorkerFailed as error:
-                raise SideFailed(side, error) from error
-        duel.warm.append(warm)
-        duel.warnings += [f"{side} never became steady while warming up" for side in warm if not warm[side]["steady"]]
-        counts = {side: _steps_a_block(warm[side]["estimate"], gpu) for side in warm}
-        once = sum(2 * counts[s] * warm[s]["estimate"] for s in warm) / 1e9
-        quads = max(4, min(10, round((2.0 if gpu else 6.0) / once)))
+    def timed(self, duel: Duel, gpu: bool) -> Restart:
+        """Alternates blocks of both sides."""
+        duel.warm.append(self.state)
+        duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
+        counts = {side: _steps_a_block(w["estimate"], gpu) for side, w in self.state.items()}
+        once = sum(2 * counts[s] * w["estimate"] for s, w in self.state.items()) / 1e9
+        quads = max(4, min(10, round((2.0 if gpu else 4.0) / once)))
         samples: dict[str, list[int]] = {"best": [], "candidate": []}
         rows = []
         for k in range(quads + 1):
@@ -157,7 +152,7 @@ def _restart(
             order = ("best", "candidate", "candidate", "best") if k % 2 else ("candidate", "best", "best", "candidate")
             medians: dict[str, list[float]] = {"best": [], "candidate": []}
             for side in order:
-                block = ask(side, "block", setup.limits.block, count=counts[side])
+                block = self._ask(side, "block", count=counts[side])
                 medians[side].append(_median(block["samples"]))
                 if k:
                     samples[side] += block["samples"]
@@ -166,13 +161,30 @@ def _restart(
             if k:  # the first quad after warming up alone settles both in each other's company
                 rows.append((medians["best"][0], medians["candidate"][0], medians["candidate"][1], medians["best"][1]))
         duel.samples.append(samples)
-        for side in warm:
-            warm[side]["memory"] = ask(side, "memory", setup.limits.block)
-        if trace and not duel.restarts:
-            # A profile that fails costs the next predictions, and no verdict.
-            with contextlib.suppress(WorkerFailed):
-                workers["candidate"].call("profile", setup.limits.block, path=str(trace), steps=PROFILED_STEPS)
-    return Restart(tuple(rows))
+        for side in self.workers:
+            self.state[side]["memory"] = self._ask(side, "memory")
+        return Restart(tuple(rows))
+
+    def profile(self, trace: Path) -> None:
+        """Records the candidate. A profile that fails costs the next predictions, and no verdict."""
+        with contextlib.suppress(WorkerFailed):
+            self.workers["candidate"].call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
+
+    def _ask(self, side: str, method: str, **arguments: Any) -> Any:
+        self._send(side, method, **arguments)
+        return self._receive(side, method, self.limits.block)
+
+    def _send(self, side: str, method: str, **arguments: Any) -> None:
+        try:
+            self.workers[side].send(method, **arguments)
+        except WorkerFailed as error:
+            raise SideFailed(side, error) from error
+
+    def _receive(self, side: str, method: str, deadline: float) -> Any:
+        try:
+            return self.workers[side].receive(method, deadline)
+        except WorkerFailed as error:
+            raise SideFailed(side, error) from error
 
 
 def _steps_a_block(estimate: int, gpu: bool) -> int:

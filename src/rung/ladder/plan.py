@@ -32,6 +32,10 @@ class Plan:
         """The same rewrites at a more exact precision, for checking them where errors show."""
         return replace(self, tf32=self.tf32 and numerics != "exact", bf16=self.bf16 and numerics == "bf16")
 
+    def precisions(self) -> tuple[Numerics, ...]:
+        """Where the plan is verified: in full precision, where errors show, and at its own."""
+        return ("exact",) if self.numerics == "exact" else ("exact", self.numerics)
+
     def precision_only(self) -> Plan:
         """The untouched workload at this plan's precision: what a candidate's errors are measured against."""
         return Plan(tf32=self.tf32, bf16=self.bf16)

@@ -89,6 +89,8 @@ def _tf32_applies(c: Context) -> No | None:
         return No("inapplicable", "the numeric contract is exact; allow it with --numerics tf32.")
     if c.rates and c.rates["tf32"] <= c.rates["fp32"]:
         return No("inapplicable", "this chip's TF32 rate is its float32 rate.")
+    if c.plan.bf16:
+        return No("no-op", "autocast already runs the matrix products in bfloat16.")
     if c.facts["matmul_precision"] != "highest":
         return No("no-op", f"the workload already sets float32 matmul precision to {c.facts['matmul_precision']!r}.")
     return None
@@ -147,6 +149,8 @@ def _with_pass(name: str) -> Callable[[Plan], Plan]:
     return lambda plan: replace(plan, passes=(*plan.passes, name))
 
 
+# In this order: what frees the step from its launches comes before what makes kernels faster, because nothing
+# else can be seen before; the precision comes before surgery, because it changes which surgery pays.
 LADDER: tuple[Rung, ...] = (
     Rung("tf32", 1, "TF32 matrix products", "tf32", 'torch.set_float32_matmul_precision("high")',
          _tf32_applies, _tf32_shrinks, lambda p: replace(p, tf32=True)),
@@ -158,6 +162,12 @@ LADDER: tuple[Rung, ...] = (
          _fused_optimizer_applies,
          lambda c: {"optimizer": (0.25, 0.8), "launch_gap": (0.7, 1.0)},
          lambda p: replace(p, fused_optimizer=True)),
+    Rung("capture", 2, "whole step as one graph", "exact",
+         "forward, backward and optimizer replayed as one CUDA or HIP graph per input shape",
+         _capture_applies,
+         lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)}, lambda p: replace(p, capture=True)),
+    Rung("bf16", 1, "bfloat16 autocast", "bf16", "forward and loss under torch.autocast(dtype=torch.bfloat16)",
+         _bf16_applies, _bf16_shrinks, lambda p: replace(p, bf16=True)),
     Rung("sdpa", 3, "scaled_dot_product_attention", "reassociated",
          "hand-written attention becomes F.scaled_dot_product_attention, causal and grouped-query where it is",
          _matches("sdpa", "hand-written attention"),
@@ -170,12 +180,6 @@ LADDER: tuple[Rung, ...] = (
          "the two projections of a gated feed-forward become one",
          _matches("fused-gate-up", "gate and up projections"),
          lambda c: {"gemm": (0.93, 1.02), "launch_gap": (0.9, 1.0)}, _with_pass("fused-gate-up")),
-    Rung("bf16", 1, "bfloat16 autocast", "bf16", "forward and loss under torch.autocast(dtype=torch.bfloat16)",
-         _bf16_applies, _bf16_shrinks, lambda p: replace(p, bf16=True)),
-    Rung("capture", 2, "whole step as one graph", "exact",
-         "forward, backward and optimizer replayed as one CUDA or HIP graph per input shape",
-         _capture_applies,
-         lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)}, lambda p: replace(p, capture=True)),
 )  # fmt: skip
 
 BY_NAME = {rung.name: rung for rung in LADDER}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from rung.ladder.capture import WARM_CALLS
 from rung.ladder.perturb import perturbed, put, state
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.step import Step, matmul_precision
+from rung.ladder.verification import Check, Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
@@ -36,72 +37,21 @@ FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3}
 Build = Callable[[torch.nn.Module, Plan], Any]
 
 
-@dataclass(frozen=True)
-class Check:
-    """One comparison; error, noise and tolerance are relative L2 errors against the reference."""
-
-    what: str
-    precision: Numerics
-    case: str
-    error: float
-    noise: float
-    tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        return math.isfinite(self.error) and self.error <= self.tolerance
-
-    def sentence(self) -> str:
-        if not math.isfinite(self.error):
-            return f"{self.what} is not finite ({self.precision}, {self.case})"
-        return (
-            f"{self.what} is off by {self.error:.1e}, {self.error / max(self.noise, 1e-30):.0f}x the untouched "
-            f"model's own {self.noise:.1e}; {self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
-        )
-
-
-@dataclass
-class Verification:
-    """What was compared and what failed. `worst` is the check nearest to, or farthest over, its tolerance."""
-
-    checks: list[Check] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    cases: int = 0
-    precisions: list[str] = field(default_factory=list)
-    reference: str = "float64"
-
-    @property
-    def passed(self) -> bool:
-        return bool(self.checks) and not self.failures and all(c.passed for c in self.checks)
-
-    def as_dict(self) -> dict[str, Any]:
-        bad = [c for c in self.checks if not c.passed]
-        ranked = sorted(self.checks, key=lambda c: _rank(c.error / c.tolerance))
-        worst = ranked[-1] if ranked else None
-        return {
-            "passed": self.passed,
-            "cases": self.cases,
-            "checks": len(self.checks),
-            "precisions": self.precisions,
-            "reference": self.reference,
-            "failures": self.failures + [c.sentence() for c in sorted(bad, key=lambda c: -_rank(c.error))[:20]],
-            "worst": {**asdict(worst), "ratio": worst.error / max(worst.noise, 1e-30)} if worst else None,
-        }
-
-
-def _rank(x: float) -> float:
-    return x if math.isfinite(x) else math.inf
-
-
-def verify(workload: Workload, plan: Plan, device: Device, build: Build | None = None) -> Verification:
+def verify(
+    workload: Workload,
+    plan: Plan,
+    device: Device,
+    build: Build | None = None,
+    precisions: Sequence[Numerics] | None = None,
+) -> Verification:
     """Compares a candidate with the float64 baseline, first at the exact contract, then at the plan's own.
 
-    build: `(model, plan) -> step`, `Step` unless a test brings its own candidate.
+    build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these.
     """
     workload = without_dropout(workload)
     build = build or (lambda model, at: Step(workload, model, at, device))
     result = Verification()
-    for numerics in dict.fromkeys(("exact", plan.numerics)):
+    for numerics in precisions or plan.precisions():
         result.precisions.append(numerics)
         with matmul_precision(plan.at(numerics)):
             _verify_at(workload, plan.at(numerics), device, build, numerics, result)

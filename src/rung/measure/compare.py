@@ -56,6 +56,11 @@ class Comparison:
         }
 
 
+def until_next_look(restarts: int) -> int:
+    """How many more restarts there are to the next planned look; 1 after the last of them."""
+    return next((n - restarts for n, _ in LOOKS if n > restarts), 1)
+
+
 def decide(restarts: Sequence[Restart], *, last: bool = False) -> Comparison | None:
     """The answer at a planned look, or None between looks. `last` forces an answer with what there is
     (a budget that ran out), at the confidence of the next planned look."""
