@@ -64,7 +64,7 @@ def attempt(
         "title": f"The rung called {rung}",
         "contract": "reassociated",
         "changes": "Changes how the step is run, not what it computes.",
-        "prediction": {"low": 1.2, "high": 2.0, "why": "30 % of the step is pointwise kernels, which fuse."},
+        "prediction": {"low": 1.2, "high": 2.0, "shares": {"pointwise": 0.3, "launch_gap": 0.12, "attention": 0.01}},
         "verdict": verdict,
         "why": why,
         "comparison": None,

@@ -21,7 +21,9 @@ examples:
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "bench", help_text, EXAMPLE)
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
-    parser.add_argument("--recipe", type=Path, metavar="FILE", help="the recipe of a climb")
+    parser.add_argument(
+        "--recipe", type=Path, metavar="FILE", help="the recipe of a climb; its options of TARGET hold, too"
+    )
     parser.add_argument("--rungs", metavar="A,B,...", help="these rungs, instead of a recipe")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument("--deadline", type=float, default=900.0, metavar="SECONDS", help="for compiling (default: 900)")
@@ -41,8 +43,11 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
-    rungs = Recipe.read(parsed.recipe).rungs if parsed.recipe else tuple(filter(None, (parsed.rungs or "").split(",")))
+    options, rungs = target_options(rest), tuple(filter(None, (parsed.rungs or "").split(",")))
+    if parsed.recipe:
+        recipe = Recipe.read(parsed.recipe)
+        options, rungs = recipe.options_for(parsed.target, options), recipe.rungs
     say(f"measuring {parsed.target}" + (f" with {' + '.join(rungs)}" if rungs else "") + " ...")
-    result = bench(parsed.target, target_options(rest), rungs, device=parsed.device, deadline=parsed.deadline)
+    result = bench(parsed.target, options, rungs, device=parsed.device, deadline=parsed.deadline)
     print(to_json(result) if parsed.json else "\n".join(bench_lines(result)))
     return 0

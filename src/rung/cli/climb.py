@@ -40,7 +40,9 @@ def add(commands: Any, help_text: str) -> None:
     )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted climb")
+    parser.add_argument(
+        "--resume", type=Path, metavar="RUN", help="go on with an interrupted climb, or one whose budget ended"
+    )
     parser.add_argument("--dry-run", action="store_true", help="measure the baseline, print plan and predictions, stop")
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
@@ -59,7 +61,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     if parsed.resume:
         no_rest([*rest, *([parsed.target] if parsed.target else [])])
-        climb = resume(parsed.resume, progress)
+        climb = resume(parsed.resume, progress, parsed.budget)
     else:
         if not parsed.target:
             raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
@@ -75,7 +77,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
             parsed.deadline,
             shlex.join(["rung", *sys.argv[1:]]),
         )
-        climb = start(request, ROOT, parsed.out, progress, dry=parsed.dry_run)
+        climb = start(request, ROOT, parsed.out, progress)
     page = climb.run.directory / "report.html"
     try:
         data = climb.climb(dry=parsed.dry_run)

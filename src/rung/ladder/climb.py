@@ -15,7 +15,7 @@ from rung.errors import RungError, UsageError, WorkloadError
 from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, SideFailed, fight, open_worker
 from rung.ladder.plan import CONTRACTS, Numerics
 from rung.ladder.recipe import Recipe
-from rung.ladder.rungs import LADDER, Context, Rung, chosen, plan_of
+from rung.ladder.rungs import LADDER, Context, Prediction, Rung, chosen, plan_of
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
 from rung.measure import median_interval
@@ -90,18 +90,22 @@ class Climb:
             if attempt["verdict"] == "kept":
                 self.kept.append(attempt["rung"])
                 self._take(attempt.get("breakdown"))
-        why = ""
+        why, planned = "", []
         for again in (False, True):
             for rung in rungs:
                 if not (self._worth_another(rung) if again else self._last_try(rung) is None):
                     continue
                 if dry:
-                    self._plan_only(rung)
+                    planned.append(self._open_attempt(rung))
+                    self.say("plan", planned[-1])
                 elif self._left() <= 0:
                     why = why or f"the budget of {self.request.budget:.0f} s was used up before {rung.name}"
                 else:
                     self._try(rung)
-        if not dry:
+        if dry:
+            self.run.write("plan.json", {"rungs": planned})
+            self._status("planned", "a dry run measures the baseline only")
+        else:
             self._finish(why)
 
     def _last_try(self, rung: Rung) -> dict[str, Any] | None:
@@ -240,16 +244,11 @@ class Climb:
             "contract": rung.contract,
             "changes": rung.changes,
             "against": self._best_name(),
-            "prediction": {"low": prediction.low, "high": prediction.high, "why": prediction.why}
-            if prediction
-            else None,
+            "prediction": prediction.as_dict() if prediction else None,
             "graph_breaks": self.facts["graph_breaks"] if rung.name == "compile" else [],
             "verdict": no.verdict if no else "",
             "why": no.why if no else "",
         }
-
-    def _plan_only(self, rung: Rung) -> None:
-        self.say("plan", self._open_attempt(rung))
 
     def _try(self, rung: Rung) -> None:
         began = time.monotonic()
@@ -289,13 +288,7 @@ class Climb:
         assert duel.comparison is not None
         speedup = duel.comparison.speedup
         prediction = attempt["prediction"]
-        attempt["forecast"] = (
-            "below"
-            if speedup.value < prediction["low"]
-            else "above"
-            if speedup.value > prediction["high"]
-            else "inside"
-        )
+        attempt["forecast"] = Prediction(**prediction).judge(speedup.value)
         if duel.comparison.answer != "faster":
             slower = duel.comparison.answer == "slower"
             attempt["verdict"] = "reverted" if slower else "inconclusive"
@@ -363,6 +356,7 @@ class Climb:
             recipe = Recipe(
                 tuple(self.kept),
                 self.request.target,
+                self.request.options,
                 self.facts["mode"],
                 self.numerics,
                 {"device": environment["device"]["name"], "arch": environment["device"]["arch"], "torch": environment["torch"]},
@@ -386,18 +380,18 @@ class Climb:
             self.run.write("manifest.json", {**manifest, "status": status, "why": why})
 
 
-def start(request: Request, root: Path, out: Path | None, say: Say, *, dry: bool = False) -> Climb:
+def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
     """A new climb in a new run directory."""
     name = request.target.rpartition("/")[2].replace(".py:", "-").replace(":", "-")
     return Climb(Run.create(root, name, out), request, say)
 
 
-def resume(directory: Path, say: Say) -> Climb:
-    """The climb of a run directory, to go on with."""
+def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
+    """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
     run = Run.open_(directory)
     manifest = run.read("manifest.json")
-    if manifest["status"] == "complete":
+    if manifest["status"] == "complete" and not manifest["why"]:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
     told = manifest["request"]
     rungs = tuple(told["rungs"]) if told["rungs"] is not None else None
-    return Climb(run, Request(**{**told, "rungs": rungs}), say)
+    return Climb(run, Request(**{**told, "rungs": rungs, "budget": budget or told["budget"]}), say)

@@ -21,10 +21,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Recipe:
-    """rungs: names, in the order in which they are applied; the rest is for the record."""
+    """rungs: names, in the order in which they are applied; workload and options: what was climbed, as typed;
+    the rest is for the record."""
 
     rungs: tuple[str, ...]
     workload: str = ""
+    options: dict[str, str] = field(default_factory=dict)
     mode: str = ""
     numerics: str = ""
     made_on: dict[str, str] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Recipe:
         lines = [f"schema = {SCHEMA}"]
         lines += [f"{k} = {json.dumps(v)}" for k, v in (("workload", self.workload), ("mode", self.mode), ("numerics", self.numerics))]  # fmt: skip
         lines += ["rungs = [" + ", ".join(json.dumps(r) for r in self.rungs) + "]"]
-        for table, values in (("made_on", self.made_on), ("measured", self.measured)):
+        for table, values in (("options", self.options), ("made_on", self.made_on), ("measured", self.measured)):
             if values:
                 lines += ["", f"[{table}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
         return "\n".join(lines) + "\n"
@@ -50,8 +52,16 @@ class Recipe:
         if data.get("schema") != SCHEMA or not isinstance(rungs, list):
             raise InputError(f"{where} is no recipe of this version: it needs schema = {SCHEMA} and a list `rungs`.")
         chosen([str(r) for r in rungs])
-        known = {k: data[k] for k in ("workload", "mode", "numerics", "made_on", "measured") if k in data}
+        tables = [data.get(k, {}) for k in ("options", "made_on", "measured")]
+        if not all(isinstance(t, dict) for t in tables):
+            raise InputError(f"{where} is damaged: options, made_on and measured must be tables.")
+        known = {k: data[k] for k in ("workload", "options", "mode", "numerics", "made_on", "measured") if k in data}
         return cls(tuple(str(r) for r in rungs), **known)
+
+    def options_for(self, target: str, typed: dict[str, str]) -> dict[str, str]:
+        """The options to run `target` with: those that were climbed, if it is what was climbed, and what is typed."""
+        same = target.rpartition("/")[2] == self.workload.rpartition("/")[2]
+        return {**(self.options if same else {}), **typed}
 
     @classmethod
     def read(cls, path: Path) -> Recipe:

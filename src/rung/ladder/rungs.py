@@ -36,14 +36,18 @@ class Context:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The speedup that a rung should give over the best so far, as a range, and what that rests on."""
+    """The speedup that a rung should give over the best so far, as a range, and what that rests on: the shares
+    of the step of the parts that it works on, the largest first (none where no profile could be had)."""
 
     low: float
     high: float
-    why: str
+    shares: dict[str, float]
 
     def judge(self, measured: float) -> str:
         return "below" if measured < self.low else "above" if measured > self.high else "inside"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, "shares": self.shares}
 
 
 @dataclass(frozen=True)
@@ -76,10 +80,10 @@ class Rung:
             sum(t * shrinks.get(part, (1.0, 1.0))[end] for part, t in context.parts.items()) for end in (0, 1)
         )
         if total <= 0:
-            return Prediction(1.0, 1.0, "nothing is known of where the time goes")
-        named = sorted(shrinks, key=lambda p: -context.parts.get(p, 0.0))[:2]
-        why = " and ".join(f"{part.replace('_', ' ')} is {context.share(part):.0%} of the step" for part in named)
-        return Prediction(total / max(worst, 1e-9 * total), total / max(best, 1e-9 * total), why)
+            return Prediction(1.0, 1.0, {})
+        largest = sorted(shrinks, key=lambda part: -context.parts.get(part, 0.0))
+        shares = {part: context.share(part) for part in largest if context.share(part) >= 0.005}
+        return Prediction(total / max(worst, 1e-9 * total), total / max(best, 1e-9 * total), shares)
 
 
 def _tf32_applies(c: Context) -> No | None:
@@ -98,7 +102,7 @@ def _tf32_applies(c: Context) -> No | None:
 
 def _tf32_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     ratio = c.rates["fp32"] / c.rates["tf32"] if c.rates else 0.25
-    return {"gemm": (min(1.0, ratio * 1.3), min(1.0, ratio * 3.5)), "convolution": (ratio * 1.3, 1.0)}
+    return {"gemm": (ratio * 0.9, min(1.0, ratio * 3.5)), "attention": (0.4, 1.0), "convolution": (ratio, 1.0)}
 
 
 def _fused_optimizer_applies(c: Context) -> No | None:

@@ -22,7 +22,7 @@ def prediction_line(attempt: dict[str, Any]) -> str:
     prediction = units.section(attempt, "prediction")
     if not prediction:
         return f"{text}. No prediction."
-    why = units.clean(prediction.get("why"))
+    why = words.rests_on(attempt)
     return f"{text}. Predicted {words.predicted(attempt)}" + (f": {why}" if why else "")
 
 

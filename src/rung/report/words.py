@@ -43,6 +43,14 @@ def predicted(attempt: dict[str, Any]) -> str:
     return f"{between}×" if between else units.NONE
 
 
+def rests_on(attempt: dict[str, Any]) -> str:
+    """What a prediction follows from: the shares of the two largest parts that the rung works on."""
+    shares = units.section(attempt, "prediction", "shares")
+    numbers = [(part, units.number(share)) for part, share in shares.items()]
+    named = [f"{PARTS.get(part, units.clean(part))} {n:.0%}" for part, n in numbers if n is not None][:2]
+    return f"{', '.join(named)} of the step" if named else ""
+
+
 def speedup(attempt: dict[str, Any]) -> dict[str, Any]:
     return units.section(attempt, "comparison", "speedup")
 

@@ -2,6 +2,7 @@
 
     manifest.json   what is run, on what, and how it stands
     baseline.json   the baseline's measurement
+    plan.json       a dry run's predictions
     attempts/NN-rung.json   one file a rung, written when its verdict is known
     recipe.toml, result.json, report.html, traces/, workers/
 
@@ -141,6 +142,7 @@ class Run:
             "manifest": self.read("manifest.json"),
             "baseline": self.maybe("baseline.json"),
             "attempts": self.attempts(),
+            "plan": self.maybe("plan.json"),
             "result": self.maybe("result.json"),
         }
 
