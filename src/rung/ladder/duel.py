@@ -105,7 +105,7 @@ def fight(
             count = min(setup.together, until_next_look(len(duel.restarts)))
             first = len(duel.restarts) + 1
             pairs = [_Pair(setup, best, candidate, f"{log}-{first + k}", stack) for k in range(count)]
-            prepare = max(30.0, min(setup.limits.prepare, left()))
+            prepare = min(setup.limits.prepare, max(30.0, left()))
             for pair in pairs:
                 pair.warm(prepare)
             for pair in pairs:

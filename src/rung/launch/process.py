@@ -18,12 +18,14 @@ from rung.errors import WorkloadError
 
 
 class WorkerFailed(WorkloadError):
-    """A call that did not return a value. `kind`: raised, refused, out of memory, killed, hung."""
+    """A call that did not return a value. `kind`: raised, refused, out of memory, killed, hung; what was refused
+    keeps the exit code of the error that refused it."""
 
-    def __init__(self, message: str, kind: str, traceback: str = "") -> None:
+    def __init__(self, message: str, kind: str, traceback: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.traceback = traceback
+        self.exit_code = exit_code or self.exit_code
 
 
 class Worker:
@@ -84,7 +86,7 @@ class Worker:
         if "error" in reply:
             e = reply["error"]
             message = e["message"] if e["kind"] == "refused" else f"{e['type']}: {e['message']}"
-            raise WorkerFailed(message, e["kind"], e["traceback"])
+            raise WorkerFailed(message, e["kind"], e["traceback"], e["exit_code"])
         return reply["value"]
 
     def call(self, method: str, deadline: float, **arguments: Any) -> Any:

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
             replies.flush()
 
 
-def describe(error: BaseException) -> dict[str, str]:
+def describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain text: its type, its message and where it came from."""
     text = str(error)
     kind = "out of memory" if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError) else "raised"
@@ -53,6 +53,7 @@ def describe(error: BaseException) -> dict[str, str]:
         "kind": kind,
         "type": type(error).__name__,
         "message": text[:2000],
+        "exit_code": error.exit_code if isinstance(error, RungError) else None,
         "traceback": "".join(traceback.format_exception(error))[-8000:],
     }
 

@@ -1,0 +1,104 @@
+"""The face of the commands: quick help, clear errors with their exit codes, one JSON document on stdout."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rung.cli.main import main
+
+TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--batch-size", "2"]  # fmt: skip
+
+
+def test_help_costs_little_and_loads_neither_torch_nor_polars() -> None:
+    code = "import sys; sys.argv = ['rung', '--help']\nfrom rung.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "print({'torch', 'polars', 'numpy'} & set(sys.modules))"
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert done.stdout.endswith("set()\n"), done.stdout + done.stderr
+    bare = subprocess.run(
+        [sys.executable, "-c", "import time; print(time.process_time())"], capture_output=True, text=True
+    )
+    # 150 ms on the machine at hand; on a slower one, as many times what a bare interpreter takes there.
+    assert min(spent) < max(0.150, 8 * float(bare.stdout))
+
+
+@pytest.mark.parametrize("command", ["climb", "bench", "report", "runs"])
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"  rung {command} " in text[text.index("example") :]
+    assert "--json" in text
+
+
+def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["climb", "tiny-transformer", "--help"]) == 0
+    text = capsys.readouterr().out
+    for option in ("--batch-size", "--seq-len", "--hidden-dim", "--num-layers", "--num-heads", "--learning-rate",
+                   "--use-amp", "--num-steps", "--mode", "--size"):  # fmt: skip
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["climb"], 2, "give a TARGET"),
+        (["climb", "tiny-transformer", "--rungs", "turbo"], 2, "there is no rung 'turbo'; the ladder has tf32"),
+        (["climb", "tiny-transformer", "stray"], 2, "unexpected argument 'stray'"),
+        (["climb", "no_such_file.py:make"], 2, "no_such_file.py"),
+        (["climb", "tiny-transformer", "--hiden-dim", "3"], 2, "no option --hiden-dim"),
+        (["climb", "tiny-transformer", "--device", "cuda:99"], 2, "--device cuda:99"),
+        (["climb", "--resume", "nowhere"], 3, "nowhere is no run directory"),
+        (["bench", "tiny-transformer", "--recipe", "missing.toml"], 3, "missing.toml could not be read"),
+        (["report", "nowhere"], 3, "nowhere is no run directory"),
+    ],
+)
+def test_an_error_is_one_sentence_with_its_exit_code(
+    arguments: list[str],
+    code: int,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("rung: ")
+    assert says in last
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    assert not list(tmp_path.glob(".rung/*"))
+
+
+def test_bench_answers_in_one_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *TINY, "--num-steps", "12", "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert len(result["samples"]) == 12
+    assert result["time"]["low"] <= result["time"]["value"] <= result["time"]["high"]
+    assert (result["samples_per_step"], result["tokens_per_step"]) == (2, 16)
+    assert result["environment"]["torch"]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from rung.runs import write_whole\n"
+        "path = Path(sys.argv[1]); write_whole(path, 'old')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: write_whole(path, 'new' * 10000)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "f")], capture_output=True, text=True)
+    assert done.stdout.startswith("InputError")
+    assert "could not be written" in done.stdout
+    assert (tmp_path / "f").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,161 @@
+"""The climb from end to end, on a workload small enough for a CPU: what is kept, what is not, and what is left behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from climbing import MICRO, attempts, rung
+
+from rung.ladder.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whole climb, for all that only look at it."""
+    folder = tmp_path_factory.mktemp("climbed")
+    done = rung("climb", MICRO, "--rungs", "tf32,fused-optimizer", "--out", "run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout").write_text(done.stdout)
+    (folder / "stderr").write_text(done.stderr)
+    return folder
+
+
+def test_what_is_faster_and_equal_is_kept_with_its_proof(climbed: Path) -> None:
+    attempt = attempts(climbed / "run")["fused-optimizer"]
+    assert attempt["verdict"] == "kept"
+    assert attempt["comparison"]["speedup"]["low"] > 1
+    assert attempt["verification"]["passed"]
+    assert attempt["verification"]["checks"] > 30
+    assert len(attempt["restarts"]) == attempt["comparison"]["restarts"] >= 2
+    assert all(len(r["best"]) >= 8 for r in attempt["restarts"])
+    assert attempts(climbed / "run")["tf32"]["verdict"] == "inapplicable"
+
+
+def test_the_prediction_is_printed_before_the_outcome(climbed: Path) -> None:
+    lines = (climbed / "stderr").read_text().splitlines()
+    predicted = next(i for i, line in enumerate(lines) if line.startswith("fused-optimizer") and "Predicted" in line)
+    assert "kept" in next(line for line in lines[predicted + 1 :] if "fused-optimizer:" in line and "×" in line)
+
+
+def test_the_summary_the_page_and_the_run_directory_agree(climbed: Path) -> None:
+    result = json.loads((climbed / "run/result.json").read_text())
+    assert result["kept"] == ["fused-optimizer"]
+    assert result["speedup"]["low"] > 1
+    out = (climbed / "stdout").read_text()
+    assert f"{result['speedup']['value']:.3g}× faster" in out
+    assert out.splitlines()[-1] == "report: run/report.html"
+    assert f"{result['speedup']['value']:.3g}×" in (climbed / "run/report.html").read_text()
+    assert (climbed / "run/traces/baseline.json.gz").stat().st_size > 0
+    manifest = json.loads((climbed / "run/manifest.json").read_text())
+    assert (manifest["status"], manifest["numerics"]) == ("complete", "exact")
+    assert not list((climbed / "run").rglob(".*.partial"))
+
+
+def test_the_recipe_gives_the_result_again_in_a_fresh_process(climbed: Path) -> None:
+    recipe = climbed / "run/recipe.toml"
+    assert Recipe.read(recipe).rungs == ("fused-optimizer",)
+    after, before = (
+        json.loads(rung("bench", MICRO, *options, "--json", cwd=climbed).stdout)["time"]["value"]
+        for options in (["--recipe", str(recipe)], [])
+    )
+    assert after < before - 10e6  # the sleep of the optimizer that is not fused
+
+
+def test_a_complete_climb_is_not_climbed_again(climbed: Path) -> None:
+    again = rung("climb", "--resume", "run", cwd=climbed)
+    assert again.returncode == 2
+    assert again.stderr == "rung: run is complete; `rung report run` shows it.\n"
+
+
+def test_runs_and_report_show_it_again(climbed: Path) -> None:
+    assert "fused-optimizer" in rung("report", "run", cwd=climbed).stdout
+    assert json.loads(rung("report", "run", "--json", cwd=climbed).stdout)["result"]["kept"] == ["fused-optimizer"]
+    listed = rung("runs", "--in", ".", cwd=climbed)
+    assert len(listed.stdout.splitlines()) == 1
+    assert listed.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("fused", "kind", "says"),
+    [
+        ("raise", "raised", "no step today"),
+        ("memory", "out of memory", "no room"),
+        ("die", "killed", "SIGKILL"),
+        ("hang", "hung", "deadline"),
+    ],
+)
+def test_a_candidate_that_fails_is_a_failed_rung_and_the_climb_goes_on(
+    tmp_path: Path, fused: str, kind: str, says: str
+) -> None:
+    deadline = "12" if fused == "hang" else "200"
+    done = rung("climb", MICRO, "--fused", fused, "--rungs", "fused-optimizer,sdpa", "--deadline", deadline,
+                "--out", "run", "--json", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    first, second = data["attempts"]
+    assert first["verdict"] == "failed"
+    assert first["why"].startswith(f"{kind}: ")
+    assert says in first["why"]
+    assert second["verdict"] == "inapplicable"
+    assert data["manifest"]["status"] == "complete"
+    assert data["result"]["kept"] == []
+
+
+def test_a_dry_run_measures_the_baseline_plans_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    done = rung("climb", MICRO, "--rungs", "fused-optimizer,sdpa", "--dry-run", "--json", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["attempts"] == []
+    assert data["manifest"]["status"] == "planned"
+    plan = {p["rung"]: p for p in data["plan"]["rungs"]}
+    assert plan["fused-optimizer"]["prediction"]["high"] > 1
+    assert plan["sdpa"]["verdict"] == "inapplicable"
+    assert "Predicted" in done.stderr
+
+
+def test_a_budget_ends_the_climb_and_resume_goes_on(tmp_path: Path) -> None:
+    ended = rung("climb", MICRO, "--rungs", "tf32,sdpa", "--budget", "0.1", "--out", "run", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "budget" in ended.stdout
+    assert attempts(tmp_path / "run") == {}
+    done = rung("climb", "--resume", "run", "--budget", "100", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(attempts(tmp_path / "run")) == ["tf32", "sdpa"]
+
+
+def test_a_workload_that_raises_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    done = rung("climb", MICRO.replace(":make", ":dead"), cwd=tmp_path)
+    assert done.returncode == 4
+    assert "the data set is not here" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob(".rung/*"))
+
+
+def test_a_recipe_remembers_its_targets_options_for_that_target_only() -> None:
+    recipe = Recipe(("compile",), "models/own.py:make", {"size": "big", "depth": "3"})
+    recipe = Recipe.parse(recipe.text())
+    assert recipe.options_for("own.py:make", {"depth": "4"}) == {"size": "big", "depth": "4"}
+    assert recipe.options_for("other.py:make", {}) == {}
+
+
+def test_applying_a_recipe_leaves_the_model_object_as_it_was() -> None:
+    import rung as api
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    keys, kind, hooks = list(model.state_dict()), type(model), len(model._forward_hooks)
+    applied = api.apply(model, ["sdpa"])
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(applied(x), model(x))
+    assert (list(model.state_dict()), type(model), len(model._forward_hooks)) == (keys, kind, hooks)
+    trained = api.apply(
+        model,
+        ["fused-optimizer"],
+        loss=lambda y, b: y.square().mean(),
+        optimizer=lambda p: torch.optim.AdamW(p, lr=0.1),
+    )
+    before = model[0].weight.detach().clone()
+    trained.step(x)
+    assert not torch.equal(before, model[0].weight)
+    assert trained.optimizer is not None
+    assert trained.optimizer.defaults["fused"]
