@@ -189,6 +189,7 @@ def _table(events: list[_Event]) -> tuple[pl.DataFrame, dict[str, int]]:
             _integer(args.external_id, args.old_external_id),
             dims.decode("utf-8", "replace") if dims else None,
             _integer(args.bytes),
+            None,
         )
         for add, value in zip(append, row, strict=True):
             add(value)

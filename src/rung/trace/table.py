@@ -16,6 +16,7 @@ KINDS = (
     "annotation",
     "gpu_annotation",
     "python",
+    "allocation",  # of device memory; a release has the same kind
     "other",
 )
 GPU_KINDS = ("kernel", "memcpy", "memset")
@@ -32,22 +33,38 @@ SCHEMA: dict[str, pl.DataType] = {
     "correlation": pl.Int64(),  # joins a GPU event with the runtime call that launched it
     "external_id": pl.Int64(),  # joins a GPU event or runtime call with its cpu_op
     "dims": pl.String(),  # the JSON of "Input Dims", where shapes were recorded
-    "bytes": pl.Int64(),  # size of a memcpy or memset, where recorded
+    "bytes": pl.Int64(),  # size of a memcpy, memset or allocation, where recorded
+    "rank": pl.Int32(),  # of the process in its distributed run, where the file or its place in a folder says it
+}
+
+# Hardware counters: one row a counter and dispatch.
+COUNTERS: dict[str, pl.DataType] = {
+    "correlation": pl.Int64(),  # joins the kernel event of the dispatch
+    "device": pl.Int32(),
+    "kernel": pl.String(),
+    "counter": pl.String(),
+    "value": pl.Float64(),  # summed over the instances of the counter, as the profiler reports it
 }
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The complete events of one trace file.
+    """The complete events of one trace: of one file, or of all the files of one run.
 
     events: one row an event, in file order, columns as in SCHEMA; all times are integer nanoseconds.
     devices: the file's deviceProperties as written. Their `id` does not name the `device` of an event
         (on ROCm it counts differently): join by position.
     source: the path that was read.
     unread: events that are not in the table, counted by reason.
+    format: what wrote it, as in "kineto", "rocprofv3-csv", "rocpd", "nsys".
+    counters: hardware counters, columns as in COUNTERS; empty where none were collected.
+    meta: facts about the run that the file states (host, command, tool version, ranks), secrets redacted.
     """
 
     events: pl.DataFrame
     devices: list[dict[str, Any]] = field(default_factory=list)
     source: str = ""
     unread: dict[str, int] = field(default_factory=dict)
+    format: str = "kineto"
+    counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))
+    meta: dict[str, Any] = field(default_factory=dict)
