@@ -2,8 +2,9 @@
 
 import math
 import random
+from typing import Any
 
-from rung.measure import LOOKS, Restart, decide, median_interval, steady_from
+from rung.measure import CLIMB, COMPARE, Restart, decide, median_interval, steady_from
 from rung.measure.stats import effective_count, hodges_lehmann
 
 
@@ -16,18 +17,18 @@ def restart(ratio: float, noise: float, rng: random.Random, layout: float = 0.0)
     return Restart(tuple((t(100.0), t(100 / ratio * luck), t(100 / ratio * luck), t(100.0)) for _ in range(6)))
 
 
-def answer(ratio: float, seed: int, layout: float = 0.005) -> str:
+def answer(ratio: float, seed: int, layout: float = 0.005, **how: Any) -> str:
     rng, restarts = random.Random(seed), []
     while True:
         restarts.append(restart(ratio, 0.01, rng, layout))
-        said = decide(restarts)
+        said = decide(restarts, **how)
         if said and said.final:
             return said.answer
 
 
-def test_a_large_gain_needs_two_restarts_only() -> None:
+def test_a_large_gain_needs_three_restarts_only() -> None:
     rng = random.Random(1)
-    said = decide([restart(2.0, 0.002, rng) for _ in range(2)])
+    said = decide([restart(2.0, 0.002, rng) for _ in range(3)])
     assert said is not None
     assert said.final
     assert said.answer == "faster"
@@ -39,6 +40,34 @@ def test_equal_programs_are_rarely_called_different_and_five_percent_is_mostly_f
     assert sum(answer(1.05, s) == "faster" for s in range(100)) >= 95
 
 
+def test_sameness_is_shown_and_not_assumed() -> None:
+    how = {"looks": COMPARE, "margin": 0.01}
+    assert sum(answer(1.0, s, **how) == "same" for s in range(60)) >= 54
+    assert sum(answer(1.02, s, **how) == "same" for s in range(60)) <= 3
+    assert sum(answer(0.98, s, **how) == "slower" for s in range(60)) >= 57
+    said = decide([restart(1.0, 0.001, random.Random(1)) for _ in range(2)], margin=0.01, last=True)
+    assert said is not None
+    assert said.answer in ("undecided", "same")
+
+
+def test_the_smallest_visible_change_shrinks_with_evidence_and_is_found_four_times_in_five() -> None:
+    def visible(n: int, seed: int = 0) -> float:
+        rng = random.Random(seed)
+        said = decide([restart(1.0, 0.01, rng, 0.01) for _ in range(n)], looks=COMPARE, margin=0.001)
+        assert said is not None
+        return said.visible
+
+    assert visible(30) < visible(10) < visible(5)
+    typical = sorted(visible(20, s) for s in range(30))[15]
+    found = 0
+    for seed in range(200):
+        rng = random.Random(1000 + seed)
+        said = decide([restart(1 + typical, 0.01, rng, 0.01) for _ in range(20)], looks=COMPARE, margin=0.001)
+        assert said is not None
+        found += said.answer == "faster"
+    assert 0.7 <= found / 200 <= 0.9
+
+
 def test_one_restart_claims_nothing() -> None:
     said = decide([restart(3.0, 0.001, random.Random(2))], last=True)
     assert said is not None
@@ -48,8 +77,8 @@ def test_one_restart_claims_nothing() -> None:
 
 def test_no_answer_between_the_planned_looks() -> None:
     rng = random.Random(3)
-    assert LOOKS[0][0] == 2
-    assert decide([restart(1.5, 0.01, rng) for _ in range(3)]) is None
+    assert CLIMB[0][0] == 3
+    assert decide([restart(1.5, 0.01, rng) for _ in range(4)]) is None
 
 
 def test_the_median_interval_widens_for_a_correlated_stream() -> None:

@@ -16,7 +16,7 @@ from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.verify import audit, verify
-from rung.measure import MINIMUM_RUNS, steady_from, time_block
+from rung.measure import MINIMUM_RUNS, time_block, warm_up
 from rung.profilers import torch_profiler
 from rung.workload import load, seeded_model
 
@@ -119,15 +119,8 @@ class Candidate:
         begin = time.perf_counter()
         self._one()
         first = time.perf_counter() - begin
-        samples: list[int] = []
         until = time.perf_counter() + seconds
-        steady = None
-        while (time.perf_counter() < until and len(samples) < 400) or len(samples) < MINIMUM_RUNS:
-            start = time.perf_counter_ns()
-            self._one()
-            samples.append(time.perf_counter_ns() - start)
-            if len(samples) >= 8 and (steady := steady_from(samples)) is not None and len(samples) >= 2 * steady:
-                break
+        samples, steady = warm_up(self._timed, lambda: until - time.perf_counter())
         tail = sorted(samples[steady or MINIMUM_RUNS - 1 :])
         return {
             "first_run_seconds": first,
@@ -139,6 +132,11 @@ class Candidate:
             "matches": dict(self.step.surgeon.matches) if self.step.surgeon else {},
             "precision": torch.get_float32_matmul_precision(),
         }
+
+    def _timed(self) -> int:
+        start = time.perf_counter_ns()
+        self._one()
+        return time.perf_counter_ns() - start
 
     def _one(self) -> None:
         self.step(next(self._next))

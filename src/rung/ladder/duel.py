@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.launch import Worker, WorkerFailed
-from rung.measure import Comparison, Restart, decide, median_interval, until_next_look
+from rung.measure import Comparison, Restart, decide, interleaved, median_interval, until_next_look
 
 PROFILED_STEPS = 3
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
@@ -145,25 +145,22 @@ class _Pair:
         counts = {side: _steps_a_block(w["estimate"], gpu) for side, w in self.state.items()}
         once = sum(2 * counts[s] * w["estimate"] for s, w in self.state.items()) / 1e9
         quads = max(4, min(10, round((2.0 if gpu else 4.0) / once)))
-        samples: dict[str, list[int]] = {"best": [], "candidate": []}
-        rows = []
-        for k in range(quads + 1):
-            # A B B A, then B A A B: whatever comes first in a quad is favoured by neither.
-            order = ("best", "candidate", "candidate", "best") if k % 2 else ("candidate", "best", "best", "candidate")
-            medians: dict[str, list[float]] = {"best": [], "candidate": []}
-            for side in order:
-                block = self._ask(side, "block", count=counts[side])
-                medians[side].append(_median(block["samples"]))
-                if k:
-                    samples[side] += block["samples"]
-                if block["outside"] > 0.25:
-                    duel.warnings.append(f"{side}: {block['outside']:.0%} of the wall time lies outside of its events")
-            if k:  # the first quad after warming up alone settles both in each other's company
-                rows.append((medians["best"][0], medians["candidate"][0], medians["candidate"][1], medians["best"][1]))
-        duel.samples.append(samples)
+        restart, best, candidate = interleaved(
+            lambda: self._block("best", counts["best"], duel),
+            lambda: self._block("candidate", counts["candidate"], duel),
+            quads,
+        )
+        duel.samples.append({"best": best, "candidate": candidate})
         for side in self.workers:
             self.state[side]["memory"] = self._ask(side, "memory")
-        return Restart(tuple(rows))
+        return restart
+
+    def _block(self, side: str, count: int, duel: Duel) -> list[int]:
+        block = self._ask(side, "block", count=count)
+        if block["outside"] > 0.25:
+            duel.warnings.append(f"{side}: {block['outside']:.0%} of the wall time lies outside of its events")
+        samples: list[int] = block["samples"]
+        return samples
 
     def profile(self, trace: Path) -> None:
         """Records the candidate. A profile that fails costs the next predictions, and no verdict."""
@@ -190,8 +187,3 @@ class _Pair:
 def _steps_a_block(estimate: int, gpu: bool) -> int:
     """Blocks of about 60 ms on a GPU and 150 ms on a CPU: long against the switch, short against drift."""
     return max(1, min(50, round((60e6 if gpu else 150e6) / max(estimate, 1))))
-
-
-def _median(values: Sequence[int]) -> float:
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

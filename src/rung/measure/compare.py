@@ -12,15 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from scipy import special
 
 from rung.measure.stats import Interval, hodges_lehmann, t_interval
 
-#        restarts, share of the false alarms spent at this look
-LOOKS = ((2, 0.015), (4, 0.015), (7, 0.02))
+# (restarts, share of the false alarms spent at this look)
+Looks = tuple[tuple[int, float], ...]
+# For a climb, whose rungs give percents and whose restarts cost a compilation. Three restarts, because Student's
+# interval of two is nine times as wide.
+CLIMB: Looks = ((3, 0.02), (5, 0.015), (8, 0.015))
+# For finding 2 %, and for showing "the same within 1 %", where two processes of one program differ by 1 %.
+COMPARE: Looks = ((5, 0.005), (10, 0.01), (20, 0.015), (30, 0.02))
 
-Answer = Literal["faster", "slower", "undecided"]
+Answer = Literal["faster", "slower", "same", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -38,41 +45,71 @@ class Restart:
 
 @dataclass(frozen=True)
 class Comparison:
-    """speedup: time of A over time of B, above 1 where B is faster; final: no further look is planned."""
+    """speedup: time of A over time of B, above 1 where B is faster, with its interval at `confidence`.
+
+    answer: faster, slower, same (within `margin`, shown by two one-sided tests, not by a lack of proof) or
+    undecided; visible: the smallest change, as a share, that these restarts would have found four times in
+    five; final: no further look is planned.
+    """
 
     answer: Answer
     speedup: Interval
     restarts: int
     confidence: float
+    margin: float | None
+    visible: float
     final: bool
 
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "answer": self.answer,
-            "speedup": self.speedup.as_dict(),
-            "restarts": self.restarts,
-            "confidence": self.confidence,
-            "final": self.final,
-        }
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def until_next_look(restarts: int) -> int:
+def until_next_look(restarts: int, looks: Looks = CLIMB) -> int:
     """How many more restarts there are to the next planned look; 1 after the last of them."""
-    return next((n - restarts for n, _ in LOOKS if n > restarts), 1)
+    return next((n - restarts for n, _ in looks if n > restarts), 1)
 
 
-def decide(restarts: Sequence[Restart], *, last: bool = False) -> Comparison | None:
-    """The answer at a planned look, or None between looks. `last` forces an answer with what there is
-    (a budget that ran out), at the confidence of the next planned look."""
+def decide(
+    restarts: Sequence[Restart], *, looks: Looks = CLIMB, margin: float | None = None, last: bool = False
+) -> Comparison | None:
+    """The answer at a planned look, or None between looks.
+
+    margin: a share (0.01) within which A and B count as the same; without one, what looks no faster is given up
+    at once, as a climb does. last: forces an answer with what there is (a budget that ran out), at the
+    confidence of the next planned look.
+    """
     n = len(restarts)
-    look = next((k for k in LOOKS if k[0] >= n), LOOKS[-1])
+    look = next((k for k in looks if k[0] >= n), looks[-1])
     if n != look[0] and not last:
         return None
-    confidence = 1 - look[1]
-    logs = t_interval([r.log_ratio() for r in restarts], confidence)
-    # One restart says nothing of how far two would differ: its interval has no end.
-    speedup = Interval(*(math.exp(v) if v < 20 else math.inf for v in (logs.value, logs.low, logs.high)))
+    spent = look[1]
+    ratios = [r.log_ratio() for r in restarts]
+    logs = t_interval(ratios, 1 - spent)
     answer: Answer = "faster" if logs.low > 0 else "slower" if logs.high < 0 else "undecided"
+    if margin is not None:
+        # Two one-sided tests at `spent` each are this interval lying within the margin (Schuirmann 1987).
+        narrow = t_interval(ratios, 1 - 2 * spent)
+        if -math.log1p(margin) < narrow.low and narrow.high < math.log1p(margin):
+            answer = "same"
     # Giving up on what looks no faster costs power only, never a false alarm.
-    hopeless = logs.value <= 0
-    return Comparison(answer, speedup, n, confidence, last or hopeless or answer != "undecided" or n >= LOOKS[-1][0])
+    hopeless = margin is None and logs.value <= 0
+    return Comparison(
+        answer,
+        # One restart says nothing of how far two would differ: its interval has no end.
+        Interval(*(math.exp(v) if v < 20 else math.inf for v in (logs.value, logs.low, logs.high))),
+        n,
+        1 - spent,
+        margin,
+        _visible(logs, n, spent),
+        last or hopeless or answer != "undecided" or n >= looks[-1][0],
+    )
+
+
+def _visible(logs: Interval, n: int, spent: float) -> float:
+    """The smallest relative change found with a probability of 80 %: half the interval and the part of a standard
+    error that the estimate stays below its truth one time in five."""
+    half = logs.high - logs.value
+    if not math.isfinite(half):
+        return math.inf
+    error = half / float(special.stdtrit(n - 1, 1 - spent / 2))
+    return math.expm1(half + 0.842 * error)

@@ -8,11 +8,12 @@ earlier ones that look like it; a stream that still changes in its last quarter 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 MINIMUM_RUNS = 3
+MOST_RUNS = 400
 TOLERANCE = 0.01  # segments whose means differ by less than this are the same state
 
 
@@ -48,6 +49,21 @@ def change_points(samples: Sequence[float]) -> list[int]:
         end = int(before[end])
         points.append(end)
     return points[::-1]
+
+
+def warm_up(run: Callable[[], int], left: Callable[[], float]) -> tuple[list[int], int | None]:
+    """Runs until steady, or until `left()` seconds are gone, but never fewer than MINIMUM_RUNS times.
+
+    run: one run, returning its nanoseconds. Returns all samples and where the steady state begins, if it does;
+    as many steady runs as there were unsteady ones are asked for, at least 8 in all and 400 at most.
+    """
+    samples: list[int] = []
+    steady = None
+    while (left() > 0 and len(samples) < MOST_RUNS) or len(samples) < MINIMUM_RUNS:
+        samples.append(run())
+        if len(samples) >= 8 and (steady := steady_from(samples)) is not None and len(samples) >= 2 * steady:
+            break
+    return samples, steady
 
 
 def steady_from(samples: Sequence[float]) -> int | None:

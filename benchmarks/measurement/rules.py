@@ -1,0 +1,100 @@
+"""How others, and Rung, decide whether B is slower than A: each a function of a machine and of B's true factor."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+from machine import CALL, Machine, Process
+from scipy import stats
+
+from rung.measure import COMPARE, Comparison, Restart, decide, interleaved, warm_up
+
+BLOCK = 10  # calls: 10 ms, as long as the shortest noise that is to be cancelled
+QUADS = 6
+
+
+def rung(machine: Machine, factor: float, margin: float = 0.01) -> Comparison:
+    """Rung's own procedure: fresh processes, warm-up found, interleaved blocks, planned looks."""
+    restarts: list[Restart] = []
+    while True:
+        restarts.append(_restart(machine.process(), machine.process(factor)))
+        said = decide(restarts, looks=COMPARE, margin=margin)
+        if said and said.final:
+            return said
+
+
+def _restart(a: Process, b: Process) -> Restart:
+    for side in (a, b):
+        side.run()
+        warm_up(lambda side=side: side.run()[0], lambda: 1.0)
+    return interleaved(lambda: a.run(BLOCK), lambda: b.run(BLOCK), QUADS)[0]
+
+
+def rung_answer(machine: Machine, factor: float) -> str:
+    return rung(machine, factor).answer
+
+
+def _differ(ratio: float, believed: float = 0.01) -> str:
+    """B's time over A's, and from which change on a difference is believed."""
+    return "slower" if ratio > 1 + believed else "faster" if ratio < 1 - believed else "undecided"
+
+
+def mean_of_100(machine: Machine, factor: float) -> str:
+    def one(process: Process) -> float:
+        process.run(10)
+        return statistics.fmean(process.run(100))
+
+    a = one(machine.process())
+    return _differ(one(machine.process(factor)) / a)
+
+
+def do_bench(machine: Machine, factor: float) -> str:
+    """triton.testing.do_bench: 25 ms of warm-up, then 100 ms, the mean."""
+
+    def one(process: Process) -> float:
+        process.run(1)
+        estimate = statistics.fmean(process.run(5))
+        process.run(max(1, int(25e6 / estimate)))
+        return statistics.fmean(process.run(max(1, int(100e6 / estimate))))
+
+    a = one(machine.process())
+    return _differ(one(machine.process(factor)) / a)
+
+
+def blocked_autorange(machine: Machine, factor: float) -> str:
+    """torch.utils.benchmark: blocks over 0.2 s, the median; Compare's 1 %."""
+
+    def one(process: Process) -> float:
+        process.run(2)
+        return statistics.median(process.run(200))
+
+    a = one(machine.process())
+    return _differ(one(machine.process(factor)) / a)
+
+
+def pyperf(machine: Machine, factor: float) -> str:
+    """20 processes of 1 warm-up and 3 values of 0.1 s each, all of A before all of B; t over the 60 values."""
+
+    def one(of: float) -> list[float]:
+        values = []
+        for _ in range(20):
+            process = machine.process(of)
+            process.run(int(100e6 / CALL))
+            values += [statistics.fmean(process.run(int(100e6 / CALL))) for _ in range(3)]
+        return values
+
+    a, b = one(1.0), one(factor)
+    if stats.ttest_ind(a, b).pvalue >= 0.05:
+        return "undecided"
+    return "slower" if np.mean(b) > np.mean(a) else "faster"
+
+
+RULES: dict[str, Callable[[Machine, float], str]] = {
+    "mean of 100, 1 %": mean_of_100,
+    "triton do_bench, 1 %": do_bench,
+    "torch blocked_autorange, 1 %": blocked_autorange,
+    "pyperf, t-test": pyperf,
+    "**rung compare**": rung_answer,
+}
