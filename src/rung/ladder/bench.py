@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rung.ladder.duel import Limits, Setup, open_worker
+from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.rungs import chosen
 from rung.measure import median_interval
 from rung.measure.stats import effective_count
@@ -31,8 +31,8 @@ def bench(
     """
     chosen(rungs)
     with tempfile.TemporaryDirectory(prefix="rung-bench-") as folder, ExitStack() as stack:
-        setup = Setup(target, dict(options or {}), device, logs or Path(folder), Limits(prepare=deadline))
-        worker = open_worker(stack, setup, rungs, "bench")
+        setup = Setup(device, logs or Path(folder), Limits(prepare=deadline))
+        worker = open_worker(stack, setup, Side(target, dict(options or {}), tuple(rungs)), "bench")
         facts = worker.receive("open", deadline)
         warm = worker.call("warm", deadline, seconds=10.0)
         block = worker.call("block", deadline, count=steps or facts["steps"])

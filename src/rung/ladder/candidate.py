@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from rung.errors import WorkloadError
 from rung.hardware import environment, peaks_of, pick
 from rung.hardware.device import peak_memory, reset_peak_memory, synchronize, to_device
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
-from rung.ladder.verify import audit, verify
+from rung.ladder.verify import audit, verify, without_dropout
 from rung.measure import MINIMUM_RUNS, time_block, warm_up
 from rung.profilers import torch_profiler
 from rung.workload import load, seeded_model
@@ -133,6 +134,19 @@ class Candidate:
             "precision": torch.get_float32_matmul_precision(),
         }
 
+    def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:
+        """This workload's step with the weights of another's model, of the same names and shapes."""
+        model = seeded_model(without_dropout(self.workload))
+        theirs, mine = reference.state_dict(), model.state_dict()
+        odd = [k for k in {**theirs, **mine} if k not in mine or k not in theirs or mine[k].shape != theirs[k].shape]
+        if odd:
+            raise WorkloadError(
+                f"the two models cannot be compared: {len(odd)} of their weights differ in name or shape "
+                f"({', '.join(odd[:3])})."
+            )
+        model.load_state_dict(theirs)
+        return Step(self.workload, model.to(self.device.torch_name), plan, self.device)
+
     def _timed(self) -> int:
         start = time.perf_counter_ns()
         self._one()
@@ -154,8 +168,15 @@ class Candidate:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
         torch_profiler.record(lambda: self.step(next(self._next)), path, steps, self.device)
 
-    def verify(self, numerics: Numerics) -> dict[str, Any]:
-        """Compares this recipe with the reference at one precision."""
+    def verify(self, numerics: Numerics, against: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Compares this recipe with the reference at one precision.
+
+        against: another workload (target and options) that is the reference; its weights are given to this one.
+        """
         began = time.perf_counter()
-        found = verify(self.workload, self.plan, self.device, precisions=[numerics]).as_dict()
+        if against:
+            reference = load(against["target"], against["options"])
+            found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics]).as_dict()
+        else:
+            found = verify(self.workload, self.plan, self.device, precisions=[numerics]).as_dict()
         return {**found, "seconds": time.perf_counter() - began}

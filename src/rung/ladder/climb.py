@@ -12,7 +12,7 @@ from typing import Any
 
 from rung.analysis import breakdown
 from rung.errors import RungError, UsageError, WorkloadError
-from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, SideFailed, fight, open_worker
+from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, Side, SideFailed, fight, open_worker
 from rung.ladder.plan import CONTRACTS, Numerics
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import LADDER, Context, Prediction, Rung, chosen, plan_of
@@ -53,8 +53,6 @@ class Climb:
         self.run, self.request, self.say = run, request, say
         self.started = time.monotonic()
         self.setup = Setup(
-            request.target,
-            request.options,
             request.device,
             run.directory / "workers",
             Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
@@ -132,7 +130,7 @@ class Climb:
             return
         self.say("survey", {"target": self.request.target})
         with ExitStack() as stack:
-            worker = open_worker(stack, self.setup, [], "survey")
+            worker = open_worker(stack, self.setup, self._side([]), "survey")
             worker.receive("open", self.setup.limits.prepare)
             facts = worker.call("survey", self.setup.limits.prepare)
         self.facts = {k: v for k, v in facts.items() if k not in ("workload", "environment")}
@@ -165,7 +163,7 @@ class Climb:
         if known is None:
             self.say("baseline", {})
             with ExitStack() as stack:
-                worker = open_worker(stack, self.setup, [], "baseline")
+                worker = open_worker(stack, self.setup, self._side([]), "baseline")
                 worker.receive("open", self.setup.limits.prepare)
                 warm = worker.call("warm", self.setup.limits.prepare, seconds=10.0)
                 steps = int(max(5, min(50, 5e9 / max(warm["estimate"], 1))))
@@ -274,15 +272,15 @@ class Climb:
         self.say("verdict", attempt)
 
     def _fight(self, candidate: Sequence[str], name: str) -> Duel:
-        gpu, trace = self.facts["gpu"], self._trace(name)
+        best, new, trace = self._side(self.kept), self._side(candidate), self._trace(name)
         try:
-            return fight(self.setup, self.kept, candidate, log=name, gpu=gpu, left=self._left, trace=trace)
+            return fight(self.setup, best, new, log=name, left=self._left, trace=trace)
         except SideFailed as failure:
             if failure.side == "candidate":
                 raise
             # The best so far has run before: what hit it is chance (an out-of-memory killer), so once more.
             self.say("warning", {"text": f"the best so far failed ({failure}); both sides are started again"})
-            return fight(self.setup, self.kept, candidate, log=f"{name}-again", gpu=gpu, left=self._left, trace=trace)
+            return fight(self.setup, best, new, log=f"{name}-again", left=self._left, trace=trace)
 
     def _judge(self, attempt: dict[str, Any], duel: Duel, candidate: Sequence[str], name: str) -> None:
         assert duel.comparison is not None
@@ -316,7 +314,7 @@ class Climb:
         while todo and all(f["passed"] for f in found):
             now, todo = todo[: self.setup.together], todo[self.setup.together :]
             with ExitStack() as stack:
-                workers = [open_worker(stack, self.setup, candidate, f"{name}-verify-{n}") for n in now]
+                workers = [open_worker(stack, self.setup, self._side(candidate), f"{name}-verify-{n}") for n in now]
                 for worker, numerics in zip(workers, now, strict=True):
                     worker.send("verify", numerics=numerics)
                 for worker in workers:
@@ -335,10 +333,9 @@ class Climb:
             try:
                 duel = fight(
                     self.setup,
-                    [],
-                    self.kept,
+                    self._side([]),
+                    self._side(self.kept),
                     log="final",
-                    gpu=self.facts["gpu"],
                     left=lambda: max(self._left(), 60.0),
                 )
                 seen = duel.as_dict()
@@ -368,6 +365,9 @@ class Climb:
         result["seconds"] = time.monotonic() - self.started
         self.run.write("result.json", result)
         self._status("complete", why)
+
+    def _side(self, rungs: Sequence[str]) -> Side:
+        return Side(self.request.target, self.request.options, tuple(rungs))
 
     def _left(self) -> float:
         if self.request.budget is None:

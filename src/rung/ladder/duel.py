@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rung.launch import Worker, WorkerFailed
-from rung.measure import Comparison, Restart, decide, interleaved, median_interval, until_next_look
+from rung.measure import CLIMB, Comparison, Looks, Restart, decide, interleaved, median_interval, until_next_look
 
 PROFILED_STEPS = 3
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
@@ -27,11 +27,20 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What every worker of a run is told. together: how many pairs of workers may be loaded at once."""
+class Side:
+    """One of the two that are compared: what its workers load, with which variables, and where they start."""
 
     target: str
-    options: dict[str, str]
+    options: dict[str, str] = field(default_factory=dict)
+    rungs: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How workers run. together: how many pairs of them may be loaded at once."""
+
     device: str | None
     logs: Path
     limits: Limits = Limits()
@@ -54,6 +63,7 @@ class Duel:
     restarts: list[Restart] = field(default_factory=list)
     samples: list[dict[str, list[int]]] = field(default_factory=list)
     warm: list[dict[str, dict[str, Any]]] = field(default_factory=list)
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,26 +85,29 @@ class Duel:
         }
 
 
-def open_worker(stack: ExitStack, setup: Setup, rungs: Sequence[str], log: str) -> Worker:
-    """A worker that has loaded the target under a recipe; it ends with the stack."""
-    worker = stack.enter_context(Worker(SERVES, setup.logs / f"{log}.log"))
-    worker.send("open", target=setup.target, options=setup.options, rungs=list(rungs), device=setup.device)
+def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
+    """A worker that loads one side's target under its recipe; it ends with the stack."""
+    worker = stack.enter_context(Worker(SERVES, setup.logs / f"{log}.log", side.env, side.cwd))
+    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device)
     return worker
 
 
 def fight(
     setup: Setup,
-    best: Sequence[str],
-    candidate: Sequence[str],
+    best: Side,
+    candidate: Side,
     *,
     log: str,
-    gpu: bool,
     left: Callable[[], float],
+    looks: Looks = CLIMB,
+    margin: float | None = None,
     trace: Path | None = None,
+    seen: Callable[[Duel], None] = lambda duel: None,
 ) -> Duel:
     """Restarts both sides until the comparison is decided, or until `left()` seconds are gone.
 
-    trace: where the candidate is profiled to, in its first restart, after it was timed.
+    looks, margin: as in `rung.measure.decide`; trace: where the candidate is profiled to, in its first restart,
+    after it was timed; seen: is told after every restart.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
     duel = Duel()
@@ -102,18 +115,19 @@ def fight(
     while True:
         began = time.monotonic()
         with ExitStack() as stack:
-            count = min(setup.together, until_next_look(len(duel.restarts)))
+            count = min(setup.together, until_next_look(len(duel.restarts), looks))
             first = len(duel.restarts) + 1
             pairs = [_Pair(setup, best, candidate, f"{log}-{first + k}", stack) for k in range(count)]
             prepare = min(setup.limits.prepare, max(30.0, left()))
             for pair in pairs:
                 pair.warm(prepare)
             for pair in pairs:
-                duel.restarts.append(pair.timed(duel, gpu))
+                duel.restarts.append(pair.timed(duel))
                 if trace and len(duel.restarts) == 1:
                     pair.profile(trace)
+                seen(duel)
         took = max(took, time.monotonic() - began)
-        duel.comparison = decide(duel.restarts, last=left() < 1.2 * took)
+        duel.comparison = decide(duel.restarts, looks=looks, margin=margin, last=left() < 1.2 * took)
         if duel.comparison and duel.comparison.final:
             return duel
 
@@ -122,7 +136,7 @@ class _Pair:
     """One restart: a fresh worker of each side. All of them begin to load when they are made, and compile and warm
     up at once, the longest parts of a restart; nothing of that is timed."""
 
-    def __init__(self, setup: Setup, best: Sequence[str], candidate: Sequence[str], log: str, stack: ExitStack) -> None:
+    def __init__(self, setup: Setup, best: Side, candidate: Side, log: str, stack: ExitStack) -> None:
         self.limits = setup.limits
         self.workers = {
             "best": open_worker(stack, setup, best, f"{log}-best"),
@@ -131,16 +145,19 @@ class _Pair:
         for side in self.workers:
             self._send(side, "warm", seconds=WARM_SECONDS)
         self.state: dict[str, dict[str, Any]] = {}
+        self.facts: dict[str, dict[str, Any]] = {}
 
     def warm(self, deadline: float) -> None:
         """Waits until both sides have loaded and warmed up."""
         for side in self.workers:
-            self._receive(side, "open", deadline)
+            self.facts[side] = self._receive(side, "open", deadline)
             self.state[side] = self._receive(side, "warm", deadline)
 
-    def timed(self, duel: Duel, gpu: bool) -> Restart:
+    def timed(self, duel: Duel) -> Restart:
         """Alternates blocks of both sides."""
         duel.warm.append(self.state)
+        duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
+        gpu = duel.environments["best"]["device"]["kind"] == "cuda"
         duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
         counts = {side: _steps_a_block(w["estimate"], gpu) for side, w in self.state.items()}
         once = sum(2 * counts[s] * w["estimate"] for s, w in self.state.items()) / 1e9

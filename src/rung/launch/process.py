@@ -31,7 +31,7 @@ class WorkerFailed(WorkloadError):
 class Worker:
     """One process that serves one object, named `package.module:Class`. Use it as a context manager."""
 
-    def __init__(self, serves: str, log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, serves: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         request_read, self._requests = os.pipe()
@@ -47,6 +47,7 @@ class Worker:
                 pass_fds=theirs,
                 start_new_session=True,  # its own process group, so that one signal ends it with its compilers
                 env={**os.environ, **(env or {})},
+                cwd=cwd,
             )
         for fd in theirs:
             os.close(fd)

@@ -1,0 +1,114 @@
+"""`rung compare`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rung.cli.common import add_command, need_torch, say, show_help, target_options
+from rung.errors import UsageError
+
+if TYPE_CHECKING:
+    from rung.ladder.duel import Side
+
+EXAMPLE = """\
+examples:
+  rung compare tiny-transformer --size tiny --rungs compile          B is A with torch.compile
+  rung compare tiny-transformer --recipe .rung/RUN/recipe.toml       B is A under a climb's recipe
+  rung compare old.py:make new.py:make --verify                      two workloads; are they equal, and which is faster?
+  rung compare model.py:make --base main --fail-if-slower 2%         A is the revision `main`; exit code 1 if B is slower
+  rung compare model.py:make --env GPU_MAX_HW_QUEUES=2               B has the environment variable
+
+B is compared with A in fresh processes of both, in alternating blocks, until it is shown to be faster, slower, or the
+same within --same-within. Options that the command does not know go to both targets.
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "compare", help_text, EXAMPLE)
+    parser.add_argument("a", nargs="?", metavar="A", help="tiny-transformer, path.py:name or module:name")
+    parser.add_argument("b", nargs="?", metavar="B", help="the other one (default: A)")
+    for name, side in (("", "B"), ("a-", "A")):
+        parser.add_argument(f"--{name}recipe", type=Path, metavar="FILE", help=f"{side} runs under this recipe")
+        parser.add_argument(f"--{name}rungs", metavar="A,B,...", help=f"{side} runs with these rungs")
+        parser.add_argument(
+            f"--{name}env", action="append", default=[], metavar="NAME=VALUE", help=f"a variable of {side}"
+        )
+    parser.add_argument("--base", metavar="REV", help="A is taken from this git revision")
+    parser.add_argument("--verify", action="store_true", help="first show that B computes what A computes")
+    parser.add_argument("--same-within", type=share, default=0.01, metavar="1%", help="what counts as the same (1%%)")
+    parser.add_argument("--fail-if-slower", type=share, metavar="2%", help="exit code 1 if B is slower by this much")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further restart after this time")
+    parser.add_argument("--deadline", type=float, default=900.0, metavar="SECONDS", help="for compiling (default: 900)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def share(text: str) -> float:
+    """`2%` or `0.02`."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 2% or 0.02") from None
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must lie between 0 and 100%")
+    return value
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        return show_help(parser, parsed.a)
+    if not parsed.a:
+        raise UsageError(
+            "give A, as in `rung compare tiny-transformer --rungs compile`; `rung compare --help` says more."
+        )
+    need_torch()
+    from rung.ladder.compare import at_revision, compare
+    from rung.report.compare import compare_lines
+    from rung.runs import to_json
+
+    options = target_options(rest)
+    a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env)
+    b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env)
+    if a == b and not parsed.base:
+        say("A and B are the same: this measures how well the machine can tell nothing from something.")
+    with ExitStack() as stack:
+        if parsed.base:
+            a = stack.enter_context(at_revision(a, parsed.base))
+        result = compare(
+            a,
+            b,
+            device=parsed.device,
+            margin=parsed.same_within,
+            verify=parsed.verify,
+            budget=parsed.budget,
+            deadline=parsed.deadline,
+            say=say,
+        )
+    print(to_json(result) if parsed.json else "\n".join(compare_lines(result)))
+    if result["verdict"] == "not equal":
+        return 1
+    slower = result["verdict"] == "slower" and 1 / result["comparison"]["speedup"]["value"] - 1
+    return int(bool(parsed.fail_if_slower and slower >= parsed.fail_if_slower))
+
+
+def side(target: str, options: dict[str, str], recipe: Path | None, rungs: str | None, env: Sequence[str]) -> Side:
+    """One side as it was typed."""
+    from rung.ladder.duel import Side
+    from rung.ladder.recipe import Recipe
+    from rung.ladder.rungs import chosen
+
+    if recipe and rungs:
+        raise UsageError("give --recipe or --rungs for a side, not both.")
+    names = tuple(filter(None, (rungs or "").split(",")))
+    if recipe:
+        read = Recipe.read(recipe)
+        names, options = read.rungs, read.options_for(target, options)
+    chosen(names)
+    odd = next((e for e in env if "=" not in e), None)
+    if odd:
+        raise UsageError(f"--env {odd}: write NAME=VALUE.")
+    return Side(target, options, names, dict(e.split("=", 1) for e in env))
