@@ -80,10 +80,10 @@ def test_an_error_is_one_sentence_with_its_exit_code(
 
 
 def test_bench_answers_in_one_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *TINY, "--num-steps", "12", "--json"]) == 0
+    assert main(["bench", *TINY, "--num-steps", "12", "--time", "1", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
-    assert len(result["samples"]) == 12
+    assert len(result["samples"]) >= 12
     assert result["time"]["low"] <= result["time"]["value"] <= result["time"]["high"]
     assert (result["samples_per_step"], result["tokens_per_step"]) == (2, 16)
     assert result["environment"]["torch"]
@@ -102,3 +102,34 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path) -> 
     assert "could not be written" in done.stdout
     assert (tmp_path / "f").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *TINY, "--num-steps", "12", "--target", "50%", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["reached"]
+    assert result["summary"]["mean"]
+    assert result["work"]["flops_per_second"] > 0
+    assert main(["bench", *TINY, "--target", "0.0001%", "--time", "0.5"]) == 0
+    out = capsys.readouterr().out
+    assert "not yet within ±0.0001 %" in out
+    assert "histogram" in out
+
+
+def test_sanity_is_never_reported_as_a_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *TINY, "--preset", "sanity"]) == 0
+    out = capsys.readouterr().out
+    assert "This is no measurement" in out
+    assert "interval" not in out
+
+
+def test_a_sweep_is_a_table_and_a_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = [*TINY[:-2], "--num-steps", "10", "--time", "0.2"]
+    assert main(["bench", *small, "--sweep", "batch-size=1,2", "--csv", str(tmp_path / "s.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| batch-size | median step |")
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["1", "2"]
+    rows = (tmp_path / "s.csv").read_text().splitlines()
+    assert rows[0] == "workload,batch-size,step,ns"
+    assert len(rows) > 20
+    assert main(["bench", *small, "--sweep", "batch-size"]) == 2

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, need_torch, say, show_help, target_options
+from rung.cli.common import add_command, need_torch, say, share, show_help, target_options
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -15,18 +16,26 @@ examples:
   rung bench tiny-transformer --size tiny
   rung bench tiny-transformer --recipe .rung/20260101-120000-tiny-transformer/recipe.toml
   rung bench model.py:make --rungs compile --json
+  rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
+
+presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default: until the median is known to
+--target), compile (as proper, with an hour for the first compilation)
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "bench", help_text, EXAMPLE)
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
-    parser.add_argument(
-        "--recipe", type=Path, metavar="FILE", help="the recipe of a climb; its options of TARGET hold, too"
-    )
+    parser.add_argument("--recipe", type=Path, metavar="FILE", help="the recipe of a climb; its options hold, too")
     parser.add_argument("--rungs", metavar="A,B,...", help="these rungs, instead of a recipe")
+    parser.add_argument("--preset", choices=("sanity", "quick", "proper", "compile"), default="proper")
+    parser.add_argument("--target", dest="precision", type=share, default=0.005, metavar="0.5%",
+                        help="the half-width of the median's interval to stop at (default: 0.5%%)")  # fmt: skip
+    parser.add_argument("--time", type=float, default=30.0, metavar="SECONDS", help="measure no longer (default: 30)")
+    parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
-    parser.add_argument("--deadline", type=float, default=900.0, metavar="SECONDS", help="for compiling (default: 900)")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for compiling (default: the preset's)")
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
@@ -36,10 +45,10 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
-    from rung.ladder.bench import bench
+    from rung.ladder.bench import bench, sweep
     from rung.ladder.recipe import Recipe
-    from rung.report.lines import bench_lines
-    from rung.runs import to_json
+    from rung.report.bench import bench_lines, samples_csv, sweep_lines
+    from rung.runs import to_json, write_whole
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
@@ -48,6 +57,31 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         recipe = Recipe.read(parsed.recipe)
         options, rungs = recipe.options_for(parsed.target, options), recipe.rungs
     say(f"measuring {parsed.target}" + (f" with {' + '.join(rungs)}" if rungs else "") + " ...")
-    result = bench(parsed.target, options, rungs, device=parsed.device, deadline=parsed.deadline)
-    print(to_json(result) if parsed.json else "\n".join(bench_lines(result)))
+    measure = partial(
+        bench,
+        rungs=rungs,
+        preset=parsed.preset,
+        precision=parsed.precision,
+        seconds=parsed.time,
+        device=parsed.device,
+        deadline=parsed.deadline,
+    )
+    results = sweep(parsed.target, options, grid(parsed.sweep), measure)
+    if parsed.csv:
+        write_whole(parsed.csv, samples_csv(results))
+    if parsed.json:
+        print(to_json(results if parsed.sweep else results[0]))
+    else:
+        print("\n".join(sweep_lines(results) if parsed.sweep else bench_lines(results[0])))
     return 0
+
+
+def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:
+    """`NAME=A,B` of every --sweep."""
+    found = {}
+    for text in sweeps:
+        name, equals, values = text.partition("=")
+        if not equals or not name or not all(values.split(",")):
+            raise UsageError(f"--sweep {text}: write NAME=A,B,... with a name of the target's options.")
+        found[name] = values.split(",")
+    return found

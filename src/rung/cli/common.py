@@ -59,6 +59,17 @@ def target_options(rest: Sequence[str]) -> dict[str, str]:
     return options
 
 
+def share(text: str) -> float:
+    """`2%` or `0.02`."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 2% or 0.02") from None
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must lie between 0 and 100%")
+    return value
+
+
 def no_rest(rest: Sequence[str]) -> None:
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; `--help` shows what the command takes.")

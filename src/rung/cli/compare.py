@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import add_command, need_torch, say, show_help, target_options
+from rung.cli.common import add_command, need_torch, say, share, show_help, target_options
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,17 +45,6 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--deadline", type=float, default=900.0, metavar="SECONDS", help="for compiling (default: 900)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
-
-
-def share(text: str) -> float:
-    """`2%` or `0.02`."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 2% or 0.02") from None
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must lie between 0 and 100%")
-    return value
 
 
 def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:

@@ -100,6 +100,17 @@ def peak_memory(device: Device) -> dict[str, int]:
     return {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
+def memory_in_use(device: Device) -> int:
+    """Bytes in use at this moment: of torch's allocator on a GPU, resident of the process on a CPU."""
+    if device.is_gpu:
+        import torch
+
+        return torch.cuda.memory_allocated(device.index)
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
 def reset_peak_memory(device: Device) -> None:
     """Starts a new high-water mark. The CPU's belongs to the process and cannot be reset."""
     if device.is_gpu:

@@ -1,17 +1,44 @@
-"""One workload under one recipe, measured in a fresh worker process."""
+"""One workload under one recipe, measured in a fresh worker process until its median is known well enough."""
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rung.errors import UsageError
 from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.rungs import chosen
+from rung.launch import Worker
 from rung.measure import median_interval
+from rung.measure.noise import explain, grows
 from rung.measure.stats import effective_count
+from rung.measure.summary import precise, summarize
+
+BLOCK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Preset:
+    """warm, steps: how many of each, or None for what is found to be needed; deadline: seconds for compiling."""
+
+    says: str
+    warm: int | None = None
+    steps: int | None = None
+    deadline: float = 900.0
+
+
+PRESETS = {
+    "sanity": Preset("one run, no warm-up: does it run? Not a measurement.", 0, 1),
+    "quick": Preset("3 + 5 runs: for trying A and B by hand, not for a report.", 3, 5),
+    "proper": Preset("warm-up found, steps until the median is known to --target."),
+    "compile": Preset("as proper, with an hour for the first compilation.", deadline=3600.0),
+}
 
 
 def bench(
@@ -19,37 +46,109 @@ def bench(
     options: Mapping[str, str] | None = None,
     rungs: Sequence[str] = (),
     *,
+    preset: str = "proper",
+    precision: float = 0.005,
+    seconds: float = 30.0,
     device: str | None = None,
-    steps: int | None = None,
-    deadline: float = 900.0,
+    deadline: float | None = None,
     logs: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Times `steps` steps (the workload's own number if None) after warming up until steady.
+    """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
+    median lies within `precision` (a share) of it, or for `seconds`.
 
-    Returns plain values: `time` (median and 95 % interval, nanoseconds a step), `samples` (ns), the first run
-    apart, peak memory in bytes, and what was discarded as warm-up.
+    Returns plain values: `time` (median and its interval, nanoseconds a step), `summary` (`rung.measure.summary`),
+    `samples` (ns), `reached` (whether the precision was), the first run apart, peak memory in bytes, `work`
+    (FLOP and FLOP/s of a step's matrix products and their share of the chip's rate, where known), and `notes` on what disturbed it. What raises, hangs or dies
+    raises WorkloadError; samples taken until then are in its `samples`.
     """
     chosen(rungs)
+    if preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
+    how = PRESETS[preset]
+    limit = deadline or how.deadline
+    samples: list[int] = []
     with tempfile.TemporaryDirectory(prefix="rung-bench-") as folder, ExitStack() as stack:
-        setup = Setup(device, logs or Path(folder), Limits(prepare=deadline))
+        setup = Setup(device, logs or Path(folder), Limits(prepare=limit))
         worker = open_worker(stack, setup, Side(target, dict(options or {}), tuple(rungs)), "bench")
-        facts = worker.receive("open", deadline)
-        warm = worker.call("warm", deadline, seconds=10.0)
-        block = worker.call("block", deadline, count=steps or facts["steps"])
-        memory = worker.call("memory", deadline)
+        facts = worker.receive("open", limit)
+        first = worker.call("first", limit)
+        try:
+            if how.steps is not None:
+                warm = {"runs": how.warm, "steady": False}
+                if how.warm:
+                    worker.call("block", limit, count=how.warm)
+                block = worker.call("block", limit, count=how.steps)
+                samples, in_use, reached = block["samples"], list[int](), False
+            else:
+                warm = worker.call("warm", limit, seconds=10.0)
+                in_use, reached = _until_precise(
+                    worker, warm["estimate"], facts["steps"], precision, seconds, limit, samples
+                )
+        except Exception as error:
+            error.samples = samples  # type: ignore[attr-defined]
+            raise
+        memory = worker.call("memory", limit)
+        work = worker.call("work", limit) if how.steps is None else {}
+    growth = grows(in_use)
+    notes = explain(samples)
+    if how.steps is None and not warm["steady"]:
+        notes.append("it never became steady while warming up: the machine, or the workload, drifts.")
+    if growth:
+        notes.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
     return {
         "target": target,
         "workload": facts["name"],
         "mode": facts["mode"],
+        "options": dict(options or {}),
         "rungs": list(rungs),
-        "time": median_interval(block["samples"]).as_dict(),
-        "samples": block["samples"],
-        "effective_samples": effective_count(block["samples"]),
-        "first_run_seconds": warm["first_run_seconds"],
+        "preset": preset,
+        "measured": how.steps is None,
+        "time": median_interval(samples).as_dict(),
+        "summary": summarize(samples),
+        "precision": precision,
+        "reached": reached,
+        "samples": samples,
+        "effective_samples": effective_count(samples),
+        "first_run_seconds": first,
         "warm_up_runs": warm["runs"],
         "steady": warm["steady"],
         "memory": memory,
+        "work": _rate(work, median_interval(samples).value),
+        "notes": notes,
         "samples_per_step": facts["samples"],
         "tokens_per_step": facts["tokens"],
         "environment": facts["environment"],
     }
+
+
+def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
+    """FLOP/s and its share of the chip's rate at the precision that the matrix products run in."""
+    if not work.get("flops"):
+        return work
+    rate = work["flops"] / step_ns * 1e9
+    return {**work, "flops_per_second": rate, "of_peak": rate / work["peak_flops"] if work["peak_flops"] else None}
+
+
+def _until_precise(
+    worker: Worker, estimate: int, floor: int, precision: float, seconds: float, limit: float, samples: list[int]
+) -> tuple[list[int], bool]:
+    """Fills `samples` block by block; returns the memory in use after each block, and whether it was precise."""
+    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(estimate, 1))))
+    in_use: list[int] = []
+    until = time.monotonic() + seconds
+    while True:
+        samples += worker.call("block", limit, count=count)["samples"]
+        in_use.append(worker.call("in_use", limit))
+        if len(samples) >= floor and precise(samples, precision):
+            return in_use, True
+        if time.monotonic() >= until:
+            return in_use, False
+
+
+def sweep(
+    target: str, options: Mapping[str, str], grid: Mapping[str, Sequence[str]], measure: Callable[..., dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """`measure(target, options)` at every point of a grid of options, the last name varying fastest."""
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return [{**measure(target, {**options, **point}), "point": point} for point in points]

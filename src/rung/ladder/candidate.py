@@ -11,7 +11,7 @@ import torch
 
 from rung.errors import WorkloadError
 from rung.hardware import environment, peaks_of, pick
-from rung.hardware.device import peak_memory, reset_peak_memory, synchronize, to_device
+from rung.hardware.device import memory_in_use, peak_memory, reset_peak_memory, synchronize, to_device
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import plan_of
@@ -26,6 +26,8 @@ BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has s
 
 class Candidate:
     """Every method takes and returns plain values, because it is called through a pipe."""
+
+    _first: float | None = None
 
     def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet."""
@@ -108,8 +110,8 @@ class Candidate:
         except Exception:  # a workload that the counter cannot follow is still a workload
             return None
 
-    def warm(self, seconds: float) -> dict[str, Any]:
-        """Builds the step and runs it until it is steady, or for `seconds`; the first run is reported apart."""
+    def first(self) -> float:
+        """Builds the step and runs it once, compiling and loading included; the seconds of that run."""
         self._scope = matmul_precision(self.plan)
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
@@ -119,7 +121,12 @@ class Candidate:
         self.step = Step(self.workload, self.model, self.plan, self.device)
         begin = time.perf_counter()
         self._one()
-        first = time.perf_counter() - begin
+        self._first = time.perf_counter() - begin
+        return self._first
+
+    def warm(self, seconds: float) -> dict[str, Any]:
+        """Runs until it is steady, or for `seconds`; the first run is reported apart."""
+        first = self._first if self._first is not None else self.first()
         until = time.perf_counter() + seconds
         samples, steady = warm_up(self._timed, lambda: until - time.perf_counter())
         tail = sorted(samples[steady or MINIMUM_RUNS - 1 :])
@@ -132,6 +139,24 @@ class Candidate:
             "memory": peak_memory(self.device),
             "matches": dict(self.step.surgeon.matches) if self.step.surgeon else {},
             "precision": torch.get_float32_matmul_precision(),
+        }
+
+    def in_use(self) -> int:
+        """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""
+        return memory_in_use(self.device)
+
+    def work(self) -> dict[str, Any]:
+        """FLOP of one step, as torch counts them, and the chip's rates, where they are known."""
+        peaks = peaks_of(self.device)
+        precision = "bf16" if self.plan.bf16 or self.workload.amp else "fp32"
+        if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
+            precision = "tf32"
+        del self.step
+        step = Step(self.workload, self.model, Plan(), self.device)
+        return {
+            "flops": self._flops(step),
+            "precision": precision,
+            "peak_flops": peaks.flops[precision] if peaks else None,
         }
 
     def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:

@@ -1,0 +1,98 @@
+"""A measurement on the terminal, in a table, in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from rung.report import units
+
+BARS = "▁▂▃▄▅▆▇█"
+BINS = 40
+
+
+def bench_lines(result: dict[str, Any]) -> list[str]:
+    """One measurement: median and its interval, how the samples lie, throughput, memory; compile time apart."""
+    summary, step = result["summary"], result["time"]["value"]
+    device = result["environment"]["device"]["name"]
+    lines = [
+        f"{result['workload']}, {result['mode']}, on {device}"
+        + (f", with {' + '.join(result['rungs'])}" if result["rungs"] else "")
+    ]
+    if not result["measured"]:
+        few = "it runs" if len(result["samples"]) == 1 else "a first impression"
+        lines.append(f"{few}: {units.duration(step)} a step. This is no measurement; leave --preset {result['preset']} out.")  # fmt: skip
+        lines.append(f"first run     {units.seconds(result['first_run_seconds'])}")
+        return lines
+    lines.append(f"median step   {units.duration_interval(result['time'])}, 95 % interval, {len(result['samples'])} samples")  # fmt: skip
+    if not result["reached"]:
+        lines.append(f"              not yet within ±{100 * result['precision']:.2g} %: give it more --time")
+    if summary["mean"]:
+        lines.append(f"mean          {units.duration_interval(summary['mean'])}, standard deviation {units.duration(summary['std'])}")  # fmt: skip
+    known = [f"{p} {units.duration(summary[p]['value'])}" for p in ("p90", "p99") if summary[p]]
+    few_for = [p for p in ("p90", "p99") if not summary[p]]
+    lines.append(
+        f"range         {units.duration(summary['min'])} to {units.duration(summary['max'])}"
+        + "".join(f", {k}" for k in known)
+        + (f" ({' and '.join(few_for)} would need more samples)" if few_for else "")
+    )
+    lines.append(f"histogram     {histogram(result['samples'])}")
+    lines += [
+        f"throughput    {units.digits(n / step * 1e9)} {what}/s"
+        for what, n in (("samples", result["samples_per_step"]), ("tokens", result["tokens_per_step"]))
+        if n
+    ]
+    work = result["work"]
+    if work.get("flops_per_second"):
+        share = f", {work['of_peak']:.0%} of the chip's {work['precision']} rate" if work["of_peak"] else ""
+        lines.append(f"matrix work   {work['flops_per_second'] / 1e12:.3g} TFLOP/s{share}")
+    lines += [
+        f"first run     {units.seconds(result['first_run_seconds'])} (compiling and loading; not part of the median)",
+        f"warm-up       {result['warm_up_runs']} runs, {'then steady' if result['steady'] else 'and still not steady'}",
+        f"peak memory   {units.data_size(units.peak(result['memory']))}",
+    ]
+    return lines + [f"note: {note}" for note in result["notes"]]
+
+
+def histogram(samples: Sequence[float]) -> str:
+    """The distribution in one line, from the fastest sample to the slowest but the last 2 %."""
+    ordered = sorted(samples)
+    low, high = ordered[0], ordered[min(len(ordered) - 1, int(0.98 * len(ordered)))]
+    if high <= low:
+        return BARS[-1]
+    counts = [0] * min(BINS, max(5, len(ordered) // 3))
+    for value in ordered:
+        counts[min(len(counts) - 1, int((value - low) / (high - low) * len(counts)))] += 1
+    top = max(counts)
+    bars = "".join(BARS[round(c / top * (len(BARS) - 1))] if c else " " for c in counts)
+    return f"{units.duration(low)} |{bars}| {units.duration(high)}"
+
+
+def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
+    """A grid as a Markdown table."""
+    names = list(results[0]["point"])
+    lines = [
+        f"| {' | '.join(names)} | median step | 95 % interval | samples/s | peak memory |",
+        "|" + "---|" * (len(names) + 4),
+    ]
+    for r in results:
+        time = r["time"]
+        rate = units.digits(r["samples_per_step"] / time["value"] * 1e9) if r["samples_per_step"] else units.NONE
+        cells = [*r["point"].values(), units.duration(time["value"]),
+                 f"{units.duration(time['low'])} – {units.duration(time['high'])}", rate,
+                 units.data_size(units.peak(r["memory"]))]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def samples_csv(results: Sequence[dict[str, Any]]) -> str:
+    """Every sample as a row: the point of a sweep, the step's number, nanoseconds."""
+    out = io.StringIO()
+    names = list(results[0].get("point", {}))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["workload", *names, "step", "ns"])
+    for r in results:
+        writer.writerows([r["workload"], *r["point"].values(), k, ns] for k, ns in enumerate(r["samples"]))
+    return out.getvalue()
