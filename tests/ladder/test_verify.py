@@ -11,6 +11,7 @@ from torch import nn
 
 from rung.errors import WorkloadError
 from rung.hardware import pick
+from rung.ladder import audit as auditing
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
 from rung.ladder.step import Step
@@ -227,7 +228,7 @@ def test_a_baseline_in_which_most_parameters_get_no_gradient_is_refused_by_name(
         return made
 
     with pytest.raises(WorkloadError, match=r"of \d+ trainable parameters get no gradient \(.*proj"):
-        verifying.audit(replace(w, model=model), CPU)
+        auditing.audit(replace(w, model=model), CPU)
 
 
 def test_a_workload_that_ignores_the_seed_or_draws_random_numbers_is_refused() -> None:
@@ -235,10 +236,10 @@ def test_a_workload_that_ignores_the_seed_or_draws_random_numbers_is_refused() -
 
     w = workload("infer")
     with pytest.raises(WorkloadError, match="depend on the seed"):
-        verifying.audit(replace(w, inputs=lambda seed: w.inputs(0)), CPU)
+        auditing.audit(replace(w, inputs=lambda seed: w.inputs(0)), CPU)
     noisy = replace(w, forward=lambda m, b: m(b["tokens"]) + torch.randn(()))
     with pytest.raises(WorkloadError, match="random state"):
-        verifying.audit(noisy, CPU)
+        auditing.audit(noisy, CPU)
 
 
 def test_a_candidate_that_changes_the_model_object_is_refused() -> None:

@@ -12,11 +12,13 @@ import torch
 from rung.errors import WorkloadError
 from rung.hardware import environment, peaks_of, pick
 from rung.hardware.device import memory_in_use, peak_memory, reset_peak_memory, synchronize, to_device
+from rung.ladder.audit import audit, without_dropout
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
+from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
-from rung.ladder.verify import audit, verify, without_dropout
+from rung.ladder.verify import verify
 from rung.measure import MINIMUM_RUNS, time_block, warm_up
 from rung.profilers import torch_profiler
 from rung.workload import load, seeded_model
@@ -36,6 +38,8 @@ class Candidate:
             if hasattr(torch._dynamo.config, name):
                 setattr(torch._dynamo.config, name, 64)
         self.device = pick(device)
+        if self.device.is_gpu:  # streams, events and graphs belong to the current device
+            torch.cuda.set_device(self.device.index)
         self.workload = load(target, options)
         self.plan = plan_of(rungs)
         w = self.workload
@@ -71,6 +75,7 @@ class Candidate:
             "optimizer_is_fused": bool(optimizer and optimizer.defaults.get("fused")),
             "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
             "without_gradient": without_gradient,
+            "own_precision": own_precision(self.workload, model, self.device),
             "rates": peaks.flops if peaks else {},
             "environment": environment(self.device),
             **found,
@@ -192,6 +197,10 @@ class Candidate:
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
         torch_profiler.record(lambda: self.step(next(self._next)), path, steps, self.device)
+
+    def precisions(self) -> list[Numerics]:
+        """Where this recipe is to be verified."""
+        return list(self.plan.phases(own_precision(self.workload, seeded_model(self.workload), self.device)))
 
     def verify(self, numerics: Numerics, against: dict[str, Any] | None = None) -> dict[str, Any]:
         """Compares this recipe with the reference at one precision.

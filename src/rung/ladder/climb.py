@@ -107,12 +107,15 @@ class Climb:
             self._finish(why)
 
     def _last_try(self, rung: Rung) -> dict[str, Any] | None:
-        return next((a for a in reversed(self.run.attempts()) if a["rung"] == rung.name), None)
+        return next((a for a in reversed(self._tries(rung)) if not a.get("cut")), None)
+
+    def _tries(self, rung: Rung) -> list[dict[str, Any]]:
+        return [a for a in self.run.attempts() if a["rung"] == rung.name]
 
     def _worth_another(self, rung: Rung) -> bool:
         """A rung that gave nothing while something else held the step up is tried once more, when that is gone:
         faster matrix products do not show on a GPU that waits for its launches."""
-        tries = [a for a in self.run.attempts() if a["rung"] == rung.name]
+        tries = [a for a in self._tries(rung) if not a.get("cut")]
         if len(tries) != 1 or tries[0]["against"] == self._best_name():
             return False
         no_gain = tries[0]["verdict"] == "inconclusive" or (
@@ -286,13 +289,18 @@ class Climb:
         assert duel.comparison is not None
         speedup = duel.comparison.speedup
         prediction = attempt["prediction"]
-        attempt["forecast"] = Prediction(**prediction).judge(speedup.value)
+        # A budget that ended before a planned look leaves the question open; resuming asks it again.
+        attempt["cut"] = duel.comparison.answer == "undecided" and duel.comparison.cut
+        if not attempt["cut"]:
+            attempt["forecast"] = Prediction(**prediction).judge(speedup.value)
         if duel.comparison.answer != "faster":
             slower = duel.comparison.answer == "slower"
             attempt["verdict"] = "reverted" if slower else "inconclusive"
             attempt["why"] = (
                 "it is slower than the best so far."
                 if slower
+                else f"cut short by the budget after {duel.comparison.restarts} restart(s); `--resume` decides it."
+                if attempt["cut"]
                 else "the interval includes 1: no gain was shown, so it is not kept."
             )
             return
@@ -310,7 +318,7 @@ class Climb:
     def _verified(self, candidate: Sequence[str], name: str) -> dict[str, Any]:
         """Every precision in a worker of its own; side by side where the machine has room for it."""
         found: list[dict[str, Any]] = []
-        todo = list(plan_of(candidate).precisions())
+        todo = list(plan_of(candidate).phases(self.facts["own_precision"]))
         while todo and all(f["passed"] for f in found):
             now, todo = todo[: self.setup.together], todo[self.setup.together :]
             with ExitStack() as stack:
@@ -331,18 +339,21 @@ class Climb:
         if self.kept:
             self.say("final", {"kept": self.kept})
             try:
+                end = time.monotonic() + max(self._left(), 60.0)
                 duel = fight(
                     self.setup,
                     self._side([]),
                     self._side(self.kept),
                     log="final",
-                    left=lambda: max(self._left(), 60.0),
+                    left=lambda: end - time.monotonic(),
+                    at_least=2,
                 )
                 seen = duel.as_dict()
                 assert duel.comparison is not None
                 result |= {
                     "speedup": duel.comparison.speedup.as_dict(),
                     "confidence": duel.comparison.confidence,
+                    "confirmed": duel.comparison.answer == "faster",
                     "times": {"baseline": seen["times"]["best"], "best": seen["times"]["candidate"]},
                     "memory": {"baseline": seen["memory"]["best"], "best": seen["memory"]["candidate"]},
                     "restarts": duel.samples,

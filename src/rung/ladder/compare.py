@@ -13,7 +13,6 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, fight, open_worker
-from rung.ladder.rungs import plan_of
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
 from rung.measure import COMPARE
@@ -117,14 +116,14 @@ def _verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
     if a.cwd != b.cwd:
         raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
     found: list[dict[str, Any]] = []
-    for numerics in plan_of(b.rungs).precisions():
-        with ExitStack() as stack:
-            worker = open_worker(stack, setup, b, f"verify-{numerics}")
-            worker.receive("open", setup.limits.prepare)
-            against = None if same else {"target": a.target, "options": a.options}
+    against = None if same else {"target": a.target, "options": a.options}
+    with ExitStack() as stack:
+        worker = open_worker(stack, setup, b, "verify")
+        worker.receive("open", setup.limits.prepare)
+        for numerics in worker.call("precisions", setup.limits.prepare):
             found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
-        if not found[-1]["passed"]:
-            break
+            if not found[-1]["passed"]:
+                break
     return joined(found)
 
 

@@ -103,11 +103,12 @@ def fight(
     margin: float | None = None,
     trace: Path | None = None,
     seen: Callable[[Duel], None] = lambda duel: None,
+    at_least: int = 1,
 ) -> Duel:
     """Restarts both sides until the comparison is decided, or until `left()` seconds are gone.
 
     looks, margin: as in `rung.measure.decide`; trace: where the candidate is profiled to, in its first restart,
-    after it was timed; seen: is told after every restart.
+    after it was timed; seen: is told after every restart; at_least: restarts, however little is left.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
     duel = Duel()
@@ -118,16 +119,17 @@ def fight(
             count = min(setup.together, until_next_look(len(duel.restarts), looks))
             first = len(duel.restarts) + 1
             pairs = [_Pair(setup, best, candidate, f"{log}-{first + k}", stack) for k in range(count)]
-            prepare = min(setup.limits.prepare, max(30.0, left()))
             for pair in pairs:
-                pair.warm(prepare)
+                pair.warm(setup.limits.prepare)
             for pair in pairs:
                 duel.restarts.append(pair.timed(duel))
                 if trace and len(duel.restarts) == 1:
                     pair.profile(trace)
                 seen(duel)
         took = max(took, time.monotonic() - began)
-        duel.comparison = decide(duel.restarts, looks=looks, margin=margin, last=left() < 1.2 * took)
+        duel.comparison = decide(
+            duel.restarts, looks=looks, margin=margin, last=len(duel.restarts) >= at_least and left() < 1.2 * took
+        )
         if duel.comparison and duel.comparison.final:
             return duel
 

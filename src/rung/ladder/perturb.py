@@ -16,10 +16,11 @@ SHARP = 2.0  # a matrix's elements get at least this over sqrt(fan-in): attentio
 FAINT = 0.05  # ... exactly this: activations of ~1e-4 to 1e-2, whose squares are near eps
 
 
-def perturbed(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
-    """New values for the model's floating parameters and buffers, on its device, from a seed.
+def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[str, torch.Tensor]:
+    """New values for the model's floating parameters, on its device, from a seed.
 
-    Every third seed is faint, the others sharp. Vectors (biases, norm weights) are shifted by noise of 0.2.
+    Every third seed is faint, the others sharp. Vectors (biases, norm weights) are shifted by noise of 0.2 times
+    `strength`; below full strength matrices keep their size, for models that are not finite otherwise.
     """
     generator = torch.Generator().manual_seed(1_000_003 + seed)
     faint = seed % 3 == 2
@@ -31,10 +32,10 @@ def perturbed(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
             if old.dim() >= 2:
                 spread = float(old.detach().float().std())
                 wanted = (FAINT if faint else SHARP) / math.sqrt(old.numel() / old.shape[0])
-                if spread > 0 and (faint or spread < wanted):
+                if strength == 1 and spread > 0 and (faint or spread < wanted):
                     new *= wanted / spread
             if old.dim() < 2 or float(old.detach().float().std()) == 0:
-                noise = torch.randn(old.shape, generator=generator) * 0.2
+                noise = torch.randn(old.shape, generator=generator) * (0.2 * strength)
                 new += noise.to(device=old.device, dtype=old.dtype)
         values[name] = new
     return values

@@ -32,9 +32,11 @@ class Plan:
         """The same rewrites at a more exact precision, for checking them where errors show."""
         return replace(self, tf32=self.tf32 and numerics != "exact", bf16=self.bf16 and numerics == "bf16")
 
-    def precisions(self) -> tuple[Numerics, ...]:
-        """Where the plan is verified: in full precision, where errors show, and at its own."""
-        return ("exact",) if self.numerics == "exact" else ("exact", self.numerics)
+    def phases(self, own: Numerics) -> tuple[Numerics, ...]:
+        """Where the plan is verified: in full precision, where errors show, and at the lowest that it runs in.
+        own: the precision of the untouched workload."""
+        lowest = max(self.numerics, own, key=CONTRACTS.index)
+        return ("exact",) if lowest == "exact" else ("exact", lowest)
 
     def precision_only(self) -> Plan:
         """The untouched workload at this plan's precision: what a candidate's errors are measured against."""

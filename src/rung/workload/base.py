@@ -78,7 +78,10 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
         raise WorkloadError(
             f"workload {workload.name!r}: model() returned {type(model).__name__}, not a torch.nn.Module."
         )
-    return model.train(workload.mode == "train")
+    if workload.mode == "infer":
+        return model.eval()
+    # A model that arrives in train mode keeps the parts that its author froze.
+    return model if model.training else model.train()
 
 
 def shapes(workload: Workload) -> list[Callable[[int], Batch]]:

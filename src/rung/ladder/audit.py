@@ -1,0 +1,79 @@
+"""Can the baseline itself be verified? Asked before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from rung.errors import WorkloadError
+from rung.hardware.device import Device, to_device
+from rung.ladder.observe import observe, rows, same
+from rung.ladder.perturb import put, state
+from rung.ladder.plan import Plan
+from rung.ladder.step import Step
+from rung.workload import Workload, seeded_model, shapes
+
+
+def audit(workload: Workload, device: Device) -> list[str]:
+    """Checks that the baseline itself can be verified; returns the names of parameters without a gradient.
+
+    Refuses, with a sentence: results that are not finite or that depend on torch's random state, inputs that
+    do not change with the seed or have no second shape, and a training step in which most trainable parameters
+    get no gradient.
+    """
+    workload = without_dropout(workload)
+    step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
+    first, second = workload.inputs(1), workload.inputs(2)
+    if same(first, second):
+        raise WorkloadError(
+            f"workload {workload.name!r}: inputs(1) and inputs(2) are equal; inputs must depend on the seed."
+        )
+    values = {k: v.clone() for k, v in state(step.model).items()}
+    seen = []
+    for seed in (1, 2):
+        put(step.model, values)
+        step.fresh()
+        torch.manual_seed(seed)
+        seen.append(observe(step, None, to_device(first, device)))
+    if not seen[0].values:
+        raise WorkloadError(f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified.")
+    if not all(bool(t.isfinite().all()) for t in seen[0].values.values()):
+        raise WorkloadError(f"workload {workload.name!r}: its output or loss is not finite on fresh weights.")
+    if any(row.error > (row.floor or 1e-3) for row in rows(seen[0], seen[0], seen[1], "") if row.what[0] in "ol"):
+        raise WorkloadError(
+            f"workload {workload.name!r}: its result depends on torch's random state (dropout by function, sampling?), "
+            "so no candidate can be compared with it; switch the randomness off for the climb."
+        )
+    for make in shapes(workload)[1:]:
+        try:
+            step(to_device(make(1), device))
+        except Exception as error:
+            raise WorkloadError(
+                f"workload {workload.name!r}: it runs on inputs(1), but on another shape it raised "
+                f"{type(error).__name__}: {str(error)[:300]}; give Workload(other_shapes=(lambda seed: ...,))."
+            ) from error
+    if workload.mode == "infer":
+        return []
+    trainable = {n: p for n, p in step.model.named_parameters() if p.requires_grad}
+    without = [n for n, p in trainable.items() if p.grad is None]
+    if 2 * len(without) > len(trainable):
+        shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+        raise WorkloadError(
+            f"workload {workload.name!r}: {len(without)} of {len(trainable)} trainable parameters get no gradient "
+            f"({shown}): part of the model runs outside autograd, so it does not train; mend that first."
+        )
+    return without
+
+
+def without_dropout(workload: Workload) -> Workload:
+    """The same workload with every dropout module at p = 0: two precisions never draw the same mask."""
+
+    def model() -> torch.nn.Module:
+        made = workload.model()
+        for module in made.modules():
+            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+        return made
+
+    return replace(workload, model=model)

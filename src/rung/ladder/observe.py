@@ -1,0 +1,130 @@
+"""What one run of one batch shows, and how far two of them are apart."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.hardware.device import Device
+from rung.ladder.perturb import put
+from rung.workload import Batch
+
+INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity of one case: a candidate's error and the untouched model's own, both against the reference."""
+
+    what: str
+    case: str
+    error: float
+    noise: float
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """values: outputs and loss by name, floating ones in float64; gradients: by parameter, None where there is
+    none; form: the output's structure, its tensors' shapes and dtypes."""
+
+    values: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor | None]
+    form: list[str]
+
+    @property
+    def finite(self) -> bool:
+        tensors = [*self.values.values(), *(g for g in self.gradients.values() if g is not None)]
+        return all(bool(t.isfinite().all()) for t in tensors)
+
+
+def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch) -> Seen:
+    """Runs the step once, from these weights (None: from those that it has)."""
+    if weights is not None:
+        put(step.model, weights)
+    _poison(step.device)
+    loss, output = step(batch)
+    leaves, spec = pytree.tree_flatten(output)
+    tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
+    values = {f"output {k}" if k else "output": _plain(t) for k, t in enumerate(tensors)}
+    if loss is not None:
+        values["loss"] = _plain(loss)
+    gradients = {}
+    if step.workload.mode == "train":
+        named = {n: p.grad for n, p in step.model.named_parameters() if p.requires_grad}
+        gradients = {n: None if g is None else _plain(g) for n, g in named.items()}
+    form = [f"structure {spec}", *(f"a tensor of {tuple(t.shape)}, {t.dtype}" for t in tensors)]
+    return Seen(values, gradients, form)
+
+
+def _plain(t: torch.Tensor) -> torch.Tensor:
+    t = t.detach()
+    if t.is_complex():
+        t = torch.view_as_real(t)
+    return t.double().clone() if t.is_floating_point() else t.clone()
+
+
+def _poison(device: Device) -> None:
+    """Leaves NaN in the allocator's free memory, so that what a candidate fails to write cannot look right."""
+    sizes = [64, 1 << 12, 1 << 18, 1 << 23, *[1 << 24] * 4] if device.is_gpu else [64, 1 << 12, 1 << 16, 1 << 18] * 8
+    with contextlib.suppress(torch.OutOfMemoryError):  # a full device has no free memory to poison
+        blocks = [torch.full((n,), math.nan, device=device.torch_name) for n in sizes]
+        del blocks
+
+
+def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
+    """A row for every output, the loss and every gradient that all three have."""
+    found = []
+    for name, right in truth.values.items():
+        if name in theirs.values and name in mine.values:
+            distance, floor = (relative, 0.0) if right.is_floating_point() else (mismatched, INTEGER_FLOOR)
+            found.append(
+                Row(name, case, distance(theirs.values[name], right), distance(mine.values[name], right), floor)
+            )
+    for name, right_gradient in truth.gradients.items():
+        a, b = theirs.gradients.get(name), mine.gradients.get(name)
+        if right_gradient is not None and a is not None and b is not None:
+            found.append(Row(f"gradient of {name}", case, relative(a, right_gradient), relative(b, right_gradient)))
+    return found
+
+
+def missing(mine: Seen, theirs: Seen, case: str) -> list[str]:
+    """What the baseline gives and the candidate does not, or gives in another form."""
+    said = []
+    if theirs.form != mine.form:
+        pairs = zip([*mine.form, "nothing"], [*theirs.form, "nothing"], strict=False)
+        a, b = next((a, b) for a, b in pairs if a != b)
+        said.append(f"the candidate's output has another form: {b} where the baseline has {a} ({case})")
+    lost = [n for n, g in mine.gradients.items() if g is not None and theirs.gradients.get(n) is None]
+    if lost:
+        shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+        said.append(f"{len(lost)} parameters get no gradient: {shown} ({case})")
+    return said
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The relative L2 error of a against b; infinite where the shapes differ or a is not finite."""
+    if a.shape != b.shape or not bool(a.isfinite().all()):
+        return math.inf
+    size = float(b.norm())
+    return float((a - b).norm()) / size if size > 0 else (0.0 if not bool(a.any()) else math.inf)
+
+
+def mismatched(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The share of the elements that differ."""
+    if a.shape != b.shape:
+        return math.inf
+    return float((a != b).double().mean()) if a.numel() else 0.0
+
+
+def same(a: Batch, b: Batch) -> bool:
+    """Whether two batches are equal, bit for bit."""
+    pairs = zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True)
+    return all(
+        (x.shape == y.shape and bool(torch.equal(x, y))) if isinstance(x, torch.Tensor) else x == y for x, y in pairs
+    )
