@@ -261,3 +261,194 @@ def test_a_candidate_that_changes_the_model_object_is_refused() -> None:
 
     found = verifying.verify(w, EXACT, CPU, build).as_dict()
     assert any("train or eval mode" in f for f in found["failures"])
+
+
+# -- what a first look at one batch of one set of weights would not show ------------------------------------
+
+
+def test_a_result_cached_for_as_long_as_the_weights_stay_is_refused() -> None:
+    def change(step: Step) -> None:
+        real, memory = step._run, {}
+
+        def run(batch: Any) -> Any:
+            key = (next(step.model.parameters())._version, batch["tokens"].shape)
+            if key not in memory:
+                memory[key] = real(batch)
+            return memory[key]
+
+        step._run = run  # type: ignore[assignment]
+
+    assert "second batch" in check(EXACT, change, "infer")["failures"][0]
+
+
+def test_inference_that_changes_its_weights_is_refused() -> None:
+    def change(step: Step) -> None:
+        real = step._run
+
+        def run(batch: Any) -> Any:
+            result = real(batch)
+            with torch.no_grad():
+                next(step.model.parameters()).mul_(0.5)
+            return result
+
+        step._run = run  # type: ignore[assignment]
+
+    assert not check(EXACT, change, "infer")["passed"]
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_workload_with_its_own_autocast_is_verified_in_full_precision_first(which: int, mode: str) -> None:
+    w = load("tiny-transformer", {"hidden-dim": "64", "num-layers": "2", "num-heads": "4", "seq-len": "24",
+                                  "batch-size": "4", "mode": mode, "use-amp": "true"})  # fmt: skip
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        forward_of(NORM, larger_eps, which)(step)
+        return step
+
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    assert verifying.verify(w, EXACT, CPU).precisions == ["exact", "bf16"]
+    assert not verifying.verify(w, EXACT, CPU, build).as_dict()["passed"]
+
+
+def classifier(
+    forward: Callable[[Any, Any], Any], model: Callable[[], nn.Module] = lambda: nn.Linear(8, 5)
+) -> Workload:
+    def inputs(seed: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))}
+
+    return Workload("classifier", model, inputs, forward=forward)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda out: {**out, "ids": torch.zeros_like(out["ids"])}, "output"),
+        (lambda out: {"other": out["logits"], "ids": out["ids"]}, "another form: structure"),
+        (lambda out: {"logits": out["logits"]}, "another form: structure"),
+        (lambda out: {**out, "logits": out["logits"].double()}, "torch.float64 where the baseline has"),
+    ],
+    ids=["integers zeroed", "a key renamed", "an output dropped", "another dtype"],
+)
+def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], Any], says: str) -> None:
+    def forward(model: Any, batch: Any) -> Any:
+        logits = model(batch["x"])
+        return {"logits": logits, "ids": logits.argmax(-1)}
+
+    w = classifier(forward)
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, change)).as_dict()
+    assert not found["passed"]
+    assert says in " ".join(found["failures"])
+
+
+def changed_step(w: Workload, model: nn.Module, at: Plan, change: Callable[[Any], Any]) -> Step:
+    step = Step(w, model, at, CPU)
+    real = step._run
+    step._run = lambda batch: (None, change(real(batch)[1]))  # type: ignore[assignment]
+    return step
+
+
+def test_a_complex_output_zeroed_is_refused() -> None:
+    w = classifier(lambda m, b: torch.complex(m(b["x"]), m(b["x"])))
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    zeroed = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, torch.zeros_like))
+    assert not zeroed.passed
+
+
+def test_an_optimizer_told_something_else_is_refused() -> None:
+    def change(step: Step) -> None:
+        for group in step.optimizer.param_groups:  # type: ignore[union-attr]
+            group["amsgrad"] = True
+        fresh = step.fresh
+
+        def again() -> None:
+            fresh()
+            for group in step.optimizer.param_groups:  # type: ignore[union-attr]
+                group["amsgrad"] = True
+
+        step.fresh = again  # type: ignore[method-assign]
+
+    assert any("amsgrad" in f for f in check(EXACT, change)["failures"])
+
+
+class MakesFloat32(nn.Module):
+    """Runs in float32 only, as models do that make their first state themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.shape, dtype=torch.float32)
+        return h @ self.cell.weight + self.cell(x.float())
+
+
+class Sigma(nn.Module):
+    """A parameter that must stay positive: weights moved too far are not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.v = nn.Parameter(torch.full((8,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / self.v.sqrt()
+
+
+@pytest.mark.parametrize(("kind", "reference"), [(MakesFloat32, "float32"), (Sigma, "float64")])
+def test_a_model_that_cannot_be_run_in_double_or_be_moved_far_is_still_verified(
+    kind: type[nn.Module], reference: str
+) -> None:
+    w = classifier(lambda m, b: m(b["x"]), kind)
+    found = verifying.verify(w, EXACT, CPU)
+    assert found.as_dict()["passed"], found.as_dict()["failures"]
+    assert found.reference == reference
+    wrong = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.001))
+    assert not wrong.passed
+
+
+def test_rewrites_pass_against_a_reference_of_the_same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rung.ladder.reference import Reference
+
+    real = Reference.__init__
+
+    def single(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        self._fall_back()
+
+    monkeypatch.setattr(Reference, "__init__", single)
+    w = workload()
+    honest = Plan(passes=("sdpa", "fused-qkv", "fused-gate-up"), fused_optimizer=True)
+    found = verifying.verify(w, honest, CPU).as_dict()
+    assert found["passed"], found["failures"]
+    assert found["reference"] == "float32"
+    assert not check(EXACT, MUTATIONS["eps x 10 in the last norm"])["passed"]
+
+
+def test_a_workload_without_a_second_shape_is_refused_before_anything_is_measured() -> None:
+    from dataclasses import replace
+
+    w = classifier(lambda m, b: m(b["x"]))
+    odd = replace(w, inputs=lambda seed: {"x": w.inputs(seed)["x"], "y": torch.zeros(3)})
+    with pytest.raises(WorkloadError, match="second input shape cannot be derived"):
+        auditing.audit(odd, CPU)
+    fixed = replace(w, forward=lambda m, b: m(b["x"]).view(6, 5))
+    with pytest.raises(WorkloadError, match="on another shape it raised"):
+        auditing.audit(fixed, CPU)
+
+
+def test_a_part_that_its_author_froze_stays_frozen() -> None:
+    from rung.workload import seeded_model
+
+    def model() -> nn.Module:
+        made = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        made[1].eval()
+        return made
+
+    w = classifier(lambda m, b: m(b["x"]), model)
+    from dataclasses import replace
+
+    trained = replace(w, mode="train", loss=lambda y, b: y.sum(), optimizer=lambda p: torch.optim.SGD(p))
+    assert [m.training for m in seeded_model(trained)] == [True, False]
+    assert not seeded_model(w).training

@@ -96,7 +96,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     if not parsed.dry_run:
         print(summary(data, color=sys.stdout.isatty()))
     print(f"report: {page}")
-    return 0
+    return 0 if (data["result"] or {}).get("confirmed", True) else 1
 
 
 def progress(event: str, data: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ class Captured:
     ) -> None:
         if not device.is_gpu:
             raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
-        self._run = run
+        self._run, self._device = run, device
         self._optimizer = optimizer
         self._parameters = [p for g in optimizer.param_groups for p in g["params"]] if optimizer else []
         self._stream = torch.cuda.Stream(device.index)
@@ -47,6 +47,10 @@ class Captured:
         self._seen: list[float] = []
 
     def __call__(self, batch: Any) -> Any:
+        with torch.cuda.device(self._device.index):  # streams and events belong to the current device
+            return self._called(batch)
+
+    def _called(self, batch: Any) -> Any:
         leaves, spec = pytree.tree_flatten(batch)
         key = (
             spec,

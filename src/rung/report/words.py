@@ -158,7 +158,8 @@ def total(data: dict[str, Any]) -> str:
         return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
     gain = units.section(result, "speedup")
     between = units.span(gain)
-    text = f"{units.ratio(gain.get('value'))} faster" + (f" ({between})" if between else "")
+    faster = "faster" if result.get("confirmed", True) else "in the final comparison, which did not confirm a gain"
+    text = f"{units.ratio(gain.get('value'))} {faster}" + (f" ({between})" if between else "")
     before = units.section(result, "times", "baseline").get("value")
     after = units.section(result, "times", "best").get("value")
     text += f": {units.duration(before)} → {units.duration(after)}"
