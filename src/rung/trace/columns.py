@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,21 @@ import polars as pl
 from rung.trace.table import KINDS, SCHEMA
 
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_IDS = ("device", "stream", "correlation", "external_id", "bytes")
+_TEXTS = ("name", "pid", "tid", "dims")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
 
 
 class _Codes(dict[Any, int]):
-    """A number for each distinct text. Names repeat, so a table of numbers is faster to fill than one of texts."""
+    """A number for each distinct text. Texts repeat, so a column of numbers is faster to fill than one of texts."""
 
-    def __init__(self, change: Callable[[str], str] | None = None) -> None:
+    def __init__(self, change: Callable[[Any], str]) -> None:
         self.texts: list[str | None] = []
         self.change = change
 
     def __missing__(self, text: Any) -> int:
         code = len(self.texts)
-        self.texts.append(self.change(text) if self.change and text is not None else text)
+        self.texts.append(None if text is None else self.change(text))
         self[text] = code
         return code
 
@@ -34,45 +36,48 @@ class Columns:
     rename: what to make of a name; called once for each distinct name of a stretch of events.
     """
 
-    def __init__(self, rename: Callable[[str], str] | None = None) -> None:
+    def __init__(self, rename: Callable[[str], str] = str) -> None:
         self._rename = rename
         self._frames: list[pl.DataFrame] = []
         self._restart()
 
     def _restart(self) -> None:
         self._height = 0
-        self._times: dict[str, list[Any]] = {"ts": [], "dur": []}
-        self._lists: dict[str, list[Any]] = {
-            column: [] for column in ("kind", "pid", "tid", "device", "stream", "correlation", "external_id", "bytes")
-        }
+        self._parts: dict[str, list[pl.Series]] = {column: [] for column in SCHEMA}
         # Made anew for every stretch: a trace whose names are all different must not be kept twice.
-        self._codes = {"name": _Codes(self._rename), "dims": _Codes()}
-        self._coded: dict[str, list[int]] = {"name": [], "dims": []}
+        self._codes = {column: _Codes(self._rename if column == "name" else str) for column in _TEXTS}
 
     def add(
         self,
         ts: Sequence[int] | np.ndarray,
         dur: Sequence[int] | np.ndarray,
-        kind: Iterable[int],
-        name: Iterable[str],
-        pid: Iterable[int | str],
-        tid: Iterable[int | str],
-        ids: dict[str, Iterable[int | None]],
-        dims: Iterable[str | None],
+        kind: Sequence[int],
+        name: Sequence[str],
+        pid: Sequence[int | str],
+        tid: Sequence[int | str],
+        ids: dict[str, Sequence[int | None]],
+        dims: Sequence[str | None] = (),
     ) -> None:
         """Appends events: `kind` as KIND_CODE numbers, `ids` the columns device to bytes; absent ones are null."""
-        self._times["ts"].append(np.asarray(ts, dtype=np.int64))
-        self._times["dur"].append(np.asarray(dur, dtype=np.int64))
-        height = len(self._times["ts"][-1])
+        parts, height = self._parts, len(kind)
         self._height += height
-        lists = self._lists
-        lists["kind"].extend(kind)
-        lists["pid"].extend(pid)
-        lists["tid"].extend(tid)
-        for column in ("device", "stream", "correlation", "external_id", "bytes"):
-            lists[column].extend(ids.get(column) or [None] * height)
-        self._coded["name"].extend(map(self._codes["name"].__getitem__, name))
-        self._coded["dims"].extend(map(self._codes["dims"].__getitem__, dims))
+        parts["ts"].append(pl.Series(ts, dtype=pl.Int64))
+        parts["dur"].append(pl.Series(dur, dtype=pl.Int64))
+        parts["kind"].append(pl.Series(kind, dtype=pl.UInt32))
+        for column in _IDS:
+            known = ids.get(column)
+            parts[column].append(
+                _filled(None, SCHEMA[column], height)
+                if known is None
+                else pl.Series(known, dtype=SCHEMA[column])
+            )
+        for column, texts in zip(_TEXTS, (name, pid, tid, dims), strict=True):
+            codes = self._codes[column]
+            parts[column].append(
+                pl.Series(list(map(codes.__getitem__, texts)), dtype=pl.UInt32)
+                if len(texts)
+                else _filled(codes[None], pl.UInt32(), height)
+            )
         if self._height >= _FLUSH:
             self._flush()
 
@@ -86,25 +91,14 @@ class Columns:
     def _flush(self) -> None:
         if not self._height:
             return
-        columns = {column: pl.Series(np.concatenate(parts)) for column, parts in self._times.items()}
-        lists = self._lists
-        kinds = pl.Series(KINDS, dtype=SCHEMA["kind"])
-        columns["kind"] = kinds.gather(pl.Series(lists["kind"], dtype=pl.UInt32))
-        for column in ("pid", "tid"):
-            columns[column] = _texts(lists[column])
-        for column in ("device", "stream", "correlation", "external_id", "bytes"):
-            columns[column] = pl.Series(lists[column], dtype=SCHEMA[column])
-        for column, codes in self._coded.items():
-            texts = pl.Series(self._codes[column].texts, dtype=pl.String)
-            columns[column] = texts.gather(pl.Series(codes, dtype=pl.UInt32))
-        columns["rank"] = pl.Series([None], dtype=SCHEMA["rank"]).new_from_index(0, self._height)
+        columns = {column: pl.concat(parts, rechunk=True) for column, parts in self._parts.items() if parts}
+        columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(columns["kind"])
+        for column in _TEXTS:
+            columns[column] = pl.Series(self._codes[column].texts, dtype=pl.String).gather(columns[column])
+        columns["rank"] = _filled(None, SCHEMA["rank"], self._height)
         self._frames.append(pl.DataFrame({column: columns[column] for column in SCHEMA}))
         self._restart()
 
 
-def _texts(values: list[int | str]) -> pl.Series:
-    """Process and thread ids as text: nearly always numbers, which polars turns into text faster than Python."""
-    try:
-        return pl.Series(values, dtype=pl.Int64).cast(pl.String)
-    except (TypeError, OverflowError, pl.exceptions.PolarsError):
-        return pl.Series([str(value) for value in values], dtype=pl.String)
+def _filled(value: int | None, dtype: pl.DataType, height: int) -> pl.Series:
+    return pl.Series([value], dtype=dtype).new_from_index(0, height)

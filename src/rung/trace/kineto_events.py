@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+import polars as pl
 
 from rung.trace.columns import KIND_CODE, Columns
 from rung.trace.kineto_exact import integer, nanoseconds
@@ -50,6 +51,7 @@ _UNREAD = {
 _ON_GPU = frozenset(KIND_CODE[kind] for kind in (*GPU_KINDS, "gpu_annotation"))
 _PYTHON, _OTHER = KIND_CODE["python"], KIND_CODE["other"]
 _INT64 = 2**63
+_NOTHING = msgspec.Raw()
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-_INT64, le=_INT64 - 1)] | None
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None
@@ -67,10 +69,10 @@ class _QuickArgs(msgspec.Struct, gc=False):
     device: _Int32 = None
     stream: _Int64 = None
     correlation: _Int64 = None
-    bytes: _Int64 = None
-    dims: msgspec.Raw | None = msgspec.field(name="Input Dims", default=None)
+    bytes: _Int64 | str = None  # now a number, now a text, in one file
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     old_external_id: _Int64 = msgspec.field(name="external id", default=None)
-    old_dims: msgspec.Raw | None = msgspec.field(name="Input dims", default=None)
+    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
 
 
 class _Quick(msgspec.Struct, gc=False):
@@ -91,8 +93,8 @@ class _Args(msgspec.Struct, gc=False):
     external_id: Any = msgspec.field(name="External id", default=None)
     old_external_id: Any = msgspec.field(name="external id", default=None)
     bytes: Any = None
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
-    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw())
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
+    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -102,8 +104,8 @@ class _Event(msgspec.Struct, gc=False):
     pid: Any = ""
     tid: Any = ""
     # Raw: a float64 cannot hold microseconds since 1970 to the nanosecond, the digits can.
-    ts: msgspec.Raw = msgspec.Raw()
-    dur: msgspec.Raw = msgspec.Raw()
+    ts: msgspec.Raw = _NOTHING
+    dur: msgspec.Raw = _NOTHING
     args: _Args | None = None
 
 
@@ -155,13 +157,13 @@ class Events:
     def _add_quickly(self, events: list[_Quick], text: bytes) -> bool:
         if not events:
             return True
-        ts = _exact(np.array([event.ts for event in events]), text)
-        dur = _exact(np.array([event.dur for event in events]), text)
+        ts = _exact([event.ts for event in events], text)
+        dur = _exact([event.dur for event in events], text)
         if ts is None or dur is None or dur.min() < 0 or int(ts.max()) + int(dur.max()) >= _INT64:
             return False
         kinds = [_CODE_OF_CATEGORY[event.cat] for event in events]
         ids: dict[str, list[int | None]] = {}
-        dims: list[str | None] = [None] * len(events)
+        dims: list[str | None] = []
         pids, tids = [event.pid for event in events], [event.tid for event in events]
         if kinds.count(_PYTHON) != len(kinds):
             args = [
@@ -175,10 +177,15 @@ class Events:
                     # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
                     device[i] = integer(args[i].device, pids[i], 2**31)
                     stream[i] = integer(args[i].stream, tids[i])
+            dims = [None] * len(events)
             for i, arg in enumerate(args):
-                raw = arg.dims or arg.old_dims
-                if raw:
-                    dims[i] = str(raw, "utf-8")  # type: ignore[arg-type]
+                if arg.dims is not _NOTHING:
+                    dims[i] = str(arg.dims, "utf-8")  # type: ignore[arg-type]
+                elif arg.old_dims is not _NOTHING:
+                    dims[i] = str(arg.old_dims, "utf-8")  # type: ignore[arg-type]
+            sizes = [arg.bytes for arg in args]
+            if str in map(type, sizes):
+                sizes = [integer(size) for size in sizes]
             ids = {
                 "device": device,
                 "stream": stream,
@@ -186,7 +193,7 @@ class Events:
                 "external_id": [
                     arg.old_external_id if arg.external_id is None else arg.external_id for arg in args
                 ],
-                "bytes": [arg.bytes for arg in args],
+                "bytes": sizes,
             }  # fmt: skip
         self.columns.add(ts, dur, kinds, [event.name for event in events], pids, tids, ids, dims)
         return True
@@ -248,13 +255,14 @@ class Events:
             self.unread_ns[reason] += abs(dur)
 
 
-def _exact(microseconds: np.ndarray, text: bytes) -> np.ndarray | None:
+def _exact(numbers: list[float], text: bytes) -> np.ndarray | None:
     """These microseconds of `text` in integer nanoseconds, or None where floats may not be what the digits say.
 
     Below 2**42 us a float64 is less than a quarter of a nanosecond off: its rounding is right unless it is close
     to a half. Below 2**43 (twelve weeks, and Kineto's clock starts anew after three months) it is right for up to
     three decimals. Above, up to 2**53, only whole numbers are exact.
     """
+    microseconds = pl.Series(numbers, dtype=pl.Float64).to_numpy()  # twice as fast as numpy is on a list
     high = np.abs(microseconds).max()
     if not high < 2.0**53:  # as well where one is not a number
         return None
