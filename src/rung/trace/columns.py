@@ -67,9 +67,7 @@ class Columns:
         for column in _IDS:
             known = ids.get(column)
             parts[column].append(
-                _filled(None, SCHEMA[column], height)
-                if known is None
-                else pl.Series(known, dtype=SCHEMA[column])
+                _filled(None, SCHEMA[column], height) if known is None else pl.Series(known, dtype=SCHEMA[column])
             )
         for column, texts in zip(_TEXTS, (name, pid, tid, dims), strict=True):
             codes = self._codes[column]

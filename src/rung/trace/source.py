@@ -16,6 +16,7 @@ except ImportError:  # pragma: no cover
 
 _ZLIB_ERRORS = (zlib.error, getattr(_zlib, "error", zlib.error))
 BLOCK = 1 << 19  # bytes: a block and what is made of it stay in the processor's cache
+HEAD = 1 << 16  # bytes: enough to tell every format
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's name for "a gzip header, the largest window"
 
@@ -96,7 +97,7 @@ class Source:
         self.cut = f"the gzip stream is damaged or cut off ({why})"
 
 
-def head(path: str | Path, size: int = 1 << 16) -> bytes:
+def head(path: str | Path, size: int = HEAD) -> bytes:
     """The first bytes of the decompressed content: enough to tell the format. Damage further on does not matter."""
     found = b""
     for block in Source(path, partial=True):
