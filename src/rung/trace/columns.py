@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ class Columns:
         name: Sequence[str],
         pid: Sequence[int | str],
         tid: Sequence[int | str],
-        ids: dict[str, Sequence[int | None]],
+        ids: Mapping[str, Sequence[int | None]],
         dims: Sequence[str | None] = (),
     ) -> None:
         """Appends events: `kind` as KIND_CODE numbers, `ids` the columns device to bytes; absent ones are null."""

@@ -9,7 +9,7 @@ from rung.errors import InputError
 from rung.trace.columns import Columns
 from rung.trace.kineto_events import Events
 from rung.trace.kineto_text import CutOff, NotATrace, Text
-from rung.trace.names import demangled
+from rung.trace.names import Demangler
 from rung.trace.source import Source
 from rung.trace.table import Trace
 
@@ -39,10 +39,11 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
 
     partial: read what is whole before the first damage; `meta["cut"]` says what the damage was, and `unread`
         counts it. meta holds the facts that the file states about its run; `unread_ns` the durations of the
-        events that were not read, by reason, where they have any.
+        events that were not read, by reason, where they have any; `mangled_names` how many names stay unreadable.
     """
     source = Source(path, partial=partial, max_bytes=max_bytes)
-    columns = Columns(rename=demangled)
+    names = Demangler()
+    columns = Columns(rename=names)
     events = Events(columns)
     text = Text(iter(source), events.take, partial=partial)
     try:
@@ -65,9 +66,12 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         meta["cut"] = cut
     if events.unread_ns:
         meta["unread_ns"] = dict(events.unread_ns)
+    frame = columns.frame()
+    if names.unread:
+        meta["mangled_names"] = names.unread
     devices = text.top.get("deviceProperties")
     return Trace(
-        events=columns.frame(),
+        events=frame,
         devices=[device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else [],
         source=str(path),
         unread=unread,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -114,8 +115,8 @@ _NO_ARGS = _Args()
 _quick = msgspec.json.Decoder(list[_Quick]).decode
 _careful = msgspec.json.Decoder(list[_Event]).decode
 _CODE_OF_CATEGORY = {
-    category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in _Category.__args__
-} | {None: _OTHER}  # type: ignore[attr-defined]
+    category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in get_args(_Category)
+} | {None: _OTHER}
 _FOUR_DECIMALS = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d*\.\d{4}')
 _ANY_DECIMALS = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d+[.eE]')
 
@@ -162,7 +163,7 @@ class Events:
         if ts is None or dur is None or dur.min() < 0 or int(ts.max()) + int(dur.max()) >= _INT64:
             return False
         kinds = [_CODE_OF_CATEGORY[event.cat] for event in events]
-        ids: dict[str, list[int | None]] = {}
+        ids: dict[str, Sequence[Any]] = {}
         dims: list[str | None] = []
         pids, tids = [event.pid for event in events], [event.tid for event in events]
         if kinds.count(_PYTHON) != len(kinds):
@@ -207,7 +208,7 @@ class Events:
             ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size = zip(
                 *rows, strict=True
             )
-            ids = {
+            ids: dict[str, Sequence[Any]] = {
                 "device": device,
                 "stream": stream,
                 "correlation": correlation,

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_demangler: Callable[[str], str] | None = None
 
+class Demangler:
+    """Called with a name: the readable form of a mangled C++ name (`_Z…`); any other name as it is.
 
-def demangled(name: str) -> str:
-    """The readable form of a mangled C++ name (`_Z…`); any other name, and one that cannot be read, as it is."""
-    global _demangler
-    if not name.startswith("_Z"):
-        return name
-    if _demangler is None:
-        _demangler = _load()
-    return _demangler(name)
+    unread: how many it was called with that are mangled and stay so, as no library can read them here (it needs
+        Python 3.11) or they are damaged.
+    """
 
+    def __init__(self) -> None:
+        self.unread = 0
+        self._demangle: Callable[[str], str] | None = None
 
-def can_demangle() -> bool:
-    """Whether the library is there: it needs Python 3.11."""
-    try:
-        import demangle  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    def __call__(self, name: str) -> str:
+        if not name.startswith("_Z"):
+            return name
+        if self._demangle is None:
+            # Loaded when the first mangled name is met: most traces have none, and it costs 0.2 s.
+            self._demangle = _load()
+        readable = self._demangle(name)
+        self.unread += readable == name
+        return readable
 
 
 def _load() -> Callable[[str], str]:
-    # Loaded when the first mangled name is met: most traces have none, and the import costs 0.2 s.
     try:
         import demangle
     except ImportError:
