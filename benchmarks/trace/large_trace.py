@@ -29,7 +29,7 @@ def make(base: Path, out: Path, copies: int) -> int:
     step_us, step_id = max(recorded) - min(recorded) + 1_000_000, max(ids) + 1
     size = 0
     partial = out.with_name(out.name + ".partial")
-    with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+    with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
         size += file.write(text[:start])
         for i in range(copies):
             shifts = (step_id * i, step_us * i)
