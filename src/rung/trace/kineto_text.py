@@ -20,6 +20,7 @@ _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _TOKEN = re.compile(_STRING + rb"?|[\[\]{},]", re.DOTALL)
 _GUESS = 1 << 14  # bytes before the end of a block in which to look for the last event's end
 # Kineto prints the bandwidth of a copy of no duration as a bare inf or nan, which is not JSON.
+_PERHAPS_NOT_A_NUMBER = re.compile(rb":\s*-?(?:nan|inf)", re.IGNORECASE)
 _NOT_A_NUMBER = re.compile(_STRING + rb"|(:\s*)-?(?:nan|inf|infinity)\s*(?=[,}])", re.IGNORECASE | re.DOTALL)
 
 
@@ -179,6 +180,8 @@ class Text:
 def repaired(text: bytes) -> bytes:
     """The text with numbers that are none as null, and bytes that are no UTF-8 as the replacement character."""
     mended = text.decode("utf-8", "replace").encode()
+    if not _PERHAPS_NOT_A_NUMBER.search(mended):
+        return mended
     return _NOT_A_NUMBER.sub(lambda found: found[1] + b"null" if found[1] else found[0], mended)
 
 
