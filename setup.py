@@ -14,6 +14,8 @@ from setuptools import setup
 TORCH = "torch==2.13.0"
 
 REQUIRED = [
+    "demangle>=0.6; python_version >= '3.11'",
+    "isal>=1.7; platform_machine in 'x86_64 AMD64 aarch64 arm64'",
     "jinja2>=3.1",
     "msgspec>=0.19",
     "numpy>=1.26",

@@ -1,0 +1,91 @@
+"""Each way of reading a trace, alone in a process: `python routes.py ROUTE FILE` prints one JSON line of figures."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def rung(path: str) -> Any:
+    from rung.trace import read
+
+    events = read(path, cache=False).events
+    return events.height, int(events["dur"].sum())
+
+
+def rung_cache(path: str) -> Any:
+    from rung.trace import read
+
+    events = read(path).events
+    return events.height, int(events["dur"].sum())
+
+
+def stdlib_json(path: str) -> Any:
+    with gzip.open(path) as file:
+        return _table(json.loads(file.read()))
+
+
+def orjson(path: str) -> Any:
+    import orjson
+
+    with gzip.open(path) as file:
+        return _table(orjson.loads(file.read()))
+
+
+def msgspec_untyped(path: str) -> Any:
+    import msgspec
+
+    with gzip.open(path) as file:
+        return _table(msgspec.json.decode(file.read()))
+
+
+def _table(trace: dict[str, Any]) -> Any:
+    """Less than Rung's table: four columns, times as floats."""
+    import polars as pl
+
+    rows = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    frame = pl.DataFrame(
+        {
+            "ts": [float(row["ts"]) for row in rows],
+            "dur": [float(row["dur"]) for row in rows],
+            "name": [row["name"] for row in rows],
+            "cat": [row.get("cat") for row in rows],
+        }
+    )
+    return frame.height, round(float(frame["dur"].sum()) * 1000)
+
+
+ROUTES: dict[str, Callable[[str], Any]] = {
+    "rung": rung,
+    "rung-cache": rung_cache,
+    "msgspec-untyped": msgspec_untyped,
+    "orjson": orjson,
+    "json": stdlib_json,
+}
+
+
+def main() -> None:
+    route, path = sys.argv[1:]
+    start = time.perf_counter()
+    events, duration = ROUTES[route](path)
+    wall = time.perf_counter() - start
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    figures = {
+        "events": events,
+        "duration_ns": duration,
+        "wall_s": wall,  # of the reading, imports included, without the interpreter's own start
+        "cpu_s": usage.ru_utime + usage.ru_stime,  # of the whole process
+        "peak_mb": usage.ru_maxrss / 1024,
+    }
+    print(json.dumps(figures), flush=True)
+    os._exit(0)  # giving back a few million objects one by one is no part of reading
+
+
+if __name__ == "__main__":
+    main()

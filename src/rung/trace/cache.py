@@ -1,0 +1,96 @@
+"""Tables of large traces, kept as Parquet so that the next opening takes no parsing.
+
+An entry is one directory, named by what the trace file was: path, size, time of change and the version of this
+format. It appears whole or not at all, and whatever is wrong with it is no error: the trace is read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rung.trace.table import COUNTERS, SCHEMA, Trace
+
+VERSION = 1  # to be raised whenever a reader gives another table for the same file
+THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
+LIMIT = 20  # entries kept, the latest used ones
+
+
+def directory() -> Path:
+    """Where entries are: $RUNG_CACHE, else rung/traces in the user's cache directory."""
+    chosen = os.environ.get("RUNG_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "rung" / "traces"
+
+
+def worthwhile(path: Path) -> bool:
+    """Whether the file is large enough for its tables to be kept."""
+    return path.stat().st_size >= THRESHOLD
+
+
+def key(path: Path) -> str:
+    """The name of the entry for the file as it is now."""
+    whole, facts = path.resolve(), path.stat()
+    text = f"{VERSION}\n{pl.__version__}\n{whole}\n{facts.st_size}\n{facts.st_mtime_ns}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def load(name: str) -> Trace | str:
+    """The trace of an entry; "" where there is none, a sentence where it cannot be used."""
+    entry = directory() / name
+    try:
+        facts = json.loads((entry / "facts.json").read_text("utf-8"))
+        events = pl.read_parquet(entry / "events.parquet")
+        counters = pl.read_parquet(entry / "counters.parquet")
+        if dict(events.schema) != SCHEMA or dict(counters.schema) != COUNTERS or events.height != facts.pop("height"):
+            return "The cached tables were not as expected; the trace was read again."
+        os.utime(entry)  # used now: not the next one to go
+        return Trace(events=events, counters=counters, **facts)
+    except FileNotFoundError:
+        return ""
+    except Exception as error:  # whatever a damaged file makes polars raise, the trace itself is still there
+        return f"The cached tables could not be read ({type(error).__name__}); the trace was read again."
+
+
+def save(name: str, trace: Trace) -> str:
+    """Keeps the trace under this name; "" or a sentence saying why not."""
+    root = directory()
+    work = ""
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)  # traces name people's models and paths
+        work = tempfile.mkdtemp(prefix=".partial-", dir=root)
+        # lz4 opens twice as fast as zstd, and the files are small either way.
+        trace.events.write_parquet(Path(work) / "events.parquet", compression="lz4", statistics=False)
+        trace.counters.write_parquet(Path(work) / "counters.parquet")
+        facts: dict[str, Any] = {
+            "devices": trace.devices,
+            "unread": trace.unread,
+            "format": trace.format,
+            "meta": trace.meta,
+            "height": trace.events.height,
+        }
+        (Path(work) / "facts.json").write_text(json.dumps(facts), "utf-8")
+        shutil.rmtree(root / name, ignore_errors=True)
+        os.rename(work, root / name)
+        _forget_old(root)
+        return ""
+    except Exception as error:
+        if work:
+            shutil.rmtree(work, ignore_errors=True)
+        return f"The tables could not be kept in {root} ({type(error).__name__}): the next opening will parse again."
+
+
+def _forget_old(root: Path) -> None:
+    entries = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+    for entry in entries[LIMIT:]:
+        shutil.rmtree(entry, ignore_errors=True)

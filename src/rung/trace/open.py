@@ -1,0 +1,103 @@
+"""The door to every format: `read` finds out what a file is, and who reads it.
+
+To add a format, write a module with `sniff(head, path)` and `read(path, *, partial, max_bytes)`, and name it in
+FORMATS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rung.errors import InputError
+from rung.trace import cache as store
+from rung.trace.ranks import merged
+from rung.trace.source import HEAD, Source, head
+from rung.trace.table import Trace
+
+# Asked in this order. A module is imported only when those before it have declined.
+FORMATS = {
+    "kineto": "rung.trace.kineto",
+}
+
+
+def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = None, cache: bool = True) -> Trace:
+    """The trace in `path`, in whatever known format; all traces in it, as ranks of one run, where it is a directory.
+
+    The format and the compression are told by content, not by name.
+    partial: of a file that is damaged or cut off, read what is whole before the damage; `meta["cut"]` says what it was.
+    max_bytes: refuse a file whose decompressed content is larger.
+    cache: keep the tables of a large file for the next time, and use them now if they are there.
+    Raises InputError when there is nothing to read or it cannot be read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_directory(path, partial=partial, max_bytes=max_bytes, cache=cache)
+    start = head(path)
+    reader = _reader(start, path)
+    if reader is None:
+        _refuse_damage(path, partial)
+        if not start.strip():
+            raise InputError(f"{path} is empty: record the trace again.")
+        if start.lstrip()[:1] not in (b"{", b"["):
+            raise InputError(
+                f"{path} is not a torch.profiler trace, nor of any other known format ({', '.join(FORMATS)}): "
+                "give a file that a profiler wrote."
+            )
+        reader = import_module(FORMATS["kineto"])  # JSON: it says best what is missing
+    return _read_file(reader, path, partial=partial, max_bytes=max_bytes, cache=cache)
+
+
+def _read_file(reader: Any, path: Path, *, partial: bool, max_bytes: int | None, cache: bool) -> Trace:
+    # What is partly read depends on the damage, and a limit is a wish to see the file refused: neither is cached.
+    if not cache or partial or max_bytes is not None or not store.worthwhile(path):
+        trace: Trace = reader.read(path, partial=partial, max_bytes=max_bytes)
+        return trace
+    key = store.key(path)
+    kept = store.load(key)
+    if isinstance(kept, Trace):
+        return replace(kept, source=str(path))
+    trace = reader.read(path, partial=partial, max_bytes=max_bytes)
+    problem = store.save(key, trace) or kept
+    return replace(trace, meta=trace.meta | {"cache": problem}) if problem else trace
+
+
+def _reader(start: bytes, path: Path) -> Any:
+    """The module that reads this file, or None."""
+    for module_name in FORMATS.values():
+        module = import_module(module_name)
+        if module.sniff(start, path):
+            return module
+    return None
+
+
+def _refuse_damage(path: Path, partial: bool) -> None:
+    """A sentence about a damaged gzip stream, where that is why the beginning says nothing."""
+    if not partial:
+        source = Source(path)
+        for _ in source:
+            if source.size >= HEAD:
+                break
+
+
+def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: bool) -> Trace:
+    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise InputError(f"The directory {path} has no file in it: give the one with the traces.")
+    traces, names, skipped = [], [], []
+    for file in files:
+        start = head(file) if file.stat().st_size else b""
+        reader = _reader(start, file) if start.strip() else None
+        if reader is None:
+            skipped.append(file.name)
+            continue
+        traces.append(_read_file(reader, file, partial=partial, max_bytes=max_bytes, cache=cache))
+        names.append(file.name)
+    if not traces:
+        raise InputError(
+            f"The directory {path} has no trace of a known format ({', '.join(FORMATS)}) in it: "
+            "give the one with the traces."
+        )
+    return merged(traces, names, str(path), skipped)

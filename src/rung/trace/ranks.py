@@ -1,0 +1,73 @@
+"""Several files of one run, one a rank, as one trace."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from rung.trace.table import Trace
+
+_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str]) -> Trace:
+    """One trace of these; `rank` says which file an event comes from, where the reader did not say it already.
+
+    names: the files' names, in the order of the traces. skipped: names of files that are no traces.
+    meta["files"] has one entry a file: its name, rank, format, devices and facts.
+    """
+    ranks = _ranks(traces, names)
+    dtype = traces[0].events.schema["rank"]
+    events = [
+        trace.events.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
+        for trace, rank in zip(traces, ranks, strict=True)
+    ]
+    unread: Counter[str] = Counter()
+    for trace in traces:
+        unread.update(trace.unread)
+    files: list[dict[str, Any]] = [
+        {"file": name, "rank": rank, "format": trace.format, "devices": trace.devices, **trace.meta}
+        for trace, name, rank in zip(traces, names, ranks, strict=True)
+    ]
+    meta: dict[str, Any] = {"files": files, "ranks": sorted(set(ranks))}
+    if skipped:
+        unread["file of no known format"] = len(skipped)
+        meta["skipped"] = skipped
+    formats = list(dict.fromkeys(trace.format for trace in traces))
+    return replace(
+        traces[0],
+        events=pl.concat(events, rechunk=False),
+        source=source,
+        unread=dict(unread),
+        format="+".join(formats),
+        counters=pl.concat([trace.counters for trace in traces], rechunk=False),
+        meta=meta,
+    )
+
+
+def _ranks(traces: list[Trace], names: list[str]) -> list[int]:
+    """The rank of each file: what it states, else what its name says, else its place.
+
+    One way for all files, or two ways could give two files the same rank; the same rank twice is only believed
+    where the files state it (a rank may write several files).
+    """
+    stated = [_stated(trace) for trace in traces]
+    if all(rank is not None for rank in stated):
+        return [int(rank) for rank in stated if rank is not None]
+    found = [_IN_NAME.search(name) for name in names]
+    named = [int(match[1]) if match else None for match in found]
+    mixed = [s if s is not None else n for s, n in zip(stated, named, strict=True)]
+    if all(rank is not None for rank in mixed) and len(set(mixed)) == len(mixed):
+        return [int(rank) for rank in mixed if rank is not None]
+    return list(range(len(traces)))
+
+
+def _stated(trace: Trace) -> int | None:
+    facts = trace.meta.get("distributedInfo")
+    rank = facts.get("rank") if isinstance(facts, dict) else trace.meta.get("rank")
+    valid = isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 2**31
+    return rank if valid else None

@@ -1,0 +1,112 @@
+"""Opens any file: plain or gzip as its content says, streamed, with one sentence for each thing that can be wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rung.errors import InputError
+
+_zlib: Any = zlib
+with contextlib.suppress(ImportError):  # twice as fast as zlib or more; not built for every platform
+    from isal import isal_zlib as _zlib
+
+_ZLIB_ERRORS = (zlib.error, getattr(_zlib, "error", zlib.error))
+BLOCK = 1 << 19  # bytes: a block and what is made of it stay in the processor's cache
+HEAD = 1 << 16  # bytes: enough to tell every format
+_GZIP = b"\x1f\x8b"
+_GZIP_WINDOW = 31  # zlib's name for "a gzip header, the largest window"
+
+
+class Source:
+    """The decompressed content of a file, in blocks.
+
+    partial: where a gzip stream is damaged or ends early, stop there and say so in `cut` instead of raising.
+    max_bytes: raise when the content is larger than this, whatever the size of the file (a zip bomb).
+    """
+
+    def __init__(self, path: str | Path, *, partial: bool = False, max_bytes: int | None = None) -> None:
+        self.path = Path(path)
+        self.partial = partial
+        self.max_bytes = max_bytes
+        self.size = 0  # bytes given out so far
+        self.cut = ""  # why the content ends before its end; empty where it is whole
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self._blocks():
+            self.size += len(block)
+            if self.max_bytes is not None and self.size > self.max_bytes:
+                raise InputError(
+                    f"{self.path} holds more than {self.max_bytes:,} bytes: raise --max-bytes if you trust the file."
+                )
+            yield block
+
+    def _blocks(self) -> Iterator[bytes]:
+        try:
+            with open(self.path, "rb") as file:
+                start = file.read(2)
+                file.seek(0)
+                if start == _GZIP:
+                    yield from self._gunzip(file)
+                else:
+                    while block := file.read(BLOCK):
+                        yield block
+        except FileNotFoundError:
+            raise InputError(f"There is no file {self.path}: check the path of the trace.") from None
+        except IsADirectoryError:
+            raise InputError(f"{self.path} is a directory: name the trace file in it.") from None
+        except (OSError, ValueError) as error:  # ValueError: a path with a null character
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.path} could not be read ({why}): check its permissions and disk.") from None
+
+    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+        member: Any = None
+        pending = b""
+        while pending := pending or file.read(BLOCK):
+            if member is None:
+                # After a member: another one, or the zeros with which tapes are filled up.
+                pending = pending.lstrip(b"\0") if self.size else pending
+                if not pending:
+                    continue
+                if not pending.startswith(_GZIP[:1]):
+                    return self._damaged("something else follows it")
+                member = _zlib.decompressobj(_GZIP_WINDOW)
+            try:
+                # Never more than a block at a time, or a bomb would be in memory before it is noticed.
+                while block := member.decompress(pending, BLOCK):
+                    yield block
+                    pending = member.unconsumed_tail
+                    if member.eof:
+                        break
+            except _ZLIB_ERRORS as error:
+                return self._damaged(str(error))
+            pending = member.unused_data if member.eof else b""
+            member = None if member.eof else member
+        if member is not None:
+            self._damaged("it ends before its end")
+
+    def _damaged(self, why: str) -> None:
+        if not self.partial:
+            raise InputError(
+                f"{self.path} is a damaged or cut-off gzip file ({why}): copy or record the trace again, "
+                "or read what is whole with --partial."
+            )
+        self.cut = f"the gzip stream is damaged or cut off ({why})"
+
+
+def head(path: str | Path, size: int = HEAD) -> bytes:
+    """The first bytes of the decompressed content: enough to tell the format. Damage further on does not matter."""
+    found = b""
+    for block in Source(path, partial=True):
+        found += block
+        if len(found) >= size:
+            break
+    return found[:size]
+
+
+def content(path: str | Path, *, partial: bool = False, max_bytes: int | None = None) -> bytes:
+    """All of the decompressed content, for formats that cannot be read in pieces."""
+    return b"".join(Source(path, partial=partial, max_bytes=max_bytes))
