@@ -11,6 +11,7 @@ from rung.trace.table import COUNTERS, SCHEMA
 
 NO_TIME = "no readable start or duration"
 NEGATIVE = "negative duration"
+ROUNDED = "time rounded by a spreadsheet"
 
 
 def events(rows: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
