@@ -76,7 +76,8 @@ def _file(path: Path, partial: bool, max_bytes: int | None, unread: Counter[str]
             raise InputError(
                 f"{path} has a header and no rows: nothing was recorded, or it was cut off; record it again."
             )
-        unread[_EMPTY] += 1
+        if not table.lost:
+            unread[_EMPTY] += 1
     unread.update(table.lost)
     return _File(layout, _fixed(table.frame, layout), path)
 

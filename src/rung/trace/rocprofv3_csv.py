@@ -16,10 +16,13 @@ from rung.trace._tool_csv import plain, titles
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
 # <dir>/<base>_<what>.csv, and <base> is <pid> unless -o says otherwise.
+_KINDS = (
+    "kernel|hip|hip_api|hip_compiler_api|hip_runtime_api|hsa|hsa_api|marker|marker_api|rccl_api|rocdecode_api|"
+    "rocjpeg_api|memory_copy|memory_allocation|scratch_memory|counter_collection|domain"
+)
 _FILE = re.compile(
-    r"^(?P<base>.*?)_?(?:(?:kernel|hip_api|hip_compiler_api|hip_runtime_api|hsa_api|marker_api|rccl_api|rocdecode_api|"
-    r"rocjpeg_api|memory_copy|memory_allocation|scratch_memory)_trace|regions|agent_info|counter_collection|"
-    r"pc_sampling_\w+|(?:\w+?_)?stats)\.csv(?:\.gz)?$",
+    rf"^(?P<base>.*?)_?(?:(?:{_KINDS})_(?:trace|stats)|regions|agent_info|counter_collection|pc_sampling_[a-z_]+)"
+    r"\.csv(?:\.gz)?$",
     re.IGNORECASE,
 )
 # Every line of counters in an input file runs the whole program again: pmc_1/, pmc_2/ or pass_1/, …
