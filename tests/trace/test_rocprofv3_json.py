@@ -37,7 +37,7 @@ KINDS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(events(), st.booleans(), st.booleans())
 def test_random_events_read_back_equal(found, stream_ids, compressed):
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +208,7 @@ def test_partial_reads_the_records_before_any_cut(tmp_path):
     data = path.read_bytes()
     start = data.index(b'"buffer_records":{"kernel_dispatch"')
     seen = set()
-    for cut in range(start, len(data) - 1, 7):
+    for cut in [*range(start, len(data) - 5, 9), len(data) - 4]:
         path.write_bytes(data[:cut])
         trace = rocprofv3_json.read(path, partial=True)
         assert trace.events.rows() == rows[: trace.events.height]
@@ -228,7 +228,7 @@ def test_sniffing_is_by_content():
 def test_mutated_files_give_a_trace_or_a_sentence(tmp_path):
     rng = random.Random(5)
     path = tmp_path / "f.json"
-    for _ in range(600):
+    for _ in range(300):
         data = bytearray(WHOLE)
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] = rng.choice(b'",:{}[]\\\x00\xff0-Ee')
