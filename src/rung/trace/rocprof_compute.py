@@ -66,8 +66,8 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         unread["dispatch without a time"] += first.height
         events = pl.DataFrame(schema=SCHEMA)
     else:
-        queued = next((frame for frame in frames if "queue_id" in frame.columns), timed)
-        if "queue_id" not in timed.columns and _same_order(queued, timed):
+        queued = next((frame for frame in frames if "queue_id" in frame.columns), None)
+        if queued is not None and "queue_id" not in timed.columns and _same_order(queued, timed):
             timed = timed.with_columns(queued["queue_id"])
         events = _wide_counters.events(timed, gpus, unread)
     meta, device = _system(path, partial, max_bytes) if path.is_dir() else ({}, {})
