@@ -327,12 +327,13 @@ def test_sniffing_is_by_content(tmp_path):
 
 def test_mutated_files_give_a_trace_or_a_sentence(tmp_path):
     rng = random.Random(4)
-    for version in KERNEL_TITLES:
-        whole = csv_files(version, [EVENT] * 3)["77_kernel_trace.csv"].encode()
+    texts = [csv_files(version, [EVENT] * 3)["77_kernel_trace.csv"] for version in KERNEL_TITLES]
+    counters = counter_text("6.4", [(7, 3, "k", "A", 1.0, 5)] * 3)
+    for whole in (text.encode() for text in [*texts, counters, counters, agent_info()]):
         for _ in range(60):
             data = bytearray(whole)
             for _ in range(rng.randint(1, 4)):
-                data[rng.randrange(len(data))] = rng.choice(b'",\n\x00\xff0Ee-{')
+                data[rng.randrange(len(data))] = rng.choice(b'",\n\r\x00\xff0Ee-{')
             path = tmp_path / "f.csv"
             path.write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
             with contextlib.suppress(InputError):

@@ -46,7 +46,7 @@ def read(files: list[Path], base: str, host: str, partial: bool, max_bytes: int 
         if what == "counter collection":
             counters.append(_counters(file, agents, unread))
             # Where kernels were not traced, the dispatches are known from here alone.
-            if not traced and START in file.frame.columns:
+            if not traced and {START, END} <= set(file.frame.columns):
                 dispatch = [name for name in ("correlation_id", "dispatch_id", START) if name in file.frame.columns]
                 once = file._replace(frame=file.frame.unique(dispatch, keep="first", maintain_order=True))
                 events.append(_events(once, agents, pid, unread))

@@ -33,10 +33,7 @@ def titles(head: bytes) -> list[str]:
     line = head.removeprefix(_BOM).lstrip().split(b"\n", 1)[0]
     if b"\0" in line or line[:1] in (b"{", b"["):
         return []
-    try:
-        return next(csv.reader([line.decode("utf-8", "replace").rstrip("\r")]), [])
-    except csv.Error:
-        return []
+    return _cells(line)
 
 
 def table(data: bytes, path: Path, partial: bool = False) -> Table:
@@ -79,7 +76,14 @@ def _with_whole_quotes(data: bytes) -> tuple[bytes, dict[str, int]]:
 
 
 def _fields(line: bytes) -> int:
-    return len(next(csv.reader([line.decode("utf-8", "replace")]), []))
+    return len(_cells(line))
+
+
+def _cells(line: bytes) -> list[str]:
+    try:
+        return next(csv.reader([line.decode("utf-8", "replace").replace("\r", "")]), [])
+    except csv.Error:
+        return []
 
 
 def _damaged(path: Path, why: str) -> InputError:
