@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import random
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -310,8 +311,13 @@ def test_a_header_alone_is_an_empty_trace_with_partial_and_counted_in_a_folder(t
 def test_a_file_beyond_the_limit_is_refused(tmp_path):
     path = tmp_path / "bomb.csv"
     path.write_bytes(gzip.compress(KERNELS.encode() + b"\n" * 50_000_000))
-    with pytest.raises(InputError, match="more than 1,000,000 bytes"):
-        rocprofv3_csv.read(path, max_bytes=1_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="more than 1,000,000 bytes"):
+            rocprofv3_csv.read(path, max_bytes=1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000  # refused while it unfolds, not after
+    finally:
+        tracemalloc.stop()
 
 
 def test_sniffing_is_by_content(tmp_path):

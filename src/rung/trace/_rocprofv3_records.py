@@ -11,105 +11,9 @@ import msgspec
 import polars as pl
 
 from rung.trace import _rows
+from rung.trace._rocprofv3_structs import Allocation, Copy, Dispatch, Handle, Kind, Process, Record, Symbol
 from rung.trace._tool_json import decoded
 from rung.trace.table import COUNTERS, SCHEMA
-
-
-class _Handle(msgspec.Struct, gc=False, frozen=True):
-    handle: int = 0
-
-
-class _Ids(msgspec.Struct, gc=False, frozen=True):
-    internal: int | None = None
-    external: int | None = None
-
-
-class _Record(msgspec.Struct, gc=False):
-    kind: int = -1
-    operation: int = -1
-    thread_id: int | None = None
-    correlation_id: _Ids = _Ids()
-    start_timestamp: int | None = None
-    end_timestamp: int | None = None
-
-
-class _DispatchInfo(msgspec.Struct, gc=False, frozen=True):
-    agent_id: _Handle | None = None
-    queue_id: _Handle | None = None
-    kernel_id: int = 0
-
-
-class _Dispatch(_Record, gc=False):
-    dispatch_info: _DispatchInfo = _DispatchInfo()
-    stream_id: _Handle | None = None  # from ROCm 7.0
-
-
-class _Copy(_Record, gc=False):
-    dst_agent_id: _Handle | None = None
-    src_agent_id: _Handle | None = None
-    bytes: int | None = None
-    stream_id: _Handle | None = None
-
-
-class _Allocation(_Record, gc=False):  # of memory, or of scratch, which has a queue
-    agent_id: _Handle | None = None
-    queue_id: _Handle | None = None
-    allocation_size: int | None = None
-
-
-class _Value(msgspec.Struct, gc=False):
-    counter_id: _Handle = _Handle()
-    value: float | None = None
-
-
-class _Collected(msgspec.Struct, gc=False):
-    dispatch_data: _Dispatch = msgspec.field(default_factory=_Dispatch)
-    records: list[_Value] = []
-    thread_id: int | None = None
-    stream_id: _Handle | None = None
-
-
-class _Kind(msgspec.Struct):
-    operations: list[str] = []
-
-
-class _Message(msgspec.Struct, gc=False):
-    key: int = 0
-    value: str = ""
-
-
-class _Strings(msgspec.Struct):
-    buffer_records: list[_Kind] = []
-    marker_api: list[_Message] = []
-
-
-class _Symbol(msgspec.Struct, gc=False):
-    kernel_id: int = 0
-    kernel_name: str = ""
-    formatted_kernel_name: str = ""
-    demangled_kernel_name: str = ""
-    truncated_kernel_name: str = ""
-
-
-class _CounterInfo(msgspec.Struct):
-    id: _Handle = _Handle()
-    name: str = ""
-
-
-class _CallbackRecords(msgspec.Struct):
-    counter_collection: list[_Collected] = []
-
-
-class Process(msgspec.Struct):
-    """One element of the file: what is small, decoded; the lists of records as they lie in the file."""
-
-    metadata: dict[str, Any] = {}
-    agents: list[dict[str, Any]] = []
-    counters: list[_CounterInfo] = []
-    strings: _Strings = msgspec.field(default_factory=_Strings)
-    kernel_symbols: list[_Symbol] = []
-    callback_records: _CallbackRecords = msgspec.field(default_factory=_CallbackRecords)
-    buffer_records: dict[str, msgspec.Raw] = {}
 
 
 class Tables(NamedTuple):
@@ -119,11 +23,11 @@ class Tables(NamedTuple):
 
 class _Names(NamedTuple):
     kernels: dict[int, str]
-    kinds: list[_Kind]
+    kinds: list[Kind]
     messages: dict[int, str]
     devices: dict[int, int]  # agent handle → position among the GPUs
 
-    def operation(self, record: _Record, what: str) -> str:
+    def operation(self, record: Record, what: str) -> str:
         # The order of kinds and operations changes between releases: only the file's own lists say.
         if 0 <= record.kind < len(self.kinds):
             operations = self.kinds[record.kind].operations
@@ -131,11 +35,11 @@ class _Names(NamedTuple):
                 return operations[record.operation]
         return f"{what} {record.operation}"
 
-    def device(self, handle: _Handle | None) -> int | None:
+    def device(self, handle: Handle | None) -> int | None:
         return self.devices.get(handle.handle) if handle else None
 
 
-def kernel_name(symbol: _Symbol) -> str:
+def kernel_name(symbol: Symbol) -> str:
     """The name the tool would print: its formatted one, but for a mangled one that it also has in clear."""
     if symbol.formatted_kernel_name and not symbol.formatted_kernel_name.startswith("_Z"):
         return symbol.formatted_kernel_name
@@ -204,7 +108,7 @@ def _frame(rows: list[_Row], pid: Any, unread: Counter[str]) -> pl.DataFrame:
 
 
 def _row(
-    record: _Record,
+    record: Record,
     kind: str,
     name: str,
     device: int | None = None,
@@ -219,7 +123,7 @@ def _row(
     return start, end, kind, name, tid, device, stream, ids.internal, external, size
 
 
-def _kernel(record: _Dispatch, names: _Names) -> _Row:
+def _kernel(record: Dispatch, names: _Names) -> _Row:
     info = record.dispatch_info
     queue = record.stream_id or info.queue_id  # the stream as the program knows it, else the HSA queue
     name = names.kernels.get(info.kernel_id) or f"kernel {info.kernel_id}"
@@ -227,12 +131,12 @@ def _kernel(record: _Dispatch, names: _Names) -> _Row:
 
 
 def _kernels(raw: msgspec.Raw, what: str, names: _Names, path: Path) -> list[_Row]:
-    return [_kernel(record, names) for record in decoded(bytes(raw), list[_Dispatch], path, _of(what))[0]]
+    return [_kernel(record, names) for record in decoded(bytes(raw), list[Dispatch], path, _of(what))[0]]
 
 
 def _copies(raw: msgspec.Raw, what: str, names: _Names, path: Path) -> list[_Row]:
     rows = []
-    for record in decoded(bytes(raw), list[_Copy], path, _of(what))[0]:
+    for record in decoded(bytes(raw), list[Copy], path, _of(what))[0]:
         device = names.device(record.dst_agent_id)  # a copy to the host is its source's
         if device is None:
             device = names.device(record.src_agent_id)
@@ -243,7 +147,7 @@ def _copies(raw: msgspec.Raw, what: str, names: _Names, path: Path) -> list[_Row
 
 def _allocations(raw: msgspec.Raw, what: str, names: _Names, path: Path) -> list[_Row]:
     rows = []
-    for record in decoded(bytes(raw), list[_Allocation], path, _of(what))[0]:
+    for record in decoded(bytes(raw), list[Allocation], path, _of(what))[0]:
         stream = record.queue_id.handle if record.queue_id else None
         device = names.device(record.agent_id)
         name = names.operation(record, what)
@@ -252,13 +156,13 @@ def _allocations(raw: msgspec.Raw, what: str, names: _Names, path: Path) -> list
 
 
 def _calls(raw: msgspec.Raw, what: str, names: _Names, path: Path) -> list[_Row]:
-    records = decoded(bytes(raw), list[_Record], path, _of(what))[0]
+    records = decoded(bytes(raw), list[Record], path, _of(what))[0]
     return [_row(record, "runtime", names.operation(record, what)) for record in records]
 
 
 def _markers(raw: msgspec.Raw, what: str, names: _Names, path: Path) -> list[_Row]:
     rows = []
-    for record in decoded(bytes(raw), list[_Record], path, _of(what))[0]:
+    for record in decoded(bytes(raw), list[Record], path, _of(what))[0]:
         message = names.messages.get(record.correlation_id.internal or 0)
         name = names.operation(record, what) if message is None else message
         rows.append(_row(record, "annotation", name))

@@ -12,6 +12,7 @@ import polars as pl
 
 from rung.trace import _opening, _rocprofv3_records, _rows
 from rung.trace._redact import redacted
+from rung.trace._rocprofv3_structs import Process
 from rung.trace._tool_json import decoded
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
@@ -24,9 +25,7 @@ _LARGE = ("caches", "io_links")  # hundreds of entries an agent, of no use to a 
 
 class _File(msgspec.Struct):
     # Newer files hold a list with one element a process; single ones have been seen bare.
-    processes: list[_rocprofv3_records.Process] | _rocprofv3_records.Process = msgspec.field(
-        name="rocprofiler-sdk-tool", default_factory=list
-    )
+    processes: list[Process] | Process = msgspec.field(name="rocprofiler-sdk-tool", default_factory=list)
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -75,7 +74,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     )
 
 
-def _meta(processes: list[_rocprofv3_records.Process]) -> dict[str, Any]:
+def _meta(processes: list[Process]) -> dict[str, Any]:
     """Who ran what, when and where; one process' facts at the top, several under "processes"."""
     facts = []
     for process in processes:
