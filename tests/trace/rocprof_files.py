@@ -206,7 +206,7 @@ def results_json(found: list[dict[str, Any]], stream_ids: bool = True, **more: A
             record |= {"agent_id": gpu, "address": "0x1", "allocation_size": event["bytes"]}
         buffers[what].append(record)
     agents = [
-        {"id": {"handle": HANDLE + node}, "type": 1 if node < FIRST_GPU_NODE else 2, "node_id": node, "caches": [1, 2]}
+        {"type": 1 if node < FIRST_GPU_NODE else 2, "id": {"handle": HANDLE + node}, "node_id": node, "caches": [1, 2]}
         for node in range(FIRST_GPU_NODE + 3)
     ]
     messages = [{"key": e["correlation"], "value": e["name"]} for e in found if e["kind"] == "annotation"]

@@ -215,6 +215,10 @@ def test_partial_reads_the_records_before_any_cut(tmp_path):
         assert set(trace.unread) <= {"record cut off at the end of the file"}
         seen.add(trace.events.height)
     assert seen == set(range(len(rows) + 1))
+    for cut in range(data.index(b'"agents"'), data.index(b'"kernel_symbols"'), 11):
+        path.write_bytes(data[:cut])
+        devices = rocprofv3_json.read(path, partial=True).devices
+        assert devices == whole.devices[: len(devices)]
     path.write_bytes(gzip.compress(data)[:-30])
     assert rocprofv3_json.read(path, partial=True).format == "rocprofv3-json"
 

@@ -21,6 +21,15 @@ class Layout:
     name: tuple[str, ...] = ()  # where the event's name stands: the first of these that is there
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of SCHEMA → titles, the first with a value
 
+    @property
+    def titles(self) -> frozenset[str]:
+        """All that is read of such a file; empty where everything is."""
+        if self.kind is None:
+            return frozenset()
+        return self.needs.union(self.name, *self.columns.values(), _BESIDE)
+
+
+_BESIDE = (START, END, "dispatch_id", "address", "starting_address")
 
 _IDS = {"correlation": ("correlation_id",), "tid": ("thread_id",), "pid": ("process_id",)}
 _STREAM = ("stream_id", "queue_id")  # the program's stream from 7.0; before, the HSA queue

@@ -16,6 +16,7 @@ from rung.trace.table import COUNTERS, SCHEMA
 
 _EMPTY = "file with a header and no rows"
 _TEXT = ("agent", "pid", "tid")
+_NUMBERS = (START, END, "correlation_id", "stream_id", "queue_id", "allocation_size")
 
 
 class Process(NamedTuple):
@@ -67,10 +68,12 @@ def read(files: list[Path], base: str, host: str, partial: bool, max_bytes: int 
 
 
 def _file(path: Path, partial: bool, max_bytes: int | None, unread: Counter[str], alone: bool) -> _File:
-    table = _tool_csv.table(_opening.content(path, max_bytes, partial), path, partial)
-    layout = layout_of(table.frame.columns)
+    data = _opening.content(path, max_bytes, partial)
+    layout = layout_of([_tool_csv.plain(title) for title in _tool_csv.titles(data)])
     if layout is None:
         raise InputError(f"{path} is no CSV that rocprofv3 writes (its titles are others): check its first line.")
+    table = _tool_csv.table(data, path, partial, layout.titles)
+    del data
     if not table.frame.height:
         if alone and not partial:
             raise InputError(
@@ -148,19 +151,21 @@ def _pid(files: list[_File], base: str) -> str:
 
 def _events(file: _File, agents: Agents, pid: str, unread: Counter[str]) -> pl.DataFrame:
     frame, layout = file.frame, file.layout
-    frame, rounded = _tool_csv.without_rounded(frame, [START, END])
-    if rounded:
-        unread[_rows.ROUNDED] += rounded
+    numbers = _tool_csv.numbered(frame, _NUMBERS)
+    if numbers[START].null_count() or numbers[END].null_count():
+        frame, rounded = _tool_csv.without_rounded(frame, [START, END])
+        if rounded:
+            unread[_rows.ROUNDED] += rounded
+        numbers = _tool_csv.numbered(frame, _NUMBERS)
+    frame = numbers
     if layout.kind == "memcpy":
         frame = frame.with_columns(_copy_agent())
-    wanted = {"start": _tool_csv.integer(START), "end": _tool_csv.integer(END), "kind": _kind(layout)}
+    wanted = {"start": pl.col(START), "end": pl.col(END), "kind": _kind(layout)}
     wanted["name"] = pl.col(next(title for title in layout.name if title in frame.columns))
     for column, choice in layout.columns.items():
         found = [title for title in choice if title in frame.columns]
-        if found and column in _TEXT:
-            wanted[column] = pl.col(found[0])
-        elif found:
-            wanted[column] = pl.coalesce(_tool_csv.integer(title) for title in found)
+        if found:
+            wanted[column] = pl.col(found[0]) if column in _TEXT else pl.coalesce(found)
     wanted.setdefault("pid", pl.lit(pid))
     wanted.setdefault("tid", pl.lit(""))
     if "agent" in frame.columns:

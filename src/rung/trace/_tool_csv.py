@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +37,11 @@ def titles(head: bytes) -> list[str]:
     return _cells(line)
 
 
-def table(data: bytes, path: Path, partial: bool = False) -> Table:
-    """The rows of a CSV. Raises InputError when it is cut off or damaged, unless `partial`: then what is whole is read."""
+def table(data: bytes, path: Path, partial: bool = False, wanted: Collection[str] = ()) -> Table:
+    """The rows of a CSV, and of its columns the `wanted` ones, or all.
+
+    Raises InputError when it is cut off or damaged, unless `partial`: then what is whole is read.
+    """
     data = data.removeprefix(_BOM).lstrip()
     lost: dict[str, int] = {}
     header = titles(data)
@@ -53,15 +57,25 @@ def table(data: bytes, path: Path, partial: bool = False) -> Table:
         data = data[: -len(last)]
         lost[CUT] = lost.get(CUT, 0) + 1
     try:
-        frame = pl.read_csv(data, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
+        frame = pl.read_csv(
+            data,
+            columns=[place for place, title in enumerate(header) if plain(title) in wanted] or None,
+            infer_schema=False,
+            encoding="utf8-lossy",
+            truncate_ragged_lines=True,
+        )
     except (pl.exceptions.PolarsError, ValueError) as error:
         raise _damaged(path, str(error).split("\n")[0]) from None
+    read = [title.strip() for title in header if not wanted or plain(title) in wanted]
+    if len(read) != len(frame.columns):
+        raise _damaged(path, "its first line is no whole line of titles")
     names: dict[str, str] = {}
-    for column, title in zip(frame.columns, header, strict=False):
+    written: dict[str, str] = {}
+    for column, title in zip(frame.columns, read, strict=True):
         names.setdefault(plain(title), column)
+        written.setdefault(plain(title), title)
     if twice := len(frame.columns) - len(names):
         lost["column whose title occurs twice"] = twice
-    written = {name: header[frame.columns.index(column)].strip() for name, column in names.items()}
     return Table(
         frame.select(pl.col(column).fill_null("").alias(name) for name, column in names.items()), written, lost
     )
@@ -105,6 +119,16 @@ def integer(column: str) -> pl.Expr:
         .cast(pl.Int64, strict=False)
     )
     return pl.coalesce(exact, rounded)
+
+
+def numbered(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
+    """`frame` with these columns, as far as it has them, as int64; quick where every cell is a plain number."""
+    made = []
+    for column in columns:
+        if column in frame.columns:
+            quick = frame[column].cast(pl.Int64, strict=False)
+            made.append(frame.select(integer(column)).to_series() if quick.null_count() else quick)
+    return frame.with_columns(made)
 
 
 def without_rounded(frame: pl.DataFrame, columns: list[str]) -> tuple[pl.DataFrame, int]:
