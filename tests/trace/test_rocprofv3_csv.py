@@ -168,6 +168,23 @@ def test_agents_by_logical_or_by_absolute_number(tmp_path):
         assert rocprofv3_csv.read(write(tmp_path, files)).events["device"].to_list() == [device], agent
 
 
+def test_a_bare_number_is_the_node_and_a_named_one_the_logical_node(tmp_path):
+    info = csv_text(["Node_Id", "Logical_Node_Id", "Agent_Type"], [[0, 0, "CPU"], [2, 1, "GPU"], [3, 2, "GPU"]])
+    for agent, device in (("2", 0), ('"Agent 2"', 1)):
+        files = csv_files("7.0", [EVENT]) | {"77_agent_info.csv": info}
+        files["77_kernel_trace.csv"] = files["77_kernel_trace.csv"].replace('"Agent 3"', agent)
+        assert rocprofv3_csv.read(write(tmp_path, files)).events["device"].to_list() == [device], agent
+
+
+def test_a_missing_file_and_a_doubled_title(tmp_path):
+    with pytest.raises(InputError, match="There is no file"):
+        rocprofv3_csv.read(tmp_path / "none.csv")
+    text = KERNELS.replace('"LDS_Block_Size"', '"Start_Timestamp"')
+    trace = rocprofv3_csv.read(write(tmp_path, {"1_kernel_trace.csv": text}) / "1_kernel_trace.csv")
+    assert trace.events["ts"].to_list() == [EVENT["ts"], 7]
+    assert trace.unread == {"column whose title occurs twice": 1}
+
+
 def test_one_file_finds_the_agents_beside_it_or_counts_those_it_sees(tmp_path):
     write(tmp_path, csv_files("7.0", [EVENT]))
     assert rocprofv3_csv.read(tmp_path / "77_kernel_trace.csv").events["device"].to_list() == [1]
