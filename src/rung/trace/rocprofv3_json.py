@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from rung.errors import InputError
 from rung.trace import _opening, _rocprofv3_records, _rows
 from rung.trace._redact import redacted
 from rung.trace._rocprofv3_structs import Process
@@ -18,7 +19,7 @@ from rung.trace.table import COUNTERS, SCHEMA, Trace
 
 _MARK = b'"rocprofiler-sdk-tool"'
 _WHAT = "a rocprofv3 results file"
-_NOT_ALONE = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
+_RANK = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
 _GPU = 2
 _LARGE = ("caches", "io_links")  # hundreds of entries an agent, of no use to a reader of traces
 
@@ -41,8 +42,8 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     path = Path(path)
     data = _opening.content(path, max_bytes, partial)
     file, lost = decoded(data, _File, path, _WHAT, partial, depth=5)
-    if not lost and _MARK not in data:
-        decoded(b'"something else"', _File, path, _WHAT)
+    if _MARK not in data:
+        raise InputError(f"{path} is not {_WHAT} (it has no rocprofiler-sdk-tool): check that the tool wrote it.")
     processes = file.processes if isinstance(file.processes, list) else [file.processes]
     del data, file
     unread: Counter[str] = Counter()
@@ -61,7 +62,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     if lost:
         meta["partial"] = {"bytes_lost": lost}
     made = _rows.stacked(events, SCHEMA)
-    if rank := _NOT_ALONE.search(path.name):
+    if rank := _RANK.search(path.name):
         made = made.with_columns(rank=pl.lit(int(rank[1]), pl.Int32))
     return Trace(
         events=made,
