@@ -252,11 +252,11 @@ def test_statistics_and_pc_samples_are_no_events(tmp_path):
 
 def test_times_that_are_none_are_counted_by_reason(tmp_path):
     start = str(EVENT["ts"])
-    text = csv_files("7.0", [EVENT] * 6)["77_kernel_trace.csv"].splitlines()
-    for line, value in enumerate(["1.55015E+15", "soon", "", str(2**80), str(EVENT["ts"] + 12801)], 1):
+    text = csv_files("7.0", [EVENT] * 7)["77_kernel_trace.csv"].splitlines()
+    for line, value in enumerate(["1.55015E+15", "soon", "", str(2**80), str(EVENT["ts"] + 12801), f"{start}.4"], 1):
         text[line] = text[line].replace(start, value)
     trace = rocprofv3_csv.read(write(tmp_path, {"77_kernel_trace.csv": "\r\n".join(text) + "\r\n"}))
-    assert trace.events["ts"].to_list() == [EVENT["ts"]]
+    assert trace.events["ts"].to_list() == [EVENT["ts"]] * 2  # 0.4 ns are rounded
     assert trace.unread == {
         "time rounded by a spreadsheet": 1,
         "no readable start or duration": 3,
