@@ -15,7 +15,7 @@ CUT = "row cut off at the end of the file"
 DAMAGED = "row with an unclosed quote"
 _BOM = b"\xef\xbb\xbf"
 _SCIENTIFIC = r"^\d+(\.\d+)?[eE]\+?\d+$"
-_FRACTION = r"^\d+\.\d+$"
+_FRACTION = r"^(\d+)\.(\d)\d*$"
 
 
 class Table(NamedTuple):
@@ -110,14 +110,10 @@ def integer(column: str) -> pl.Expr:
     """A column of strings as int64. A fraction of a nanosecond is rounded; what is no number is null."""
     text = pl.col(column).str.strip_chars()
     exact = text.cast(pl.Int64, strict=False)
-    # Means over several passes have a fraction. Numbers as 1.6E+14, which a spreadsheet rounded, are none.
-    rounded = (
-        pl.when(text.str.contains(_FRACTION))
-        .then(text)
-        .cast(pl.Float64, strict=False)
-        .round()
-        .cast(pl.Int64, strict=False)
-    )
+    # Means over several passes have a fraction; a float64 could not hold the digits before it. Numbers as 1.6E+14,
+    # which a spreadsheet rounded, are none.
+    up = text.str.extract(_FRACTION, 2).cast(pl.Int64, strict=False) >= 5
+    rounded = text.str.extract(_FRACTION, 1).cast(pl.Int64, strict=False) + up.cast(pl.Int64)
     return pl.coalesce(exact, rounded)
 
 
