@@ -1,0 +1,56 @@
+"""From a reader's rows, with a start and an end, to the event table; what cannot be in it is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import polars as pl
+
+from rung.trace.table import COUNTERS, SCHEMA
+
+NO_TIME = "no readable start or duration"
+NEGATIVE = "negative duration"
+ROUNDED = "time rounded by a spreadsheet"
+
+
+def events(rows: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
+    """`rows` as events: they have `start` and `end` in ns, and any of the other columns of SCHEMA.
+
+    Rows without a time or with an end before the start are left out and counted in `unread`.
+    """
+    readable = rows.filter(pl.col("start").is_not_null() & pl.col("end").is_not_null())
+    if lost := rows.height - readable.height:
+        unread[NO_TIME] += lost
+    # Compared, not subtracted: the difference of two int64 may not be one.
+    forward = readable.filter(pl.col("end") >= pl.col("start"))
+    if lost := readable.height - forward.height:
+        unread[NEGATIVE] += lost
+    made = forward.with_columns(ts=pl.col("start"), dur=pl.col("end") - pl.col("start"))
+    fitting = made.filter(pl.col("dur") >= 0)
+    if lost := made.height - fitting.height:
+        unread[NO_TIME] += lost
+    return conformed(fitting, SCHEMA)
+
+
+def conformed(frame: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    """`frame` with exactly the columns of `schema`; absent ones are null."""
+    return frame.select(
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
+        for name, dtype in schema.items()
+    )
+
+
+def stacked(frames: Iterable[pl.DataFrame], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    """All `frames` below each other; an empty table of `schema` when there are none."""
+    kept = [frame for frame in frames if frame.height]
+    return pl.concat(kept) if kept else pl.DataFrame(schema=schema)
+
+
+def counters(rows: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
+    """`rows` as counter values; those without a number are left out and counted."""
+    made = conformed(rows, COUNTERS)
+    readable = made.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan())
+    if lost := made.height - readable.height:
+        unread["counter value that is no number"] += lost
+    return readable
