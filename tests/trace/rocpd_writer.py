@@ -59,9 +59,7 @@ class Writer:
         self.next[table] = max(values["id"], self.next.get(table, 0))
         names = ", ".join(f'"{name}"' for name in values)
         marks = ", ".join("?" * len(values))
-        self.db.execute(
-            f"INSERT INTO `rocpd_{table}{self.suffix}` ({names}) VALUES ({marks})", list(values.values())
-        )
+        self.db.execute(f"INSERT INTO `rocpd_{table}{self.suffix}` ({names}) VALUES ({marks})", list(values.values()))
         return values["id"]
 
     def string(self, text):

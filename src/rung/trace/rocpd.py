@@ -106,9 +106,8 @@ class _Process:
             known = what in _READ or what in _DETAILS or not table.startswith("rocpd_")
             if not known and table.endswith(self.suffix) and (rows := self.db.count(table)):
                 self.unread[f"row of rocpd_{what}"] += rows
-        table = assemble(frames, self.unread, rank=meta.get("rank"), shift=position)
         return Trace(
-            events=table,
+            events=assemble(frames, self.unread, rank=meta.get("rank"), shift=position),
             devices=self.agents.devices,
             unread=dict(self.unread),
             counters=counters,
@@ -142,7 +141,16 @@ class _Process:
 
     def _dispatches(self, position: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         frame = self._table(
-            "kernel_dispatch", "start", "end", "pid", "tid", "agent_id", "kernel_id", "stream_id", "queue_id", "event_id"
+            "kernel_dispatch",
+            "start",
+            "end",
+            "pid",
+            "tid",
+            "agent_id",
+            "kernel_id",
+            "stream_id",
+            "queue_id",
+            "event_id",
         )
         frame = frame.select(
             "start", "end", "pid", "tid", "stack", "external", "event_id",
@@ -163,7 +171,9 @@ class _Process:
             for event, pmc, value in self._rows("pmc_event", "event_id", "pmc_id", "value")
             if isinstance(value, (int, float)) and isinstance(event, int) and isinstance(pmc, int)
         ]
-        total = self.db.count(f"rocpd_pmc_event{self.suffix}") if f"rocpd_pmc_event{self.suffix}" in self.db.tables else 0
+        total = (
+            self.db.count(f"rocpd_pmc_event{self.suffix}") if f"rocpd_pmc_event{self.suffix}" in self.db.tables else 0
+        )
         counted(self.unread, "counter without an event or a number", total - len(rows))
         if not rows:
             return pl.DataFrame(schema=COUNTERS)
@@ -174,8 +184,8 @@ class _Process:
         values = values.group_by("event_id", "counter", maintain_order=True).agg(pl.col("value").sum(), rows=pl.len())
         kernels = dispatches.select("event_id", correlation="stack", device="device", kernel="name")
         found = values.join(kernels.unique("event_id"), on="event_id", how="left")
-        counted(self.unread, "counter of no kernel", found.filter(pl.col("kernel").is_null())["rows"].sum())
-        return found.filter(pl.col("kernel").is_not_null()).select(list(COUNTERS)).cast(dict(COUNTERS))
+        counted(self.unread, "counter of no kernel", int(found.filter(pl.col("kernel").is_null())["rows"].sum()))
+        return found.filter(pl.col("kernel").is_not_null()).select(list(COUNTERS)).cast(pl.Schema(COUNTERS))
 
     def _copies(self) -> pl.DataFrame:
         frame = self._table(
@@ -245,8 +255,10 @@ class _Process:
 
     def _samples(self) -> pl.DataFrame:
         """What took no time: roctx marks, and calls shorter than the clock."""
-        frame = self._joined("sample", {"start": "timestamp", "end": "timestamp", "track_id": "track_id", "event_id": "event_id"})
+        frame = self._joined(
+            "sample", {"start": "timestamp", "end": "timestamp", "track_id": "track_id", "event_id": "event_id"}
+        )
         tracks = self.db.integers(f"rocpd_track{self.suffix}", {n: n for n in ("id", "pid", "tid", "name_id")})
-        return self._host(frame.join(tracks.unique("id"), left_on="track_id", right_on="id", how="left", maintain_order="left"))
-
-
+        return self._host(
+            frame.join(tracks.unique("id"), left_on="track_id", right_on="id", how="left", maintain_order="left")
+        )

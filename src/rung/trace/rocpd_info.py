@@ -48,9 +48,7 @@ def schema_version(database: Database, suffix: str) -> str | None:
 
 
 def agents(database: Database, suffix: str) -> Agents:
-    rows = [
-        dict(zip(_AGENT, row, strict=True)) for row in database.rows(f"rocpd_info_agent{suffix}", list(_AGENT))
-    ]
+    rows = [dict(zip(_AGENT, row, strict=True)) for row in database.rows(f"rocpd_info_agent{suffix}", list(_AGENT))]
     gpus = [row for row in rows if row["type"] == "GPU" and isinstance(row["id"], int)]
     order = ("nid", "type_index", "absolute_index", "id")
     gpus.sort(key=lambda row: [integer(row[name]) or 0 for name in order])
@@ -82,9 +80,7 @@ def process(database: Database, suffix: str) -> dict[str, Any]:
     """Host, command and times of the process, its rank where its environment says it."""
     names = ["pid", "ppid", "start", "end", "command", "environment", "nid"]
     rows = database.rows(f"rocpd_info_process{suffix}", names)
-    hosts = {
-        key: text(host) for key, host in database.rows(f"rocpd_info_node{suffix}", ["id", "hostname"])
-    }
+    hosts = {key: text(host) for key, host in database.rows(f"rocpd_info_node{suffix}", ["id", "hostname"])}
     if not rows:
         return {}
     found = dict(zip(names, rows[0], strict=True))

@@ -32,28 +32,33 @@ def kernel_statistics(path: Path, *, partial: bool = False, max_bytes: int | Non
     Kernels that overlap count in full. Rows of negative duration or without a time are left out, as `read` leaves them.
     """
     path = Path(path)
-    parts = []
+    parts: list[pl.DataFrame] = []
+    # Numbers stand for the names until there is one row a kernel: five million strings would cost more than the reading.
+    numbers: dict[str, int] = {}
     with open_database(path, partial=partial, max_bytes=max_bytes) as database:
         found = rocpd_info.suffixes(database)
         check_tables(database, bool(found), "rocpd database")
         for suffix in found:
             rows = database.integers(
                 f"rocpd_kernel_dispatch{suffix}", {"kernel": "kernel_id"}, differences={"dur": ("end", "start")}
-            )
+            ).filter(pl.col("dur") >= 0)
             names = rocpd_info.kernel_names(database, suffix)
-            known = pl.DataFrame(
-                {"kernel": list(names), "name": list(names.values())}, schema={"kernel": pl.Int64, "name": pl.String}
+            for kernel in rows["kernel"].unique().to_list():
+                names[kernel] = names.get(kernel) or f"kernel {-1 if kernel is None else kernel}"
+            known = {kernel: numbers.setdefault(name or "", len(numbers)) for kernel, name in names.items()}
+            number = (
+                pl.col("kernel").replace_strict(known, default=None, return_dtype=pl.UInt32) if known else pl.lit(0)
             )
-            rows = rows.filter(pl.col("dur") >= 0).join(known, on="kernel", how="left")
-            parts.append(rows.select("dur", pl.col("name").fill_null(pl.format("kernel {}", pl.col("kernel").fill_null(-1)))))
-    return _statistics(pl.concat(parts))
+            parts.append(rows.select("dur", number=number.cast(pl.UInt32)))
+    return _statistics(pl.concat(parts), list(numbers))
 
 
-def _statistics(rows: pl.DataFrame) -> pl.DataFrame:
+def _statistics(rows: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     dur = pl.col("dur")
-    table = rows.group_by("name").agg(
+    table = rows.group_by("number").agg(
         count=pl.len(), total=dur.sum(), mean=dur.mean(), median=dur.median(), min=dur.min(), max=dur.max()
     )
-    whole = pl.max_horizontal(pl.col("total").sum(), 1)
-    table = table.with_columns(share=pl.col("total") / whole).select(list(STATISTICS)).cast(dict(STATISTICS))
+    name = pl.Series(names, dtype=pl.String).gather(table["number"])
+    share = pl.col("total") / pl.max_horizontal(pl.col("total").sum(), 1)
+    table = table.with_columns(name.alias("name"), share=share).select(list(STATISTICS)).cast(pl.Schema(STATISTICS))
     return table.sort("total", "name", descending=[True, False])

@@ -100,7 +100,9 @@ def _plain_file(path: Path, folder: Path, max_bytes: int | None, partial: bool) 
             try:
                 while block := packed.read(_BLOCK):
                     if max_bytes is not None and out.tell() + len(block) > max_bytes:
-                        raise InputError(f"{path} unpacks to more than {max_bytes:,} bytes: raise --max-bytes to read it.")
+                        raise InputError(
+                            f"{path} unpacks to more than {max_bytes:,} bytes: raise --max-bytes to read it."
+                        )
                     out.write(block)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 if not partial or not out.tell():

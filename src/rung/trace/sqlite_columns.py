@@ -8,6 +8,7 @@ the fastest way over rows (`np.fromiter` over a chained cursor), and exact, sinc
 from __future__ import annotations
 
 import sqlite3
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -47,7 +48,7 @@ class Database:
         # row takes bytes of its own, so the size of the file bounds the steps that a walk through a table can take.
         self._steps_left = 0
         connection.set_progress_handler(self._guard, _STEPS)
-        if hasattr(connection, "setlimit"):  # from Python 3.11
+        if sys.version_info >= (3, 11):  # no cell is longer than its file, no batch of numbers than 10 MB
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(1_000_000_000, 10_000_000 + 2 * size))
         self.tables = self._plain_tables()
 
@@ -259,4 +260,6 @@ def check_tables(database: Database, needed: bool, what: str) -> None:
             f"{database.path} holds no table: if a {database.path.name}-wal lay beside it, copy that too; otherwise record"
             " the trace again."
         )
-    raise InputError(f"{database.path} is no {what}: its tables ({', '.join(sorted(database.tables)[:4])}) are of something else.")
+    raise InputError(
+        f"{database.path} is no {what}: its tables ({', '.join(sorted(database.tables)[:4])}) are of something else."
+    )
