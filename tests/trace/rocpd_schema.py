@@ -56,4 +56,3 @@ TABLES = {
     f" level TEXT CHECK (level IN ('REAL', 'VIRTUAL', 'SCRATCH')), {SPAN}, address INTEGER, size INTEGER NOT NULL,"
     f" queue_id INTEGER, stream_id INTEGER, event_id INTEGER, {EXT}",
 }
-VIEWS: dict[str, str] = {}

@@ -1,10 +1,12 @@
 """Writes rocpd databases as rocprofv3 does, of any size, with and without views."""
 
+import json
 import sqlite3
 import uuid
 from pathlib import Path
 
-from rocpd_schema import TABLES, VIEWS
+from rocpd_schema import TABLES
+from rocpd_views import VIEWS
 
 NODE, GPU_AGENTS = 1432518515, (4, 5)
 CATEGORIES = ("KERNEL_DISPATCH", "MEMORY_COPY", "MEMORY_ALLOCATION", "SCRATCH_MEMORY")
@@ -77,7 +79,7 @@ class Writer:
         return self.kernels[name]
 
     def event(self, category, stack=None, external=0, message=None):
-        extdata = "{}" if message is None else '{"message": "%s"}' % message
+        extdata = "{}" if message is None else json.dumps({"message": message})
         return self.insert(
             "event", category_id=self.string(category), stack_id=stack, parent_stack_id=0, correlation_id=external,
             extdata=extdata,

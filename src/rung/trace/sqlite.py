@@ -182,9 +182,8 @@ def _is_locked(path: Path) -> bool:
 def _unpacked_head(path: Path, length: int) -> bytes:
     with path.open("rb") as file:
         packed = file.read(2) == GZIP
-    opened = gzip.open(path, "rb") if packed else path.open("rb")
     parts = []
-    with opened as file:
+    with gzip.open(path, "rb") if packed else path.open("rb") as file:
         try:
             while length and (part := file.read(min(length, _BLOCK))):
                 parts.append(part)
