@@ -22,6 +22,7 @@ class Writer:
         self.path = Path(path)
         self.db = sqlite3.connect(path)
         self.db.execute("PRAGMA synchronous = OFF")
+        self.db.execute("PRAGMA journal_mode = OFF")
         self.strings: dict[str, int] = {}
         self.next: dict[str, int] = {}
         for name, columns in TABLES.items():

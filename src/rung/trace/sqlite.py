@@ -5,8 +5,8 @@ Only plain tables are read. A view or a virtual table is code of whoever wrote t
 
 from __future__ import annotations
 
-import gzip
 import os
+import shutil
 import sqlite3
 import tempfile
 import zlib
@@ -56,6 +56,8 @@ def open_database(path: Path, *, partial: bool = False, max_bytes: int | None = 
     with tempfile.TemporaryDirectory(prefix="rung-") as folder:
         plain, warnings = _plain_file(path, Path(folder), max_bytes, partial)
         warnings += _check(path, plain, partial)
+        if partial:
+            plain = _padded(plain, Path(folder))
         # immutable: SQLite takes no lock, looks for no journal and so creates no file. `?` and `#` are escaped.
         uri = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
         try:
@@ -65,7 +67,7 @@ def open_database(path: Path, *, partial: bool = False, max_bytes: int | None = 
         try:
             _harden(connection)
             yield Database(connection, path, plain.stat().st_size, partial, warnings)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a column's name
             raise InputError(
                 f"{path} is a damaged database ({error}): copy or record it again, or read what is whole of it with"
                 " --partial."
@@ -96,15 +98,15 @@ def _plain_file(path: Path, folder: Path, max_bytes: int | None, partial: bool) 
         if head != GZIP:
             return path, []
         plain, warnings = folder / "plain.db", []
-        with gzip.open(path, "rb") as packed, plain.open("wb") as out:
+        with plain.open("wb") as out:
             try:
-                while block := packed.read(_BLOCK):
+                for block in _unpacked(path):
                     if max_bytes is not None and out.tell() + len(block) > max_bytes:
                         raise InputError(
                             f"{path} unpacks to more than {max_bytes:,} bytes: raise --max-bytes to read it."
                         )
                     out.write(block)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            except (EOFError, zlib.error) as error:
                 if not partial or not out.tell():
                     raise InputError(
                         f"{path} is a damaged or cut-off gzip file ({error}): copy or record it again."
@@ -141,16 +143,35 @@ def _check(path: Path, plain: Path, partial: bool) -> list[str]:
             ("the state before an unfinished transaction", f"{path} has an unfinished transaction in"
              f" {path.name}-journal, its writer was killed: open a copy of both with `sqlite3` once to roll it back")
         )  # fmt: skip
-    page = int.from_bytes(header[16:18], "big")
-    expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
-    # The size in the header only counts where the two change counters agree, as old writers did not keep it.
-    if header[24:28] == header[92:96] and size < expected:
+    if size < (expected := _expected_size(header)):
         problems.append(
             ("pages behind the cut", f"{path} is cut off ({size:,} of {expected:,} bytes): copy or record it again")
         )
     if problems and not partial:
         raise InputError(f"{problems[0][1]}, or read what is whole of it with --partial.")
     return [what for what, _ in problems]
+
+
+def _expected_size(header: bytes) -> int:
+    """What the header says the file's size is, 0 where that cannot be relied on."""
+    page = int.from_bytes(header[16:18], "big")
+    page = 65536 if page == 1 else page
+    # The number of pages only counts where two change counters agree: old writers did not keep it.
+    known = header[24:28] == header[92:96] and 512 <= page <= 65536 and not page & (page - 1)
+    return page * int.from_bytes(header[28:32], "big") if known else 0
+
+
+def _padded(plain: Path, folder: Path) -> Path:
+    """A copy of a cut-off database at its full size: SQLite opens no other, and finds the missing pages damaged."""
+    with plain.open("rb") as file:
+        expected = _expected_size(file.read(100))
+    size = plain.stat().st_size
+    if not size < expected <= 100 * size:  # a header that is damaged itself
+        return plain
+    copy = folder / "padded.db"
+    shutil.copyfile(plain, copy)
+    os.truncate(copy, expected)
+    return copy
 
 
 def _size(path: str) -> int:
@@ -179,15 +200,32 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
+def _unpacked(path: Path) -> Iterator[bytes]:
+    """The content of a gzip file in blocks; unlike the gzip module it gives all that stands before a cut."""
+    stream = zlib.decompressobj(31)
+    with path.open("rb") as file:
+        while packed := file.read(_BLOCK):
+            while packed:
+                if stream.eof:  # a file may be several gzip members in a row
+                    stream = zlib.decompressobj(31)
+                if block := stream.decompress(packed, _BLOCK):
+                    yield block
+                packed = stream.unconsumed_tail or stream.unused_data.lstrip(b"\0")
+    if not stream.eof:
+        raise EOFError("it ends before its end mark")
+
+
 def _unpacked_head(path: Path, length: int) -> bytes:
     with path.open("rb") as file:
-        packed = file.read(2) == GZIP
-    parts = []
-    with gzip.open(path, "rb") if packed else path.open("rb") as file:
-        try:
-            while length and (part := file.read(min(length, _BLOCK))):
-                parts.append(part)
-                length -= len(part)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            pass
-    return b"".join(parts)
+        head = file.read(length)
+    if not head.startswith(GZIP):
+        return head
+    found = b""
+    try:
+        for block in _unpacked(path):
+            found += block
+            if len(found) >= length:
+                break
+    except (EOFError, zlib.error):
+        pass
+    return found[:length]

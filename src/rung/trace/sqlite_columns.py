@@ -48,6 +48,7 @@ class Database:
         # row takes bytes of its own, so the size of the file bounds the steps that a walk through a table can take.
         self._steps_left = 0
         connection.set_progress_handler(self._guard, _STEPS)
+        connection.text_factory = lambda data: data.decode("utf-8", "replace")
         if sys.version_info >= (3, 11):  # no cell is longer than its file, no batch of numbers than 10 MB
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(1_000_000_000, 10_000_000 + 2 * size))
         self.tables = self._plain_tables()
@@ -55,7 +56,8 @@ class Database:
     def _plain_tables(self) -> list[str]:
         self._steps_left = self._steps_allowed()
         rows = self._connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-        return [n for n, sql in rows if isinstance(n, str) and not str(sql).upper().startswith("CREATE VIRTUAL")]
+        plain = (name for name, sql in rows if not str(sql).upper().startswith("CREATE VIRTUAL"))
+        return [name for name in plain if isinstance(name, str) and "\0" not in name]
 
     def _steps_allowed(self) -> int:
         return 20_000_000 + 50 * self._size
@@ -161,11 +163,7 @@ class Database:
 
     def _cell_by_cell(self, inner: str, start: int, count: int) -> list[pl.Series | None]:
         """A batch that holds more than integers: 5 times slower."""
-        self._connection.text_factory = bytes
-        try:
-            rows = self._connection.execute(inner, (start,)).fetchmany(count)
-        finally:
-            self._connection.text_factory = str
+        rows = self._connection.execute(inner, (start,)).fetchmany(count)
         return [_series(cells) for cells in list(zip(*rows, strict=True))[1:]]
 
     def _before_damage(self, table: str, inner: str, start: int) -> Iterator[list[pl.Series]]:
@@ -191,32 +189,18 @@ class Database:
         if not any(name in there for name in columns):
             return []
         wanted = ", ".join(quoted(name) if name in there else "NULL" for name in columns)
-        query = f"SELECT {wanted} FROM {quoted(table)}"
-        try:
-            return self._fetch(query, table)
-        except sqlite3.OperationalError as error:
-            if "decode" not in str(error):
-                raise
-        # Only where some text is no UTF-8: a callback for every text is three times slower.
-        self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        try:
-            return self._fetch(query, table)
-        finally:
-            self._connection.text_factory = str
-
-    def _fetch(self, query: str, table: str) -> list[tuple[Any, ...]]:
         self._steps_left = self._steps_allowed()
         rows: list[tuple[Any, ...]] = []
         letters = 0
         try:
-            for row in self._connection.execute(query):
+            for row in self._connection.execute(f"SELECT {wanted} FROM {quoted(table)}"):
                 rows.append(row)
                 letters += sum(len(cell) for cell in row if isinstance(cell, (str, bytes)))
                 # Overflow pages that many rows share hold more text than the file has bytes.
                 if len(rows) > self._size // _SMALLEST_ROW or letters > self._size:
                     raise sqlite3.DatabaseError(_LOOP)
         except sqlite3.DatabaseError as error:
-            if "decode" in str(error) or not self._partial:
+            if not self._partial:
                 raise _endless(error) from None
             self._cut(table)
         return rows
