@@ -31,6 +31,7 @@ _KIND_OF_CATEGORY = {
     "user_annotation": "annotation",
     "gpu_user_annotation": "gpu_annotation",
     "python_function": "python",
+    "allocation": "allocation",  # of our own writer
 }
 _PHASES = {
     "B": "begin or end event",
@@ -60,6 +61,10 @@ class _Args(msgspec.Struct, gc=False):
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw())
+    # What our own writer of Chrome traces adds (write_chrome.py).
+    rank: Any = msgspec.field(name="Rung rank", default=None)
+    pid: Any = msgspec.field(name="Rung pid", default=None)
+    tid: Any = msgspec.field(name="Rung tid", default=None)
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -175,21 +180,23 @@ def _table(events: list[_Event]) -> tuple[pl.DataFrame, dict[str, int]]:
             # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
             device = _integer(args.device, event.pid, 2**31)
             stream = _integer(args.stream, event.tid)
+        elif kind == "allocation":
+            device = _integer(args.device, limit=2**31)
         dims = bytes(args.dims) or bytes(args.old_dims)
         row = (
             ts,
             dur,
             kind,
             str(event.name),
-            str(event.pid),
-            str(event.tid),
+            str(event.pid if args.pid is None else args.pid),
+            str(event.tid if args.tid is None else args.tid),
             device,
             stream,
             _integer(args.correlation),
             _integer(args.external_id, args.old_external_id),
             dims.decode("utf-8", "replace") if dims else None,
             _integer(args.bytes),
-            None,
+            _integer(args.rank, limit=2**31),
         )
         for add, value in zip(append, row, strict=True):
             add(value)

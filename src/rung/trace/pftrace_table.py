@@ -47,6 +47,7 @@ class Rows:
         self.columns: dict[str, list[Any]] = {name: [] for name in SCHEMA}
         self.tracks: list[int] = []
         self.agents: list[Any] = []
+        self.queues: list[Any] = []
         self.counters: list[tuple[Any, Any, str, str, float]] = []
         self._append = [self.columns[name].append for name in SCHEMA]
 
@@ -78,7 +79,7 @@ class Rows:
             event.name,
             _label(get(slots.PID)),
             _label(get(slots.TID)),
-            get(slots.QUEUE) if stream is None and kind in _ON_GPU else None,  # `device` holds it until the end
+            None,  # the device is known at the end
             stream,
             correlation,
             _integer(get(slots.EXTERNAL)),
@@ -90,6 +91,7 @@ class Rows:
             append(value)
         self.tracks.append(event.track)
         self.agents.append(agent)
+        self.queues.append(get(slots.QUEUE))
         return len(self.tracks) - 1
 
     def add_counters(self, event: Event) -> None:
@@ -103,9 +105,8 @@ class Rows:
         """The event table, the counters, and the position of each agent among the GPUs."""
         positions = self._positions(tracks)
         columns = self.columns
-        queues = columns["device"]
         columns["device"] = [_device(agent, positions) for agent in self.agents]
-        self._name_places(tracks, queues)
+        self._name_places(tracks)
         kept = [self._readable(row, unread) for row in range(len(self.tracks))]
         events = pl.DataFrame(
             {name: [v for v, keep in zip(values, kept, strict=True) if keep] for name, values in columns.items()}
@@ -141,7 +142,7 @@ class Rows:
         positions = {agent: number for number, agent in numbered if agent.startswith("GPU-")}
         return positions | {agent: position for position, agent in enumerate(agents)}
 
-    def _name_places(self, tracks: Tracks, queues: list[Any]) -> None:
+    def _name_places(self, tracks: Tracks) -> None:
         """Processes, threads and streams that only the track of an event tells."""
         places: dict[int, tuple[str, str, int | None, int | None]] = {}
         pids, tids, streams = (self.columns[name] for name in ("pid", "tid", "stream"))
@@ -165,7 +166,7 @@ class Rows:
                 tids[row] = place[1]
             if streams[row] is None and self.columns["kind"][row] in _ON_GPU:
                 # Without streams (before ROCm 7, or --group-by-queue) a queue is what runs in order.
-                ways = (place[2], place[3], queues[row])
+                ways = (place[2], place[3], self.queues[row])
                 streams[row] = next((v for v in map(_integer, ways) if v is not None), None)
 
 
