@@ -87,7 +87,7 @@ def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
     counters, _ = counters_by_row(trace)
     names: dict[str, str] = {}
     shapes: dict[str, str] = {}
-    for row, event in enumerate(trace.events.select(SCHEMA).iter_rows()):
+    for row, event in enumerate(trace.events.select(list(SCHEMA)).iter_rows()):
         ts, dur, kind, name, pid, tid, device, stream, correlation, external_id, dims, size, rank = event
         on_gpu = kind in ON_GPU
         place = where[on_gpu, rank, pid, tid, device, stream]
