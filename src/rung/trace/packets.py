@@ -14,7 +14,6 @@ from rung.trace.protobuf import LENGTH, Malformed, Short, fields, varint
 
 _BLOCK = 4 << 20
 _PACKET = 1  # the field of a trace that holds a packet
-COMPRESSED = 50  # the field of a packet that holds a deflated trace
 GZIP = b"\x1f\x8b"
 
 Packet = tuple[bytes, int, int]
@@ -159,7 +158,7 @@ _WIRE = {
     36: 2,  # synchronization_marker
     41: 0,  # incremental_state_cleared
     42: 0,  # previous_packet_dropped
-    COMPRESSED: 2,
+    50: 2,  # compressed_packets
     58: 0,  # timestamp_clock_id
     59: 2,  # trace_packet_defaults
     60: 2,  # track_descriptor

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rung.errors import InputError
 from rung.trace import packets as wire
+from rung.trace import pftrace_packet as parts
 from rung.trace.pftrace_event import BEGIN, COUNTER, END, INSTANT, Event
+from rung.trace.pftrace_packet import scan
 from rung.trace.pftrace_state import Clocks, Sequence, Tracks
 from rung.trace.pftrace_table import COUNTER_CATEGORY, Rows
-from rung.trace.protobuf import LENGTH, VARINT, Malformed, fields
+from rung.trace.protobuf import Malformed, varint
 from rung.trace.table import Trace
-
-_CLEARED, _NEEDS_STATE = 1, 2  # bits of sequence_flags
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -62,6 +62,8 @@ class _Reader:
         self._clocks, self._tracks, self._rows = Clocks(), Tracks(), Rows()
         # Begun and not ended: an end has no name, it ends the innermost slice of its track.
         self._open: dict[int, list[tuple[int, int, bool]]] = {}
+        # Packets that end a slice, less their time: track, clock and sequence. Valid until any state changes.
+        self._ends: dict[bytes, tuple[int, int | None, Sequence]] = {}
 
     def packet(self, data: bytes, at: int, stop: int, nested: bool = False) -> None:
         self.packets += 1
@@ -74,55 +76,53 @@ class _Reader:
             self.unread["damaged packet"] += 1
 
     def _packet(self, data: bytes, at: int, stop: int, nested: bool) -> None:
-        time = flags = number = 0
-        clock = None
-        dropped = False
-        spans: dict[int, tuple[int, int]] = {}
-        for field, kind, value, end in fields(data, at, stop):
-            if kind == LENGTH:
-                spans[field] = (value, end)
-            elif kind == VARINT:
-                if field == 8:
-                    time = value
-                elif field == 10:
-                    number = value
-                elif field == 13:
-                    flags |= value
-                elif field == 58:
-                    clock = value
-                elif field == 41:
-                    flags |= _CLEARED if value else 0
-                elif field == 42:
-                    dropped = bool(value)
-        sequence = self._sequences.get(number)
+        # The ends of a track differ in nothing but their time, which comes first.
+        short = data[at] == 0x40 and stop - at < 48 if at < stop else False
+        if short:
+            time, after = varint(data, at + 1, stop)
+            rest = data[after:stop]
+            known = self._ends.get(rest)
+            if known is not None:
+                self._end(known[0], self._clocks.ns(time, known[1], known[2]))
+                return
+        header, spans = scan(data, at, stop)
+        sequence = self._sequences.get(header.sequence)
         if sequence is None:
-            sequence = self._sequences[number] = Sequence()
-        elif dropped:
+            sequence = self._sequences[header.sequence] = Sequence()
+        elif header.dropped:
             # The first packet of a sequence says so too, where nothing is lost.
             self.unread["packets lost by the recorder"] += 1
             sequence.valid = False
-        if flags & _CLEARED:
+        if header.flags & parts.CLEARED:
             sequence.clear()
-        if 6 in spans:
-            self._clocks.snapshot(data, *spans[6], sequence)
-        if 59 in spans:
-            sequence.defaults(data, *spans[59])
-        if 12 in spans:
-            sequence.intern(data, *spans[12])
-        if 60 in spans:
-            self._tracks.describe(data, *spans[60])
-        if 11 in spans:
-            ns = self._clocks.ns(time, clock, sequence)
-            if flags & _NEEDS_STATE and not sequence.valid:
+        if header.dropped or header.flags & parts.CLEARED or len(spans) > 1 or parts.EVENT not in spans:
+            self._ends.clear()
+            self._state(data, spans, sequence)
+        if parts.EVENT in spans:
+            ns = self._clocks.ns(header.time, header.clock, sequence)
+            if header.flags & parts.NEEDS_STATE and not sequence.valid:
                 self.unread["event whose names were lost"] += 1
             else:
-                self._event(Event(data, *spans[11], sequence), ns)
-        if wire.COMPRESSED in spans:
-            self._unpack(wire.unpacked(data, *spans[wire.COMPRESSED], self.path, self.max_bytes), nested)
+                event = Event(data, *spans[parts.EVENT], sequence)
+                self._event(event, ns)
+                if short and event.type == END and len(self._ends) < 10_000:
+                    self._ends[rest] = event.track, header.clock, sequence
+        if parts.COMPRESSED in spans:
+            if nested:
+                raise Malformed("packets compressed twice")
+            self._unpack(wire.unpacked(data, *spans[parts.COMPRESSED], self.path, self.max_bytes))
 
-    def _unpack(self, inner: Iterator[wire.Packet], nested: bool) -> None:
-        if nested:
-            raise Malformed("packets compressed twice")
+    def _state(self, data: bytes, spans: parts.Spans, sequence: Sequence) -> None:
+        if parts.SNAPSHOT in spans:
+            self._clocks.snapshot(data, *spans[parts.SNAPSHOT], sequence)
+        if parts.DEFAULTS in spans:
+            sequence.defaults(data, *spans[parts.DEFAULTS])
+        if parts.INTERNED in spans:
+            sequence.intern(data, *spans[parts.INTERNED])
+        if parts.DESCRIPTOR in spans:
+            self._tracks.describe(data, *spans[parts.DESCRIPTOR])
+
+    def _unpack(self, inner: Iterator[wire.Packet]) -> None:
         for part, start, stop in inner:
             self.packet(part, start, stop, nested=True)
 
@@ -131,13 +131,7 @@ class _Reader:
             row = self._rows.add(event, ns, None)
             self._open.setdefault(event.track, []).append((row, ns, self._rows.columns["dur"][row] is None))
         elif event.type == END:
-            begun = self._open.get(event.track)
-            if not begun:
-                self.unread["end without a begin"] += 1
-                return
-            row, start, unknown = begun.pop()
-            if unknown:
-                self._rows.columns["dur"][row] = ns - start
+            self._end(event.track, ns)
         elif event.type == INSTANT:
             if event.category == COUNTER_CATEGORY:
                 self._rows.add_counters(event)
@@ -145,6 +139,15 @@ class _Reader:
                 self._rows.add(event, ns, 0)
         else:
             self.unread["counter event" if event.type == COUNTER else "event of another type"] += 1
+
+    def _end(self, track: int, ns: int) -> None:
+        begun = self._open.get(track)
+        if not begun:
+            self.unread["end without a begin"] += 1
+            return
+        row, start, unknown = begun.pop()
+        if unknown:
+            self._rows.columns["dur"][row] = ns - start
 
     def trace(self) -> Trace:
         events, counters, agents = self._rows.frames(self._tracks, self.unread)

@@ -4,38 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rung.trace.pftrace_slots import SLOTS
 from rung.trace.pftrace_state import Sequence
-from rung.trace.protobuf import FIXED64, LENGTH, VARINT, double, fields, signed, text, varint
+from rung.trace.protobuf import FIXED64, LENGTH, VARINT, Short, double, fields, signed, text, varint
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
-
-# Annotation names of rocprofv3 (all versions), rocprof-sys and our own writer, by the column that they fill.
-(TS, STOP, LENGTH_NS, CORRELATION, TID, PID, AGENT, DST, SRC, STREAM, QUEUE, BYTES, DEVICE, EXTERNAL, DIMS, RANK,
- AGENT_TYPE, KERNEL) = range(18)  # fmt: skip
-SLOTS = {
-    "begin_ns": TS,
-    "end_ns": STOP,
-    "delta_ns": LENGTH_NS,
-    "corr_id": CORRELATION,
-    "correlation_id": CORRELATION,
-    "tid": TID,
-    "pid": PID,
-    "agent": AGENT,
-    "agent_type": AGENT_TYPE,
-    "dst_agent": DST,
-    "src_agent": SRC,
-    "stream_ID": STREAM,
-    "stream_id": STREAM,
-    "queue": QUEUE,
-    "copy_bytes": BYTES,
-    "allocation_size": BYTES,
-    "bytes": BYTES,
-    "device": DEVICE,
-    "external_id": EXTERNAL,
-    "dims": DIMS,
-    "rank": RANK,
-    "kernel": KERNEL,
-}
 
 
 class Event:
@@ -49,41 +22,101 @@ class Event:
         self.track = sequence.track
         self.found: dict[int, Any] = {}
         self.counters: list[tuple[str, float]] = []
-        for number, wire, value, end in fields(data, at, stop):
+        try:
+            at = self._parse(data, at, stop, sequence)
+        except IndexError:
+            raise Short("an event is cut off") from None
+        if at != stop:
+            raise Short("an event reaches behind its end")
+
+    def _parse(self, data: bytes, at: int, stop: int, sequence: Sequence) -> int:
+        """Reads the fields as recorders write them, byte by byte: a trace is a million of these and little else.
+
+        What is written in another way goes to `_field`, which knows every way. Reading behind `stop` does no harm
+        here: it ends in an IndexError or at a place that is not `stop`.
+        """
+        found = self.found
+        while at < stop:
+            key, byte = data[at], data[at + 1]
+            if key == 0x22 and 2 < byte < 0x80:  # debug annotation
+                end = at + 2 + byte
+                if end > stop:
+                    raise Short("an annotation is cut off")
+                if data[at + 2] == 0x08 and data[at + 3] < 0x80:  # its interned name comes first
+                    slot = sequence.slot(data[at + 3])
+                    kind = data[at + 4]
+                    if slot < 0:
+                        if kind != 0x29:  # neither a column of ours nor a double
+                            at = end
+                            continue
+                    elif kind == 0x20 or kind == 0x18:  # int, uint
+                        number = data[at + 5]
+                        if number >= 0x80:
+                            number, _ = varint(data, at + 5, end)
+                            if kind == 0x20:
+                                number = signed(number)
+                        found[slot] = number
+                        at = end
+                        continue
+                    elif kind == 0x88 and byte == 5 and data[at + 6] < 0x80:  # interned text
+                        found[slot] = sequence.strings.get(data[at + 6])
+                        at = end
+                        continue
+                self._annotation(data, at + 2, end, sequence)
+                at = end
+            elif key == 0x48 and byte < 0x80:
+                self.type = byte
+                at += 2
+            elif key == 0x50 and byte < 0x80:
+                self.name = sequence.names.get(byte, "")
+                at += 2
+            elif key == 0x50 and data[at + 2] < 0x80:
+                self.name = sequence.names.get(byte & 0x7F | data[at + 2] << 7, "")
+                at += 3
+            elif key == 0x18 and byte < 0x80:
+                self.category = self.category or sequence.categories.get(byte, "")
+                at += 2
+            elif key == 0x58:
+                # Numbers of tracks are hashes: ten bytes of few different values.
+                known = sequence.numbers.get(data[at + 1 : at + 11]) if at + 11 <= stop else None
+                if known is None:
+                    known = varint(data, at + 1, stop)
+                    known = known[0], known[1] - at
+                    if at + 11 <= stop:
+                        if len(sequence.numbers) > 10_000:
+                            sequence.numbers.clear()
+                        sequence.numbers[data[at + 1 : at + 11]] = known
+                self.track = known[0]
+                at += known[1]
+            elif key == 0xF9 and byte == 2:  # flow id: correlations say the same
+                at += 10
+            else:
+                number, wire, value, end = next(fields(data, at, stop))
+                self._field(data, number, wire, value, end, sequence)
+                at = end
+        return at
+
+    def _field(self, data: bytes, number: int, wire: int, value: int, end: int, sequence: Sequence) -> None:
+        if wire == LENGTH:
             if number == 4:
-                if wire == LENGTH:
-                    self._annotation(data, value, end, sequence)
-            elif wire == VARINT:
-                if number == 11:
-                    self.track = value
-                elif number == 9:
-                    self.type = value
-                elif number == 10:
-                    self.name = sequence.names.get(value, "")
-                elif number == 3:
-                    self.category = self.category or sequence.categories.get(value, "")
-            elif wire == LENGTH:
-                if number == 23:
-                    self.name = text(data, value, end)
-                elif number == 22:
-                    self.category = self.category or text(data, value, end)
-                elif number == 3 and value < end:  # packed
-                    self.category = sequence.categories.get(varint(data, value, end)[0], "")
+                self._annotation(data, value, end, sequence)
+            elif number == 23:
+                self.name = text(data, value, end)
+            elif number == 22:
+                self.category = self.category or text(data, value, end)
+            elif number == 3 and value < end:  # packed
+                self.category = self.category or sequence.categories.get(varint(data, value, end)[0], "")
+        elif wire == VARINT:
+            if number == 11:
+                self.track = value
+            elif number == 9:
+                self.type = value
+            elif number == 10:
+                self.name = sequence.names.get(value, "")
+            elif number == 3:
+                self.category = self.category or sequence.categories.get(value, "")
 
     def _annotation(self, data: bytes, at: int, stop: int, sequence: Sequence) -> None:
-        # Recorders write the interned name first, then the value. Most names are none of ours: skip them early.
-        if stop - at > 2 and data[at] == 0x08 and data[at + 1] < 0x80:
-            iid = data[at + 1]
-            slot = sequence.slots.get(iid)
-            if slot is None:
-                slot = sequence.slots[iid] = SLOTS.get(sequence.annotations.get(iid, ""), -1)
-            key = data[at + 2]
-            if slot < 0 and key != 0x29:
-                return
-            if key == 0x18 or key == 0x20:
-                number = varint(data, at + 3, stop)[0]
-                self.found[slot] = signed(number) if key == 0x20 else number
-                return
         name = ""
         value: Any = None
         for number, wire, start, end in fields(data, at, stop):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rung.trace.pftrace_slots import SLOTS
 from rung.trace.protobuf import LENGTH, VARINT, Malformed, fields, signed, text
 
 BOOTTIME = 6  # the clock of a trace that names no other
@@ -46,8 +47,15 @@ class Sequence:
     track: int = 0
     clock: int | None = None
     clocks: dict[int, OwnClock] = field(default_factory=dict)
-    # The place of each annotation's name in pftrace_event.SLOTS, or -1: looked up once a name, not once a value.
-    slots: dict[int, int] = field(default_factory=dict)
+    numbers: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # long numbers seen: value and bytes
+    _slots: dict[int, int] = field(default_factory=dict)
+
+    def slot(self, iid: int) -> int:
+        """The slot that an annotation's name fills, or -1: looked up once a name, not once a value."""
+        found = self._slots.get(iid)
+        if found is None:
+            found = self._slots[iid] = SLOTS.get(self.annotations.get(iid, ""), -1)
+        return found
 
     def clear(self) -> None:
         self.__init__(valid=True)  # type: ignore[misc]
@@ -64,7 +72,7 @@ class Sequence:
                         string = text(data, value, last)
                 tables[number][iid] = string
                 if number == 3:
-                    self.slots.pop(iid, None)
+                    self._slots.pop(iid, None)
 
     def defaults(self, data: bytes, at: int, stop: int) -> None:
         for number, wire, value, end in fields(data, at, stop):
@@ -142,9 +150,9 @@ class Tracks:
                 elif number in (3, 4):
                     for part, kind, number_or_start, last in fields(data, value, end):
                         if kind == VARINT and part == 1:
-                            track.pid = _int32(number_or_start)
+                            track.pid = signed(number_or_start)
                         elif kind == VARINT and part == 2 and number == 4:
-                            track.tid = _int32(number_or_start)
+                            track.tid = signed(number_or_start)
                         elif kind == LENGTH and part == 6 and number == 3:
                             track.process = text(data, number_or_start, last)
         if uuid == 0 and track == Track():
@@ -165,8 +173,3 @@ class Tracks:
             uuid = track.parent
         pids = {track.pid for track in self.by_uuid.values() if track.pid is not None}
         return pids.pop() if len(pids) == 1 else None
-
-
-def _int32(value: int) -> int:
-    """Process ids are int32, thread ids too in older files: negative ones come as ten bytes."""
-    return signed(value)

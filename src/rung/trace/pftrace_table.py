@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rung.trace import pftrace_event as slots
+from rung.trace import pftrace_slots as slots
 from rung.trace.pftrace_event import Event
 from rung.trace.pftrace_state import Tracks
 from rung.trace.table import COUNTERS, KINDS, SCHEMA
