@@ -86,7 +86,7 @@ def _slices(
         known = of_key.get(key)
         if known is None:
             place = where[key]
-            thread = threads.setdefault((place.pid, place.tid), len(threads))
+            thread = threads.setdefault((place.process, place.thread), len(threads))
             if thread == len(parents):
                 uuid, new = tree.group(place.process, place.pid, gpu=place.device is not None)
                 yield from new
