@@ -60,10 +60,7 @@ def test_pftrace_is_read_back_equal_with_its_counters(trace):
 def test_csv_is_read_back_equal_and_tells_missing_from_empty(trace):
     with tempfile.TemporaryDirectory() as folder:
         files = write_csv.write(trace, Path(folder) / "t.csv")
-        frames = [
-            pl.read_csv(file, schema=schema)
-            for file, schema in zip(files, (SCHEMA, COUNTERS), strict=False)
-        ]
+        frames = [pl.read_csv(file, schema=schema) for file, schema in zip(files, (SCHEMA, COUNTERS), strict=False)]
     assert frames[0].equals(trace.events)
     assert len(frames) == 1 + bool(trace.counters.height)
     assert frames[1:] == [] or frames[1].equals(trace.counters)

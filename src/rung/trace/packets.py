@@ -89,6 +89,8 @@ def packets(parts: Iterator[bytes]) -> Iterator[Packet]:
                 start, stop, after = _next(data, at)
             except Short:
                 break
+            except Malformed as error:
+                raise Cut(f"what follows is no packet: {error}") from None
             if after > len(data):
                 missing = after - len(data)
                 break
@@ -106,7 +108,7 @@ def _next(data: bytes, at: int) -> tuple[int, int, int]:
     if data[at] != _PACKET << 3 | LENGTH:
         key, size_at = varint(data, at, len(data))
         if key >> 3 == 0 or key & 7 != LENGTH:
-            raise Cut("what follows is no packet")
+            raise Malformed("another field")
         size, start = varint(data, size_at, len(data))
         return -1, -1, start + size
     size, start = varint(data, size_at, len(data))
