@@ -76,16 +76,18 @@ class _Reader:
             self.unread["damaged packet"] += 1
 
     def _packet(self, data: bytes, at: int, stop: int, nested: bool) -> None:
-        # The ends of a track differ in nothing but their time, which comes first.
-        short = data[at] == 0x40 and stop - at < 48 if at < stop else False
-        if short:
-            time, after = varint(data, at + 1, stop)
-            rest = data[after:stop]
-            known = self._ends.get(rest)
-            if known is not None:
-                self._end(known[0], self._clocks.ns(time, known[1], known[2]))
-                return
-        header, spans = scan(data, at, stop)
+        time, short = 0, False
+        if at < stop and data[at] == 0x40:
+            # The time comes first. The ends of a track differ in nothing else.
+            time, at = varint(data, at + 1, stop)
+            short = stop - at < 40
+            if short:
+                rest = data[at:stop]
+                known = self._ends.get(rest)
+                if known is not None:
+                    self._end(known[0], self._clocks.ns(time, known[1], known[2]))
+                    return
+        header, spans = scan(data, at, stop, time)
         sequence = self._sequences.get(header.sequence)
         if sequence is None:
             sequence = self._sequences[header.sequence] = Sequence()

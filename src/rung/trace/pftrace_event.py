@@ -35,7 +35,7 @@ class Event:
         What is written in another way goes to `_field`, which knows every way. Reading behind `stop` does no harm
         here: it ends in an IndexError or at a place that is not `stop`.
         """
-        found = self.found
+        found, slots = self.found, sequence.slots
         while at < stop:
             key, byte = data[at], data[at + 1]
             if key == 0x22 and 2 < byte < 0x80:  # debug annotation
@@ -43,7 +43,9 @@ class Event:
                 if end > stop:
                     raise Short("an annotation is cut off")
                 if data[at + 2] == 0x08 and data[at + 3] < 0x80:  # its interned name comes first
-                    slot = sequence.slot(data[at + 3])
+                    slot = slots.get(data[at + 3])
+                    if slot is None:
+                        slot = sequence.slot(data[at + 3])
                     kind = data[at + 4]
                     if slot < 0:
                         if kind != 0x29:  # neither a column of ours nor a double
@@ -52,10 +54,14 @@ class Event:
                     elif kind == 0x20 or kind == 0x18:  # int, uint
                         number = data[at + 5]
                         if number >= 0x80:
-                            number, _ = varint(data, at + 5, end)
+                            number = varint(data, at + 5, end)[0]
                             if kind == 0x20:
                                 number = signed(number)
                         found[slot] = number
+                        at = end
+                        continue
+                    elif kind == 0x32 and data[at + 5] == byte - 4:  # text
+                        found[slot] = text(data, at + 6, end)
                         at = end
                         continue
                     elif kind == 0x88 and byte == 5 and data[at + 6] < 0x80:  # interned text

@@ -20,12 +20,12 @@ class Header(NamedTuple):
     dropped: bool
 
 
-def scan(data: bytes, at: int, stop: int) -> tuple[Header, Spans]:
+def scan(data: bytes, at: int, stop: int, time: int = 0) -> tuple[Header, Spans]:
     """The plain fields of a packet, and where each of its messages starts and ends.
 
-    As in Event: the fields of every packet byte by byte, the others in general.
+    As in Event: the fields of every packet byte by byte, the others in general. time: where it was read already.
     """
-    time = sequence = flags = 0
+    sequence = flags = 0
     clock = None
     dropped = False
     spans: Spans = {}

@@ -48,13 +48,13 @@ class Sequence:
     clock: int | None = None
     clocks: dict[int, OwnClock] = field(default_factory=dict)
     numbers: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # long numbers seen: value and bytes
-    _slots: dict[int, int] = field(default_factory=dict)
+    slots: dict[int, int] = field(default_factory=dict)  # what `slot` found
 
     def slot(self, iid: int) -> int:
         """The slot that an annotation's name fills, or -1: looked up once a name, not once a value."""
-        found = self._slots.get(iid)
+        found = self.slots.get(iid)
         if found is None:
-            found = self._slots[iid] = SLOTS.get(self.annotations.get(iid, ""), -1)
+            found = self.slots[iid] = SLOTS.get(self.annotations.get(iid, ""), -1)
         return found
 
     def clear(self) -> None:
@@ -72,7 +72,7 @@ class Sequence:
                         string = text(data, value, last)
                 tables[number][iid] = string
                 if number == 3:
-                    self._slots.pop(iid, None)
+                    self.slots.pop(iid, None)
 
     def defaults(self, data: bytes, at: int, stop: int) -> None:
         for number, wire, value, end in fields(data, at, stop):

@@ -25,22 +25,51 @@ class Short(Malformed):
     """The bytes end in the middle of a value: more of them might make it whole."""
 
 
-def varint(data: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
+# The upper bytes of long numbers: times of one second share them, so a table is faster than adding them up.
+_UPPER: dict[bytes, tuple[int, int]] = {}
+_UPPER_SIZE = 6
+
+
+def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """The unsigned number at `at` and the place behind it."""
-    value = shift = 0
-    while at < end:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
+    try:
+        one = data[at]
+        if one < 0x80:
+            value, after = one, at + 1
+        elif (two := data[at + 1]) < 0x80:
+            value, after = one & 0x7F | two << 7, at + 2
+        elif (three := data[at + 2]) < 0x80:
+            value, after = one & 0x7F | (two & 0x7F) << 7 | three << 14, at + 3
+        else:
+            bits, size = _UPPER.get(data[at + 3 : at + 3 + _UPPER_SIZE]) or _upper(data, at + 3)
+            value, after = one & 0x7F | (two & 0x7F) << 7 | (three & 0x7F) << 14 | bits, at + 3 + size
+    except IndexError:
+        raise Short("a number is cut off") from None
+    if after > end:
+        raise Short("a number is cut off")
+    return value, after
+
+
+def _upper(data: bytes, at: int) -> tuple[int, int]:
+    """What the fourth and later bytes of a number add to it, and how many they are."""
+    value, size = 0, 0
+    while True:
+        byte = data[at + size]
+        value |= (byte & 0x7F) << (7 * size + 21)
+        size += 1
         if byte < 0x80:
-            return value & _64_BITS, at
-        shift += 7
-        if shift >= 70:
+            break
+        if size == 7:
             raise Malformed("a number of more than ten bytes")
-    raise Short("a number is cut off")
+    found = value & _64_BITS, size
+    if size <= _UPPER_SIZE:  # a longer one is not told by so many bytes
+        if len(_UPPER) > 10_000:
+            _UPPER.clear()
+        _UPPER[data[at : at + _UPPER_SIZE]] = found
+    return found
 
 
-def fields(data: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Each field as (number, wire type, value, stop).
 
     For a varint `value` is the number; for the others it is where the bytes start, and `stop` where they end.
@@ -85,11 +114,11 @@ def signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-def double(data: bytes | bytearray, at: int) -> float:
+def double(data: bytes, at: int) -> float:
     return float(_DOUBLE.unpack_from(data, at)[0])
 
 
-def text(data: bytes | bytearray, at: int, stop: int) -> str:
+def text(data: bytes, at: int, stop: int) -> str:
     return data[at:stop].decode("utf-8", "replace")
 
 
