@@ -50,6 +50,10 @@ def scan(data: bytes, at: int, stop: int, time: int = 0) -> tuple[Header, Spans]
             elif key == 0xD0 and byte == 3 and data[at + 2] < 0x80:
                 clock = data[at + 2]
                 at += 3
+            elif key == 0x18:  # trusted_uid
+                at = varint(data, at + 1, stop)[1]
+            elif key == 0xF8 and byte == 4:  # trusted_pid
+                at = varint(data, at + 2, stop)[1]
             else:
                 number, kind, value, end = next(fields(data, at, stop))
                 at = end

@@ -49,11 +49,16 @@ class Rows:
         self.agents: list[Any] = []
         self.queues: list[Any] = []
         self.counters: list[tuple[Any, Any, str, str, float]] = []
-        self._append = [self.columns[name].append for name in SCHEMA]
+        self._append = {name: self.columns[name].append for name in SCHEMA}
+        self._kinds: dict[str, str] = {}
+
+    def _kind(self, category: str) -> str:
+        kind = self._kinds[category] = kind_of(category)
+        return kind
 
     def add(self, event: Event, ts: int, dur: int | None) -> int:
         """Appends an event; `dur` is None where its end is still to come. Returns its row."""
-        kind = kind_of(event.category)
+        kind = self._kinds.get(event.category) or self._kind(event.category)
         found = event.found
         if slots.TS in found:
             # rocprofv3 moves the edges of kernels that overlap; the annotations keep what was measured.
@@ -62,7 +67,9 @@ class Rows:
             elif slots.LENGTH_NS in found:
                 ts, dur = found[slots.TS], found[slots.LENGTH_NS]
         get = found.get
-        correlation = _integer(get(slots.CORRELATION))
+        correlation = get(slots.CORRELATION)
+        if correlation is not None:
+            correlation = _integer(correlation)
         stream = agent = None
         if kind in _ON_GPU:
             stream = _integer(get(slots.STREAM))
@@ -72,23 +79,19 @@ class Rows:
             agent = f"Agent-{agent}" if isinstance(agent, int) and slots.DEVICE not in found else agent
         if event.counters and kind == "kernel":
             self.counters += [(correlation, agent, event.name, name, value) for name, value in event.counters]
-        row = (
-            ts,
-            dur,
-            kind,
-            event.name,
-            _label(get(slots.PID)),
-            _label(get(slots.TID)),
-            None,  # the device is known at the end
-            stream,
-            correlation,
-            _integer(get(slots.EXTERNAL)),
-            _text(get(slots.DIMS)),
-            _integer(get(slots.BYTES)),
-            _integer(get(slots.RANK), 2**31),
-        )
-        for append, value in zip(self._append, row, strict=True):
-            append(value)
+        append = self._append
+        append["ts"](ts)
+        append["dur"](dur)
+        append["kind"](kind)
+        append["name"](event.name)
+        append["stream"](stream)
+        append["correlation"](correlation)
+        append["pid"](_label(get(slots.PID)))
+        append["tid"](_label(get(slots.TID)))
+        append["external_id"](_integer(get(slots.EXTERNAL)))
+        append["dims"](_text(get(slots.DIMS)))
+        append["bytes"](_integer(get(slots.BYTES)))
+        append["rank"](_integer(get(slots.RANK), 2**31))
         self.tracks.append(event.track)
         self.agents.append(agent)
         self.queues.append(get(slots.QUEUE))
@@ -191,6 +194,8 @@ def _device(agent: Any, positions: dict[str, int]) -> int | None:
 
 
 def _integer(value: Any, limit: int = _INT64) -> int | None:
+    if value is None:
+        return None
     return value if isinstance(value, int) and -limit <= value < limit else None
 
 
