@@ -251,6 +251,23 @@ def test_content_not_name_tells_a_perfetto_trace():
         assert not pftrace.sniff(other, Path("x.pftrace"))
 
 
+def test_tracks_in_rings_long_chains_and_long_names_cost_no_time():
+    begin = time.process_time()
+    out = recorder()
+    out.process(1, 11)  # a second process: the others have to look for theirs
+    for at in range(100, 3_100):
+        out.track(at, "x", at + 1)
+        out.instant(1, at, "marker_api", "m")
+    out.track(3_100, "x", 100)
+    for name in ("STREAM [" * 20_000, "GPU [1]" * 20_000, "STREAM [" + "9" * 5_000):
+        out.track(len(name), name)
+        out.slice(1, 2, len(name), "kernel_dispatch", "k")
+    events = read(out.bytes()).events
+    assert events.height == 3_003
+    assert events["stream"].null_count() == 3_003
+    assert time.process_time() - begin < 10
+
+
 def test_damage_never_crashes_hangs_or_takes_memory():
     rng = random.Random(20)
     whole = session(own_clock=True).bytes()

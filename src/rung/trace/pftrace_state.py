@@ -12,6 +12,7 @@ from rung.trace.pftrace_slots import SLOTS
 from rung.trace.protobuf import LENGTH, VARINT, Malformed, fields, signed, text
 
 BOOTTIME = 6  # the clock of a trace that names no other
+_DEEPEST = 64  # parents of a track that are looked at: a file may make a chain of a million, or a ring
 _FIRST_OWN_CLOCK, _LAST_OWN_CLOCK = 64, 127  # clocks that belong to one sequence
 
 
@@ -133,8 +134,10 @@ class Tracks:
 
     def __init__(self) -> None:
         self.by_uuid: dict[int, Track] = {}
+        self._pids: set[int] | None = None  # of all tracks, once somebody asked
 
     def describe(self, data: bytes, at: int, stop: int) -> None:
+        self._pids = None
         uuid, track = 0, Track()
         for number, wire, value, end in fields(data, at, stop):
             if wire == VARINT:
@@ -164,12 +167,16 @@ class Tracks:
 
     def process_of(self, uuid: int) -> int | None:
         """The process id of a track: its own, its parents', or that of the only process of the trace."""
-        seen: set[int] = set()
-        while uuid in self.by_uuid and uuid not in seen:
-            seen.add(uuid)
-            track = self.by_uuid[uuid]
+        for _ in range(_DEEPEST):
+            track = self.by_uuid.get(uuid)
+            if track is None:
+                break
             if track.pid is not None:
                 return track.pid
             uuid = track.parent
-        pids = {track.pid for track in self.by_uuid.values() if track.pid is not None}
-        return pids.pop() if len(pids) == 1 else None
+        return self._only_process()
+
+    def _only_process(self) -> int | None:
+        if self._pids is None:
+            self._pids = {track.pid for track in self.by_uuid.values() if track.pid is not None}
+        return next(iter(self._pids)) if len(self._pids) == 1 else None

@@ -30,6 +30,7 @@ _KIND_OF_CATEGORY = {
 COUNTER_CATEGORY = "counter_collection"  # an instant of it carries counters of a dispatch that is not in the trace
 
 _ON_GPU = {"kernel", "memcpy", "memset", "gpu_annotation"}
+_NAME = 200  # characters of a track's name that are searched
 _STREAM_TRACK = re.compile(r"STREAM \[\D*(\d+)")
 _QUEUE_TRACK = re.compile(r"QUEUE \[(\d+)\]")
 _GPU_TRACK = re.compile(r"\b(Agent|GPU) \[(\d+)\].*\bGPU\b")
@@ -138,7 +139,7 @@ class Rows:
 
     def _positions(self, tracks: Tracks) -> dict[str, int]:
         """GPU agents count from 0 in their order. `GPU-2` is said to be the third; `Agent-6` only if two came before."""
-        gpus = {f"{m[1]}-{m[2]}" for t in tracks.by_uuid.values() for m in [_GPU_TRACK.search(t.name)] if m}
+        gpus = {f"{m[1]}-{m[2]}" for t in tracks.by_uuid.values() for m in [_GPU_TRACK.search(t.name[:_NAME])] if m}
         gpus |= {agent for agent in {a for a in self.agents if isinstance(a, str)} if not agent.startswith("CPU-")}
         numbered = sorted((int(m[1]), agent) for agent in gpus for m in [re.search(r"-(\d{1,9})$", agent)] if m)
         agents = [agent for _, agent in numbered if not agent.startswith("GPU-")]
@@ -153,7 +154,7 @@ class Rows:
             place = places.get(uuid)
             if place is None:
                 track = tracks.by_uuid.get(uuid)
-                name = track.name if track else ""
+                name = track.name[:_NAME] if track else ""
                 pid = tracks.process_of(uuid)
                 tid = track.tid if track else None
                 stream, queue = _STREAM_TRACK.search(name), _QUEUE_TRACK.search(name)
