@@ -11,7 +11,7 @@ import polars as pl
 from rung.trace.table import KINDS, SCHEMA
 
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
-_IDS = ("device", "stream", "correlation", "external_id", "bytes")
+_IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank")
 _TEXTS = ("name", "pid", "tid", "dims")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
 
@@ -58,7 +58,7 @@ class Columns:
         ids: Mapping[str, Sequence[int | None]],
         dims: Sequence[str | None] = (),
     ) -> None:
-        """Appends events: `kind` as KIND_CODE numbers, `ids` the columns device to bytes; absent ones are null."""
+        """Appends events: `kind` as KIND_CODE numbers, `ids` the columns device to rank; absent ones are null."""
         parts, height = self._parts, len(kind)
         self._height += height
         parts["ts"].append(pl.Series(ts, dtype=pl.Int64))
@@ -93,7 +93,6 @@ class Columns:
         columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(columns["kind"])
         for column in _TEXTS:
             columns[column] = pl.Series(self._codes[column].texts, dtype=pl.String).gather(columns[column])
-        columns["rank"] = _filled(None, SCHEMA["rank"], self._height)
         self._frames.append(pl.DataFrame({column: columns[column] for column in SCHEMA}))
         self._restart()
 

@@ -35,6 +35,7 @@ _KIND_OF_CATEGORY = {
     "user_annotation": "annotation",
     "gpu_user_annotation": "gpu_annotation",
     "python_function": "python",
+    "allocation": "allocation",  # of our own writer
 }
 _UNREAD = {
     "B": "begin or end event",
@@ -50,7 +51,7 @@ _UNREAD = {
     "": "event without a phase",
 }
 _ON_GPU = frozenset(KIND_CODE[kind] for kind in (*GPU_KINDS, "gpu_annotation"))
-_PYTHON, _OTHER = KIND_CODE["python"], KIND_CODE["other"]
+_PYTHON, _ALLOCATION, _OTHER = (KIND_CODE[kind] for kind in ("python", "allocation", "other"))
 _INT64 = 2**63
 _NOTHING = msgspec.Raw()
 
@@ -96,6 +97,10 @@ class _Args(msgspec.Struct, gc=False):
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
+    # What our own writer of Chrome traces adds (write_chrome.py).
+    rank: Any = msgspec.field(name="Rung rank", default=None)
+    pid: Any = msgspec.field(name="Rung pid", default=None)
+    tid: Any = msgspec.field(name="Rung tid", default=None)
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -138,6 +143,8 @@ class Events:
         """Reads a JSON list of events. Raises msgspec.ValidationError where it is something else, and
         msgspec.DecodeError, UnicodeDecodeError or RecursionError where it is no JSON; then nothing was taken.
         """
+        if b'"Rung ' in text:  # our own writer's columns are read by the careful way alone
+            return self._take_carefully(text)
         try:
             events = _quick(text)
         except msgspec.ValidationError:
@@ -205,7 +212,7 @@ class Events:
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)
         if rows:
-            ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size = zip(
+            ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size, rank = zip(
                 *rows, strict=True
             )
             ids: dict[str, Sequence[Any]] = {
@@ -214,6 +221,7 @@ class Events:
                 "correlation": correlation,
                 "external_id": external_id,
                 "bytes": size,
+                "rank": rank,
             }
             self.columns.add(ts, dur, kind, name, pid, tid, ids, dims)
 
@@ -229,25 +237,29 @@ class Events:
             self._count("negative duration", dur)
             return None
         kind = KIND_CODE[_KIND_OF_CATEGORY.get((event.cat or "").lower(), "other")]
-        args = event.args if event.args and kind != _PYTHON else _NO_ARGS
+        own = event.args or _NO_ARGS
+        args = own if kind != _PYTHON or own.pid is not None else _NO_ARGS
         device = stream = None
         if kind in _ON_GPU:
             device = integer(args.device, event.pid, 2**31)
             stream = integer(args.stream, event.tid)
+        elif kind == _ALLOCATION:
+            device = integer(args.device, limit=2**31)
         dims = bytes(args.dims) or bytes(args.old_dims)
         return (
             ts,
             dur,
             kind,
             str(event.name),
-            str(event.pid),
-            str(event.tid),
+            str(event.pid if own.pid is None else own.pid),
+            str(event.tid if own.tid is None else own.tid),
             dims.decode("utf-8", "replace") if dims else None,
             device,
             stream,
             integer(args.correlation),
             integer(args.external_id, args.old_external_id),
             integer(args.bytes),
+            integer(own.rank, limit=2**31),
         )
 
     def _count(self, reason: str, dur: int | None) -> None:
