@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.analysis import breakdown
-from rung.errors import RungError, UsageError, WorkloadError
+from rung.errors import InputError, RungError, UsageError, WorkloadError
 from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, Side, SideFailed, fight, open_worker
 from rung.ladder.plan import CONTRACTS, Numerics
 from rung.ladder.recipe import Recipe
@@ -392,6 +392,34 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     manifest = run.read("manifest.json")
     if manifest["status"] == "complete" and not manifest["why"]:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
-    told = manifest["request"]
-    rungs = tuple(told["rungs"]) if told["rungs"] is not None else None
-    return Climb(run, Request(**{**told, "rungs": rungs, "budget": budget or told["budget"]}), say)
+    told = dict(manifest["request"])
+    told["rungs"] = tuple(told["rungs"]) if told.get("rungs") is not None else None
+    if budget is not None:
+        told["budget"] = budget
+    try:
+        climb = Climb(run, Request(**told), say)
+    except TypeError as error:
+        raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
+    _warn_of_another_machine(climb, manifest["environment"])
+    return climb
+
+
+def _warn_of_another_machine(climb: Climb, before: dict[str, Any]) -> None:
+    """Says so when what was measured so far ran on something else. A worker is asked: it may load torch."""
+    climb.run.lock()  # another process may be climbing here, and its logs are not ours
+    try:
+        with ExitStack() as stack:
+            worker = open_worker(stack, climb.setup, climb._side([]), "resume")
+            now = worker.receive("open", climb.setup.limits.prepare)["environment"]
+        was, here = ((e["device"]["name"], f"torch {e['torch']}") for e in (before, now))
+        for old, new in zip(was, here, strict=True):
+            if old != new:
+                text = f"begun on {old} and gone on with on {new}: times of both are in one run; climb anew to trust it"
+                climb.say("warning", {"text": text})
+    except KeyboardInterrupt:
+        climb._status("interrupted", "stopped by Ctrl-C")
+        raise
+    except RungError:
+        pass  # what keeps a worker from starting is the climb's to say
+    finally:
+        climb.run.unlock()
