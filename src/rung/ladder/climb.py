@@ -389,7 +389,7 @@ def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
 def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
     run = Run.open_(directory)
-    manifest = run.read("manifest.json")
+    manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
     if manifest["status"] == "complete" and not manifest["why"]:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
     told = dict(manifest["request"])
@@ -411,11 +411,10 @@ def _warn_of_another_machine(climb: Climb, before: dict[str, Any]) -> None:
         with ExitStack() as stack:
             worker = open_worker(stack, climb.setup, climb._side([]), "resume")
             now = worker.receive("open", climb.setup.limits.prepare)["environment"]
-        was, here = ((e["device"]["name"], f"torch {e['torch']}") for e in (before, now))
-        for old, new in zip(was, here, strict=True):
-            if old != new:
-                text = f"begun on {old} and gone on with on {new}: times of both are in one run; climb anew to trust it"
-                climb.say("warning", {"text": text})
+        was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
+        if was != here:
+            text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
+            climb.say("warning", {"text": text})
     except KeyboardInterrupt:
         climb._status("interrupted", "stopped by Ctrl-C")
         raise

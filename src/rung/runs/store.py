@@ -26,9 +26,13 @@ SCHEMA = 1
 
 # What a file must hold for a climb to go on and a report to be made; a dot leads into a nested object.
 REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "manifest.json": {"status": str, "why": str, "target": str, "numerics": str, "request": dict, "facts": dict,
-                      "workload.name": str, "workload.mode": str, "environment.torch": str,
-                      "environment.device.name": str, "environment.device.memory": (int, float)},
+    "manifest.json": {
+        "status": str, "why": str, "target": str, "numerics": str, "request": dict,
+        "workload.name": str, "workload.mode": str,
+        "environment.torch": str, "environment.device.name": str, "environment.device.memory": (int, float),
+        "facts.gpu": bool, "facts.mode": str, "facts.rates": dict, "facts.matches": dict, "facts.skipped": list,
+        "facts.graph_breaks": list, "facts.without_gradient": list,
+    },
     "baseline.json": {"time": dict, "memory": dict, "breakdown": (dict, type(None)), "first_run_seconds": (int, float)},
     "attempts": {"number": int, "rung": str, "verdict": str, "against": str},
 }  # fmt: skip
