@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.errors import InputError
@@ -15,6 +15,7 @@ TEXTS = st.text() | st.sampled_from(["", "a b", "a.b", '"', "'", "\\", "😀", "
 NUMBERS = st.floats(allow_nan=False) | st.integers()
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(
     rungs=st.lists(st.sampled_from(sorted(BY_NAME))),
     workload=TEXTS,
