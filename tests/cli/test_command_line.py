@@ -5,11 +5,16 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rung.cli.common import target_options
 from rung.cli.main import main
+from rung.ladder.climb import Climb, resume
+from rung.runs import Run
 
+MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
 TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--batch-size", "2"]  # fmt: skip
 
 
@@ -58,6 +63,22 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (["climb", "--resume", "nowhere"], 3, "nowhere is no run directory"),
         (["bench", "tiny-transformer", "--recipe", "missing.toml"], 3, "missing.toml could not be read"),
         (["report", "nowhere"], 3, "nowhere is no run directory"),
+        (["climb", "tiny-transformer", "--res", "64"], 2, "no option --res"),
+        (["climb", "--size", "tiny", "tiny-transformer"], 2, "put TARGET first"),
+        (["bench", "--size", "tiny", "tiny-transformer"], 2, "put TARGET first"),
+        (["compare", "--size", "tiny", "tiny-transformer"], 2, "put TARGET first"),
+        (["climb", "tiny-transformer", "--device", "cudax"], 2, "unknown device 'cudax'"),
+        *(
+            (["climb", "--resume", "x", *option], 2, f"{option[0]} cannot be changed by --resume")
+            for option in (
+                ["--rungs", "compile"],
+                ["--numerics", "bf16"],
+                ["--device", "cpu"],
+                ["--out", "y"],
+                ["--deadline", "900"],
+                ["--dry-run"],
+            )
+        ),
     ],
 )
 def test_an_error_is_one_sentence_with_its_exit_code(
@@ -77,6 +98,103 @@ def test_an_error_is_one_sentence_with_its_exit_code(
     assert "Traceback" not in captured.err
     assert captured.out == ""
     assert not list(tmp_path.glob(".rung/*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--rungs", ""], "'' has an empty name"),
+        (["--rungs", "tf32,,compile"], "'tf32,,compile' has an empty name"),
+        *((["--budget", bad], f"{bad!r} is no time") for bad in ("nan", "inf", "0", "soon")),
+        (["--budget=-1"], "'-1' is no time"),
+        (["--deadline", "nan"], "'nan' is no time"),
+    ],
+)
+def test_a_value_that_is_none_is_refused(option: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("climb", "compare"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, "tiny-transformer", *option])
+        assert ended.value.code == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert says in last
+
+
+def test_options_with_their_value_attached_may_stand_before_the_target() -> None:
+    options = target_options(["--size=tiny", "--mode", "infer"], ["climb", "--size=tiny", "t", "--mode", "infer"])
+    assert options == {"size": "tiny", "mode": "infer"}
+
+
+def test_help_names_the_kinds_of_a_targets_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kinds.py"
+    file.write_text("def make(width: int = 3, rate: float | None = None, plain=True, bare=None): ...\n")
+    assert main(["climb", f"{file}:make", "--help"]) == 0
+    text = capsys.readouterr().out
+    for line in ("--width  int (default 3)", "--rate  float", "--plain  bool (default True)", "--bare  text"):
+        assert f"  {line}\n" in text
+
+
+def manifest(**more: Any) -> dict[str, Any]:
+    """The least that a climb's manifest holds."""
+    device = {"name": "a chip", "memory": 1, "arch": "x"}
+    return {"schema": 1, "status": "running", "why": "", "target": MICRO, "numerics": "exact", "facts": {"gpu": False, "mode": "train", "rates": {}, "matches": {}, "skipped": [], "graph_breaks": [],
+                      "without_gradient": []},
+            "request": {"target": MICRO}, "workload": {"name": "micro", "mode": "train"},
+            "environment": {"torch": "0.1", "device": device}, **more}  # fmt: skip
+
+
+def test_a_damaged_run_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "c"):
+        Run.create(Path(".rung"), name, Path(".rung") / name).write("manifest.json", manifest())
+    Run.create(Path(".rung"), "b", Path(".rung/b")).write("manifest.json", {"schema": 1})
+    assert main(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [".rung/a", ".rung/b", ".rung/c"]
+    assert lines[1].startswith(".rung/b  damaged: ")
+    assert main(["runs", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(found[1]) == ["directory", "error"]
+    assert found[2]["manifest"]["status"] == "running"
+    assert main(["climb", "--resume", ".rung/b"]) == 3
+    assert "status is missing" in capsys.readouterr().err
+
+
+def test_resuming_a_damaged_attempt_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.create(tmp_path, "x", tmp_path / "x")
+    run.write("manifest.json", manifest())
+    run.write("attempts/01-compile.json", {})
+    assert main(["climb", "--resume", str(run.directory)]) == 3
+    assert "01-compile.json is damaged" in capsys.readouterr().err
+
+
+def test_going_on_on_another_machine_is_said(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "x", tmp_path / "x")
+    run.write("manifest.json", manifest())
+    said: list[str] = []
+    resume(run.directory, lambda event, data: said.append(f"{event}: {data['text']}"))
+    assert len(said) == 1
+    assert said[0].startswith("warning: begun on a chip with torch 0.1, now on ")
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_ctrl_c_still_answers_in_one_json_document(
+    measured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(climb: Climb, dry: bool) -> None:
+        if measured:
+            climb.run.write("manifest.json", manifest())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Climb, "_climb", interrupted)
+    monkeypatch.chdir(tmp_path)
+    assert main(["climb", "tiny-transformer", "--out", "run", "--json"]) == 130
+    data = json.loads(capsys.readouterr().out)
+    assert data["manifest"]["status"] == "interrupted"
+    assert data["directory"] == ("run" if measured else None)
 
 
 def test_bench_answers_in_one_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

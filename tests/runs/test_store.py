@@ -20,7 +20,7 @@ def test_what_is_written_is_read_and_what_is_not_finite_becomes_null(tmp_path: P
 def test_attempts_come_back_in_order(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "x")
     for k in (2, 1, 10):
-        run.add_attempt({"number": k, "rung": "r"})
+        run.add_attempt({"number": k, "rung": "r", "verdict": "kept", "against": "baseline"})
     assert [a["number"] for a in run.attempts()] == [1, 2, 10]
 
 
@@ -36,6 +36,29 @@ def test_a_directory_that_is_no_run_or_a_damaged_one_is_named(tmp_path: Path) ->
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
         Run.open_(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("manifest.json", '{"schema": 1}', "status is missing"),
+        ("manifest.json", '{"schema": 2}', "another version"),
+        ("manifest.json", "[]", "no JSON object"),
+        ("manifest.json", "[" * 100_000, "could not be read"),
+        ("manifest.json", b"\xff\xfe", "could not be read"),
+        ("attempts/01-r.json", "{}", "number is missing"),
+        ("attempts/01-r.json", '{"number": "1", "rung": "r", "verdict": "kept", "against": "x"}', "number is missing"),
+        ("baseline.json", "{}", "time is missing"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_is_missing(name: str, text: str | bytes, says: str, tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "x")
+    path = run.directory / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(InputError) as caught:
+        Run.open_(run.directory) if name == "manifest.json" else run.attempts() if "/" in name else run.read(name)
+    assert says in str(caught.value)
+    assert str(run.directory) in str(caught.value)
 
 
 def test_two_climbs_cannot_share_a_directory(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, need_torch, say, share, show_help, target_options
+from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, show_help, target_options
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -27,15 +27,15 @@ def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "bench", help_text, EXAMPLE)
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="the recipe of a climb; its options hold, too")
-    parser.add_argument("--rungs", metavar="A,B,...", help="these rungs, instead of a recipe")
+    parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="these rungs, instead of a recipe")
     parser.add_argument("--preset", choices=("sanity", "quick", "proper", "compile"), default="proper")
     parser.add_argument("--target", dest="precision", type=share, default=0.005, metavar="0.5%",
                         help="the half-width of the median's interval to stop at (default: 0.5%%)")  # fmt: skip
-    parser.add_argument("--time", type=float, default=30.0, metavar="SECONDS", help="measure no longer (default: 30)")
+    parser.add_argument("--time", type=seconds, default=30.0, metavar="SECONDS", help="measure no longer (default: 30)")
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
-    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for compiling (default: the preset's)")
+    parser.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for compiling (default: the preset's)")
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
@@ -52,7 +52,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
-    options, rungs = target_options(rest), tuple(filter(None, (parsed.rungs or "").split(",")))
+    options, rungs = target_options(rest, parsed.words), parsed.rungs or ()
     if parsed.recipe:
         recipe = Recipe.read(parsed.recipe)
         options, rungs = recipe.options_for(parsed.target, options), recipe.rungs

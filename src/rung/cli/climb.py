@@ -8,10 +8,25 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import ROOT, add_command, need_torch, no_rest, say, show_help, target_options
+from rung.cli.common import (
+    ROOT,
+    add_command,
+    need_torch,
+    no_rest,
+    rung_names,
+    say,
+    seconds,
+    show_help,
+    target_options,
+)
 from rung.errors import UsageError
+
+if TYPE_CHECKING:
+    from rung.runs import Run
+
+FIXED = ("numerics", "rungs", "deadline", "device", "out", "dry_run")  # what a climb is begun with
 
 EXAMPLE = """\
 examples:
@@ -32,10 +47,10 @@ def add(commands: Any, help_text: str) -> None:
         "--numerics", choices=("exact", "tf32", "bf16"),
         help="what may change: exact (reassociation only; default on a CPU), tf32 (default on a GPU), bf16",
     )  # fmt: skip
-    parser.add_argument("--rungs", metavar="A,B,...", help="try only these, in this order")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further rung after this time")
+    parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="try only these, in this order")
+    parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="begin no further rung after this time")
     parser.add_argument(
-        "--deadline", type=float, default=900.0, metavar="SECONDS",
+        "--deadline", type=seconds, metavar="SECONDS",
         help="a candidate that prepares longer counts as hung (default: 900)",
     )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
@@ -55,40 +70,46 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.ladder.rungs import chosen
     from rung.report.html import render
     from rung.report.terminal import summary
-    from rung.runs import to_json, write_whole
+    from rung.runs import Run, to_json, write_whole
 
     # A kill asks to stop, as Ctrl-C does: the run directory is left with its status said.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     if parsed.resume:
         no_rest([*rest, *([parsed.target] if parsed.target else [])])
-        climb = resume(parsed.resume, progress, parsed.budget)
-    else:
-        if not parsed.target:
-            raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
-        rungs = tuple(parsed.rungs.split(",")) if parsed.rungs else None
-        chosen(rungs or ())
-        request = Request(
-            parsed.target,
-            target_options(rest),
-            parsed.numerics,
-            rungs,
-            parsed.device,
-            parsed.budget,
-            parsed.deadline,
-            shlex.join(["rung", *sys.argv[1:]]),
-        )
-        climb = start(request, ROOT, parsed.out, progress)
-    page = climb.run.directory / "report.html"
+        again = next((name for name in FIXED if getattr(parsed, name) not in (None, False)), None)
+        if again:
+            raise UsageError(
+                f"--{again.replace('_', '-')} cannot be changed by --resume, which goes on with what the climb was "
+                "begun with: leave it out, or begin a new climb."
+            )
+    elif not parsed.target:
+        raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
+    chosen(parsed.rungs or ())
+    new: Run | None = None
     try:
+        if parsed.resume:
+            climb = resume(parsed.resume, progress, parsed.budget)
+        else:
+            request = Request(
+                parsed.target,
+                target_options(rest, parsed.words),
+                parsed.numerics,
+                parsed.rungs,
+                parsed.device,
+                parsed.budget,
+                parsed.deadline or Request.deadline,
+                shlex.join(["rung", *sys.argv[1:]]),
+            )
+            climb = start(request, ROOT, parsed.out, progress)
+            new = climb.run
         data = climb.climb(dry=parsed.dry_run)
     except KeyboardInterrupt:
-        if (climb.run.directory / "manifest.json").is_file():
-            write_whole(page, render(climb.run.data()))
-            say(f"stopped; go on with: rung climb --resume {climb.run.directory}")
-        return 130
+        return stopped(new or Run(parsed.resume or Path()), parsed.json)
     except BaseException:
-        climb.run.drop_if_empty()
+        if new:
+            new.drop_if_empty()
         raise
+    page = climb.run.directory / "report.html"
     write_whole(page, render(data))
     if parsed.json:
         print(to_json(data))
@@ -97,6 +118,24 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         print(summary(data, color=sys.stdout.isatty()))
     print(f"report: {page}")
     return 0 if (data["result"] or {}).get("confirmed", True) else 1
+
+
+def stopped(run: Run, as_json: bool) -> int:
+    """After Ctrl-C or a kill: the page and, if asked for, the one JSON document of what there is so far."""
+    from rung.report.html import render
+    from rung.runs import to_json, write_whole
+
+    data: dict[str, Any] = {"directory": None, "manifest": {"status": "interrupted", "why": "stopped by Ctrl-C"},
+                            "baseline": None, "attempts": [], "plan": None, "result": None}  # fmt: skip
+    if (run.directory / "manifest.json").is_file():
+        data = run.data()
+        write_whole(run.directory / "report.html", render(data))
+        say(f"stopped; go on with: rung climb --resume {run.directory}")
+    else:
+        say("stopped before anything was measured.")
+    if as_json:
+        print(to_json(data))
+    return 130
 
 
 def progress(event: str, data: dict[str, Any]) -> None:

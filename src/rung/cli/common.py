@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ def add_command(commands: Any, name: str, help_text: str, example: str) -> argpa
         epilog=example,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
+        allow_abbrev=False,
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this help (after a TARGET: its options, too)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, everything else on stderr")
@@ -39,13 +41,28 @@ def show_help(parser: argparse.ArgumentParser, target: str | None) -> int:
         print(f"\noptions of {target}:")
         for name, parameter in parameters(target).items():
             default = "" if parameter.default in (inspect.Parameter.empty, None) else f" (default {parameter.default})"
-            kind = str(parameter.annotation).removesuffix(" | None")
+            kind = _kind(parameter).removesuffix(" | None")
             print(f"  --{name.replace('_', '-')}  {kind}{default}")
     return 0
 
 
-def target_options(rest: Sequence[str]) -> dict[str, str]:
-    """`--name value`, `--name=value` and `--flag` that no command knows: they belong to the target."""
+def _kind(parameter: inspect.Parameter) -> str:
+    """An annotation as it was written; without one, the type of the default."""
+    kind = parameter.annotation
+    if kind is inspect.Parameter.empty:
+        return "text" if parameter.default in (inspect.Parameter.empty, None) else type(parameter.default).__name__
+    return kind if isinstance(kind, str) else inspect.formatannotation(kind)
+
+
+def target_options(rest: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+    """`--name value`, `--name=value` and `--flag` that no command knows: they belong to the target.
+
+    words: the command line as typed. A value that stands before the target was taken for the target itself.
+    """
+    for word in (w for w in rest if w.startswith("--") and "=" not in w):
+        after = next(iter(words[words.index(word) + 1 :]), "-")
+        if not after.startswith("-") and after not in rest:
+            raise UsageError(f"put TARGET first and its options after it: {after!r}, after {word}, was read as TARGET.")
     options: dict[str, str] = {}
     words = list(rest)
     while words:
@@ -68,6 +85,25 @@ def share(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must lie between 0 and 100%")
     return value
+
+
+def seconds(text: str) -> float:
+    """A time above 0; `inf` and `nan` are none."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (0 < value < math.inf):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write a number of seconds above 0")
+    return value
+
+
+def rung_names(text: str) -> tuple[str, ...]:
+    """`A,B,...`"""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; write the names of rungs, as in tf32,compile")
+    return names
 
 
 def no_rest(rest: Sequence[str]) -> None:

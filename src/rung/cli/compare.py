@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import add_command, need_torch, say, share, show_help, target_options
+from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, show_help, target_options
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("b", nargs="?", metavar="B", help="the other one (default: A)")
     for name, side in (("", "B"), ("a-", "A")):
         parser.add_argument(f"--{name}recipe", type=Path, metavar="FILE", help=f"{side} runs under this recipe")
-        parser.add_argument(f"--{name}rungs", metavar="A,B,...", help=f"{side} runs with these rungs")
+        parser.add_argument(f"--{name}rungs", type=rung_names, metavar="A,B,...", help=f"{side} runs with these rungs")
         parser.add_argument(
             f"--{name}env", action="append", default=[], metavar="NAME=VALUE", help=f"a variable of {side}"
         )
@@ -41,8 +41,10 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--verify", action="store_true", help="first show that B computes what A computes")
     parser.add_argument("--same-within", type=share, default=0.01, metavar="1%", help="what counts as the same (1%%)")
     parser.add_argument("--fail-if-slower", type=share, metavar="2%", help="exit code 1 if B is slower by this much")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further restart after this time")
-    parser.add_argument("--deadline", type=float, default=900.0, metavar="SECONDS", help="for compiling (default: 900)")
+    parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="begin no further restart after this time")
+    parser.add_argument(
+        "--deadline", type=seconds, default=900.0, metavar="SECONDS", help="for compiling (default: 900)"
+    )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
@@ -59,7 +61,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.report.compare import compare_lines
     from rung.runs import to_json
 
-    options = target_options(rest)
+    options = target_options(rest, parsed.words)
     a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env)
     b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env)
     if a == b and not parsed.base:
@@ -84,7 +86,9 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     return int(bool(parsed.fail_if_slower and slower >= parsed.fail_if_slower))
 
 
-def side(target: str, options: dict[str, str], recipe: Path | None, rungs: str | None, env: Sequence[str]) -> Side:
+def side(
+    target: str, options: dict[str, str], recipe: Path | None, rungs: Sequence[str] | None, env: Sequence[str]
+) -> Side:
     """One side as it was typed."""
     from rung.ladder.duel import Side
     from rung.ladder.recipe import Recipe
@@ -92,7 +96,7 @@ def side(target: str, options: dict[str, str], recipe: Path | None, rungs: str |
 
     if recipe and rungs:
         raise UsageError("give --recipe or --rungs for a side, not both.")
-    names = tuple(filter(None, (rungs or "").split(",")))
+    names = tuple(rungs or ())
     if recipe:
         read = Recipe.read(recipe)
         names, options = read.rungs, read.options_for(target, options)

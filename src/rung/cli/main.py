@@ -24,7 +24,8 @@ start here:
   rung climb model.py:make --numerics bf16    climb your own; bfloat16 is allowed
   rung bench model.py:make --recipe FILE      measure what a climb found, in a fresh process
 
-exit codes: 0 done; 1 the answer is "worse" or "not equal"; 2 used wrongly; 3 input unreadable; 4 workload failed
+exit codes: 0 done; 1 the answer is "worse" or "not equal"; 2 used wrongly; 3 input unreadable; 4 workload failed;
+130 stopped by Ctrl-C or a kill
 """
 
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Makes a PyTorch workload faster on AMD and NVIDIA GPUs, and proves every step.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # `--res 64` is the target's option, and no short form of ours
     )
     parser.add_argument("--version", action="version", version=f"rung {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             commands.add_parser(name, help=help_text, add_help=False)
     parsed, rest = parser.parse_known_args(arguments)
+    parsed.words = arguments
     try:
         return parsed.run(parsed, rest)
     except RungError as error:

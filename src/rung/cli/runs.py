@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.common import ROOT, add_command, no_rest
+from rung.errors import RungError
 
 EXAMPLE = """\
 example:
@@ -27,14 +28,21 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         return 0
     no_rest(rest)
     from rung.report.lines import run_line
-    from rung.runs import runs_below, to_json
+    from rung.runs import Run, runs_below, to_json
 
-    found = [run.data() for run in runs_below(parsed.root)]
+    def shown(run: Run) -> dict[str, Any]:
+        """A damaged run is a line of the list like any other: it hides none of them."""
+        try:
+            return {k: v for k, v in run.data().items() if k in ("directory", "manifest", "result")}
+        except RungError as error:
+            return {"directory": str(run.directory), "error": str(error)}
+
+    found = [shown(run) for run in runs_below(parsed.root)]
     if parsed.json:
-        print(to_json([{k: d[k] for k in ("directory", "manifest", "result")} for d in found]))
+        print(to_json(found))
         return 0
     for data in found:
-        print(run_line(data))
+        print(f"{data['directory']}  damaged: {data['error']}" if "error" in data else run_line(data))
     if not found:
         print(f"no runs in {parsed.root}; `rung climb tiny-transformer` makes one.")
     return 0

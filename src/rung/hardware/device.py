@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import resource
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,25 @@ class Device:
         return self.kind == "cuda"
 
 
+# What torch's newer setting for float32 products is called in its older one.
+_PRECISIONS = {"tf32": "high", "bf16": "medium"}
+
+
+def matmul_precision_name() -> str:
+    """`torch.get_float32_matmul_precision()`, also where the newer setting was used: the older getter raises then."""
+    import torch
+
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return _PRECISIONS.get(torch.backends.cuda.matmul.fp32_precision, "highest")
+
+
 def pick(wanted: str | None = None) -> Device:
     """The best device there is, or the one asked for (`cpu`, `cuda`, `cuda:1`)."""
     import torch
 
-    if wanted not in (None, "cpu") and not str(wanted).startswith("cuda"):
+    if wanted is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", wanted):
         raise UsageError(f"unknown device {wanted!r}: use cpu, cuda or cuda:N (ROCm GPUs are cuda:N in torch, too).")
     if wanted == "cpu" or (wanted is None and not torch.cuda.is_available()):
         import psutil

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from rung.hardware.device import Device
+from rung.hardware.device import Device, matmul_precision_name
 
 # Only variables known to change speed or numerics are recorded: an environment may hold tokens.
 RECORDED = (
@@ -35,7 +35,7 @@ def environment(device: Device) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": matmul_precision_name(),
         "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
         "git": git_revision(Path.cwd()),
     }

@@ -11,15 +11,17 @@ from torch.utils import _pytree as pytree
 
 from rung.errors import UsageError
 from rung.hardware import pick
-from rung.hardware.device import Device, autocast
+from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
-from rung.ladder.rungs import plan_of
+from rung.ladder.rungs import BY_NAME, plan_of
 from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
+
+SHAPES = 64  # that one model is compiled for, at most
 
 
 class Applied:
@@ -27,23 +29,30 @@ class Applied:
 
     `model` is the object that was given, its class, state dict and hooks untouched: save and load that one.
     `pending` names the rungs that are not in effect, because they need `loss` and `optimizer`.
-    With `capture` in the recipe, results are overwritten by the next call: clone what you keep.
+    With `capture` in the recipe, results are overwritten by the next call: clone what you keep. With `bf16`,
+    outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
+    dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
+    function is raised for the process: a model called with more than eight shapes would run uncompiled otherwise.
     """
 
     def __init__(self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None) -> None:
         self.model = model
         self._plan, self._device, self._step = plan, device, step
-        self._precision = torch.get_float32_matmul_precision()
+        self._precision = matmul_precision_name()
+        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.pending: tuple[str, ...] = ()
         if plan.tf32:
             torch.set_float32_matmul_precision("high")
 
         def forward(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
             with autocast(device, torch.bfloat16 if plan.bf16 else None):
-                return model(*arguments[0], **arguments[1])
+                output = model(*arguments[0], **arguments[1])
+            return self._cast_back(output)
 
         self._call: Callable[[Any], Any] = forward
+        self._limits: dict[str, int] = {}
         if plan.compile or plan.passes:
+            self._raise_limits()
             surgeon = Surgeon(plan.passes, inner="inductor" if plan.compile else "eager")
             self._call = torch.compile(forward, backend=surgeon, dynamic=False)
         self._captured: Captured | None = None
@@ -61,6 +70,7 @@ class Applied:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
         loss, output = self._step(batch)
+        output = self._cast_back(output)
         return output if loss is None else (loss, output)
 
     @property
@@ -69,8 +79,27 @@ class Applied:
         return self._step.optimizer if self._step else None
 
     def undo(self) -> None:
-        """Puts torch's process-wide matrix precision back; the model itself was never changed."""
-        torch.set_float32_matmul_precision(self._precision)
+        """Puts torch's process-wide settings back; the model itself was never changed."""
+        if self._plan.tf32:
+            torch.set_float32_matmul_precision(self._precision)
+        for name, limit in self._limits.items():
+            setattr(torch._dynamo.config, name, limit)
+
+    def _raise_limits(self) -> None:
+        """Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled."""
+        for name in ("cache_size_limit", "recompile_limit"):
+            limit = getattr(torch._dynamo.config, name, SHAPES)
+            if limit < SHAPES:
+                self._limits[name] = limit
+                setattr(torch._dynamo.config, name, SHAPES)
+
+    def _cast_back(self, output: Any) -> Any:
+        """The output as the model gives it outside autocast; gradients flow through the cast."""
+        if not self._plan.bf16 or self._dtype == torch.bfloat16:
+            return output
+        return pytree.tree_map_only(
+            torch.Tensor, lambda t: t.to(self._dtype) if t.dtype == torch.bfloat16 else t, output
+        )
 
 
 def apply(
@@ -81,16 +110,14 @@ def apply(
     loss: Callable[[Any, Any], torch.Tensor] | None = None,
     optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
 ) -> Applied:
-    """Applies a recipe (a file, a Recipe, or names of rungs) to a model, or to a Workload.
+    """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload.
 
     forward, loss, optimizer: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
     training step with every rung in effect. The model stays on the device on which it is.
 
     Raises UsageError for an unknown rung, InputError for a file that is no recipe.
     """
-    if isinstance(recipe, (str, Path)):
-        recipe = Recipe.read(Path(recipe))
-    plan = plan_of(list(recipe.rungs if isinstance(recipe, Recipe) else recipe))
+    plan = plan_of(_rungs(recipe))
     if isinstance(target, Workload):
         workload, device = target, pick()
         model = seeded_model(workload).to(device.torch_name)
@@ -108,3 +135,17 @@ def apply(
         pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         applied.pending = tuple(name for name, on in pending if on)
     return applied
+
+
+def _rungs(recipe: Recipe | str | Path | Iterable[str]) -> list[str]:
+    """The rungs of whatever names them; a file goes before a rung of the same name."""
+    if isinstance(recipe, str) and recipe in BY_NAME and not Path(recipe).exists():
+        return [recipe]
+    if isinstance(recipe, (str, Path)):
+        return list(Recipe.read(Path(recipe)).rungs)
+    if isinstance(recipe, Recipe):
+        return list(recipe.rungs)
+    names = list(recipe) if isinstance(recipe, Iterable) and not isinstance(recipe, (bytes, bytearray)) else [recipe]
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"rung.apply takes a recipe's file, a Recipe, or names of rungs; got {recipe!r:.60}.")
+    return names

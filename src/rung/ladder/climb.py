@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.analysis import breakdown
-from rung.errors import RungError, UsageError, WorkloadError
+from rung.errors import InputError, RungError, UsageError, WorkloadError
 from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, Side, SideFailed, fight, open_worker
 from rung.ladder.plan import CONTRACTS, Numerics
 from rung.ladder.recipe import Recipe
@@ -400,9 +400,36 @@ def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
 def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
     run = Run.open_(directory)
-    manifest = run.read("manifest.json")
+    manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
     if manifest["status"] == "complete" and not manifest["why"]:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
-    told = manifest["request"]
-    rungs = tuple(told["rungs"]) if told["rungs"] is not None else None
-    return Climb(run, Request(**{**told, "rungs": rungs, "budget": budget or told["budget"]}), say)
+    told = dict(manifest["request"])
+    told["rungs"] = tuple(told["rungs"]) if told.get("rungs") is not None else None
+    if budget is not None:
+        told["budget"] = budget
+    try:
+        climb = Climb(run, Request(**told), say)
+    except TypeError as error:
+        raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
+    _warn_of_another_machine(climb, manifest["environment"])
+    return climb
+
+
+def _warn_of_another_machine(climb: Climb, before: dict[str, Any]) -> None:
+    """Says so when what was measured so far ran on something else. A worker is asked: it may load torch."""
+    climb.run.lock()  # another process may be climbing here, and its logs are not ours
+    try:
+        with ExitStack() as stack:
+            worker = open_worker(stack, climb.setup, climb._side([]), "resume")
+            now = worker.receive("open", climb.setup.limits.prepare)["environment"]
+        was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
+        if was != here:
+            text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
+            climb.say("warning", {"text": text})
+    except KeyboardInterrupt:
+        climb._status("interrupted", "stopped by Ctrl-C")
+        raise
+    except RungError:
+        pass  # what keeps a worker from starting is the climb's to say
+    finally:
+        climb.run.unlock()

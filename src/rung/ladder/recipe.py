@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rung.errors import InputError
+from rung.errors import InputError, UsageError
 from rung.ladder.rungs import chosen
 
 if sys.version_info >= (3, 11):
@@ -17,6 +19,12 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
+TEXTS = ("workload", "mode", "numerics")
+TABLES: dict[str, tuple[tuple[type, ...], str]] = {
+    "options": ((str, int, float), "texts or numbers"),
+    "made_on": ((str,), "texts"),
+    "measured": ((int, float), "numbers"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,28 +43,40 @@ class Recipe:
     def text(self) -> str:
         """The recipe as TOML."""
         lines = [f"schema = {SCHEMA}"]
-        lines += [f"{k} = {json.dumps(v)}" for k, v in (("workload", self.workload), ("mode", self.mode), ("numerics", self.numerics))]  # fmt: skip
-        lines += ["rungs = [" + ", ".join(json.dumps(r) for r in self.rungs) + "]"]
+        lines += [f"{k} = {_toml(getattr(self, k))}" for k in TEXTS]
+        lines += ["rungs = [" + ", ".join(_toml(r) for r in self.rungs) + "]"]
         for table, values in (("options", self.options), ("made_on", self.made_on), ("measured", self.measured)):
             if values:
-                lines += ["", f"[{table}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
+                lines += ["", f"[{table}]", *(f"{_key(k)} = {_toml(v)}" for k, v in values.items())]
         return "\n".join(lines) + "\n"
 
     @classmethod
     def parse(cls, text: str, where: str = "the recipe") -> Recipe:
+        """The recipe that a text holds; InputError names `where` it came from, and what to put right."""
         try:
             data: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not valid TOML: {error}.") from error
         rungs = data.get("rungs")
         if data.get("schema") != SCHEMA or not isinstance(rungs, list):
             raise InputError(f"{where} is no recipe of this version: it needs schema = {SCHEMA} and a list `rungs`.")
-        chosen([str(r) for r in rungs])
-        tables = [data.get(k, {}) for k in ("options", "made_on", "measured")]
-        if not all(isinstance(t, dict) for t in tables):
-            raise InputError(f"{where} is damaged: options, made_on and measured must be tables.")
-        known = {k: data[k] for k in ("workload", "options", "mode", "numerics", "made_on", "measured") if k in data}
-        return cls(tuple(str(r) for r in rungs), **known)
+        for key in TEXTS:
+            if not isinstance(data.get(key, ""), str):
+                raise InputError(f"{where} is damaged: {key} must be a text; correct it, or climb again.")
+        for key, (kinds, what) in TABLES.items():
+            table = data.get(key, {})
+            if not isinstance(table, dict) or not all(isinstance(v, kinds) for v in table.values()):
+                raise InputError(f"{where} is damaged: {key} must be a table of {what}; correct it, or climb again.")
+        try:
+            if not all(isinstance(r, str) for r in rungs):
+                raise UsageError("rungs must be names.")
+            chosen(rungs)
+        except UsageError as error:
+            raise InputError(f"{where}: {error}") from None
+        # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
+        options = {k: str(v) for k, v in data.get("options", {}).items()}
+        known = {k: data[k] for k in (*TEXTS, "made_on", "measured") if k in data}
+        return cls(tuple(rungs), options=options, **known)
 
     def options_for(self, target: str, typed: dict[str, str]) -> dict[str, str]:
         """The options to run `target` with: those that were climbed, if it is what was climbed, and what is typed."""
@@ -66,6 +86,19 @@ class Recipe:
     @classmethod
     def read(cls, path: Path) -> Recipe:
         try:
-            return cls.parse(path.read_text(), str(path))
+            return cls.parse(path.read_text(encoding="utf-8"), str(path))
         except OSError as error:
             raise InputError(f"{path} could not be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no recipe: it is not UTF-8 text; give the recipe.toml of a climb.") from error
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: str | float) -> str:
+    """A text or a number as TOML, which differs from JSON in what is not finite, beyond 16 bits, and in DEL."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -119,8 +119,15 @@ def _matches(pattern: str, what: str) -> Callable[[Context], No | None]:
     def applies(c: Context) -> No | None:
         if c.facts["matches"].get(pattern):
             return None
-        near = [s for s in c.facts["skipped"] if s.startswith(pattern)]
-        return No("inapplicable", f"no {what} found in the captured graph." + (f" {near[0]}" if near else ""))
+        skipped = [str(reason) for reason in c.facts["skipped"]]
+        failed = next((s for s in skipped if s.startswith("capture failed: ")), None)
+        if failed:  # nothing was looked at, so nothing can be said about what is there
+            return No("inapplicable", f"the graph could not be captured, so no {what} could be looked for: {failed}")
+        near = [s.removeprefix(f"{pattern}: ") for s in skipped if s.startswith(f"{pattern}: ")]
+        if near:
+            more = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
+            return No("inapplicable", f"{what} found, but none that can be rewritten: {near[0]}{more}")
+        return No("inapplicable", f"no {what} found in the captured graph.")
 
     return applies
 

@@ -24,13 +24,26 @@ from rung.errors import InputError, UsageError
 
 SCHEMA = 1
 
+# What a file must hold for a climb to go on and a report to be made; a dot leads into a nested object.
+REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "manifest.json": {
+        "status": str, "why": str, "target": str, "numerics": str, "request": dict,
+        "workload.name": str, "workload.mode": str,
+        "environment.torch": str, "environment.device.name": str, "environment.device.memory": (int, float),
+        "facts.gpu": bool, "facts.mode": str, "facts.rates": dict, "facts.matches": dict, "facts.skipped": list,
+        "facts.graph_breaks": list, "facts.without_gradient": list,
+    },
+    "baseline.json": {"time": dict, "memory": dict, "breakdown": (dict, type(None)), "first_run_seconds": (int, float)},
+    "attempts": {"number": int, "rung": str, "verdict": str, "against": str},
+}  # fmt: skip
+
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w") as file:
+        with partial.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -55,6 +68,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(v) for v in value]
     return value
+
+
+def _holds(value: Any, key: str, kinds: type | tuple[type, ...]) -> bool:
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return isinstance(value, kinds)
 
 
 class Run:
@@ -89,8 +110,7 @@ class Run:
                 f"{directory} is no run directory: it has no manifest.json; `rung runs` lists those there are."
             )
         run = cls(directory)
-        if run.read("manifest.json").get("schema") != SCHEMA:
-            raise InputError(f"{directory} was written by another version of rung; it cannot be read by this one.")
+        run.read("manifest.json")
         return run
 
     def lock(self) -> None:
@@ -119,11 +139,17 @@ class Run:
     def read(self, name: str) -> dict[str, Any]:
         path = self.directory / name
         try:
-            value = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} could not be read: {error}; the run directory is damaged.") from error
         if not isinstance(value, dict):
             raise InputError(f"{path} holds no JSON object; the run directory is damaged.")
+        if name == "manifest.json" and value.get("schema") != SCHEMA:
+            raise InputError(f"{self.directory} was written by another version of rung; it cannot be read by this one.")
+        remedy = "climb again" if name == "manifest.json" else "remove the file and `--resume` measures it again"
+        for key, kinds in REQUIRED.get(name.partition("/")[0], {}).items():
+            if not _holds(value, key, kinds):
+                raise InputError(f"{path} is damaged: {key} is missing or of another type; {remedy}.")
         return value
 
     def maybe(self, name: str) -> dict[str, Any] | None:
@@ -148,5 +174,5 @@ class Run:
 
 
 def runs_below(root: Path) -> list[Run]:
-    """The runs of a folder, oldest first; what is no run is passed over."""
-    return [Run.open_(p.parent) for p in sorted(root.glob("*/manifest.json"))]
+    """The runs of a folder, oldest first; what is no run is passed over. None is read yet: one may be damaged."""
+    return [Run(p.parent) for p in sorted(root.glob("*/manifest.json"))]

@@ -59,7 +59,7 @@ class Surgeon:
 
     @property
     def skipped(self) -> list[str]:
-        """Why near misses were left alone, in words."""
+        """Why near misses were left alone, in words that begin with the name of the pass."""
         return list(dict.fromkeys(reason for record in self._records.values() for reason in record.skipped))
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class Surgeon:
         part.graph.lint()
         part.recompile()
         record.matches[name] += count
-        record.skipped += reasons
+        record.skipped += [f"{name}: {reason}" for reason in reasons]
 
 
 def _fingerprint(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:

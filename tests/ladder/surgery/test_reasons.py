@@ -1,0 +1,40 @@
+"""What a rung says about what the rewrites found, left alone or could not look at."""
+
+import pytest
+import torch
+
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.surgery import PASSES, Surgeon
+
+
+def why(rung: str, skipped: list[str]) -> str:
+    no = BY_NAME[rung].applies(Context(Plan(), "exact", {"matches": {}, "skipped": skipped}, {}, {}))
+    assert no is not None
+    assert no.verdict == "inapplicable"
+    return no.why
+
+
+def test_attention_that_was_found_and_left_alone_is_said_by_its_rung_alone() -> None:
+    torch._dynamo.reset()
+    surgeon = Surgeon(PASSES, "eager")
+    q = torch.randn(2, 3, 6, 8)
+    torch.compile(lambda q: (q @ q.mT).softmax(-2) @ q, backend=surgeon, dynamic=False)(q)
+    assert [reason.partition(":")[0] for reason in surgeon.skipped] == ["sdpa"]
+    said = why("sdpa", surgeon.skipped)
+    assert "none that can be rewritten: softmax at" in said
+    assert "last dimension" in said
+    assert why("fused-qkv", surgeon.skipped) == "no sibling projections found in the captured graph."
+
+
+def test_siblings_left_alone_are_said_with_how_many_more() -> None:
+    said = why("fused-qkv", ["fused-qkv: linear at a: written in place", "fused-qkv: linear at b: written in place"])
+    assert said.endswith("linear at a: written in place (and 1 more)")
+
+
+@pytest.mark.parametrize("rung", ["sdpa", "fused-qkv", "fused-gate-up"])
+def test_a_capture_that_failed_is_said_by_all(rung: str) -> None:
+    said = why(rung, ["capture failed: ValueError: odd"])
+    assert "could not be captured" in said
+    assert "ValueError: odd" in said
+    assert " found in " not in said

@@ -1,0 +1,103 @@
+"""rung.apply on a model of one's own: what goes in, and what comes out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rung
+from rung.errors import UsageError
+from rung.ladder.surgery import Surgeon
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Two(nn.Module):
+    """Two outputs in a dict: one that autocast changes, one that is no number at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {"y": self.linear(x), "index": torch.arange(3), "name": "two"}
+
+
+@pytest.mark.parametrize("rungs", [["bf16"], ["bf16", "sdpa"]])
+def test_under_bf16_the_outputs_keep_their_dtype_and_their_gradients(rungs: list[str]) -> None:
+    model, x = Two(), torch.randn(4, 8, requires_grad=True)
+    output = rung.apply(model, rungs)(x)
+    assert output["y"].dtype == torch.float32
+    assert output["index"].dtype == torch.int64
+    assert output["name"] == "two"
+    # It did run in bfloat16: every value is one of bfloat16's.
+    torch.testing.assert_close(output["y"], output["y"].bfloat16().float(), rtol=0, atol=0)
+    output["y"].square().sum().backward()
+    assert x.grad is not None
+    assert model.linear.weight.grad is not None
+    assert model.linear.weight.grad.dtype == torch.float32
+
+
+def test_under_bf16_the_output_of_a_step_keeps_its_dtype() -> None:
+    applied = rung.apply(
+        nn.Linear(8, 8),
+        "bf16",
+        loss=lambda output, batch: output.float().square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    assert applied.step(torch.randn(4, 8))[1].dtype == torch.float32
+
+
+def test_a_model_that_is_bfloat16_itself_stays_so() -> None:
+    model = nn.Linear(8, 8).bfloat16()
+    assert rung.apply(model, "bf16")(torch.randn(4, 8).bfloat16()).dtype == torch.bfloat16
+
+
+def test_every_shape_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    original = Surgeon.__call__
+    monkeypatch.setattr(Surgeon, "__call__", lambda *a: compiled.append(1) or original(*a))
+    with torch._dynamo.config.patch(cache_size_limit=8):
+        applied = rung.apply(nn.Linear(8, 8), "sdpa")
+        for batch in range(2, 14):
+            applied(torch.randn(batch, 8))
+        assert len(compiled) == 12
+        applied.undo()
+        assert torch._dynamo.config.cache_size_limit == 8
+
+
+@pytest.mark.parametrize("recipe", [None, b"x", 5, ["compile", None], [b"compile"]])
+def test_what_is_no_recipe_is_refused_in_one_sentence(recipe: Any) -> None:
+    with pytest.raises(UsageError, match=r"rung\.apply takes"):
+        rung.apply(nn.Linear(8, 8), recipe)
+
+
+def test_one_rung_may_be_given_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert rung.apply(nn.Linear(8, 8), "fused-optimizer").pending == ("fused-optimizer",)
+    (tmp_path / "fused-optimizer").write_text("schema = 1\nrungs = []\n")  # a file of that name goes first
+    assert rung.apply(nn.Linear(8, 8), "fused-optimizer").pending == ()
+
+
+@pytest.fixture
+def newer_api() -> Iterator[None]:
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("this torch has one API only")
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("newer_api")
+def test_a_precision_set_by_the_newer_api_is_no_obstacle() -> None:
+    x, model = torch.randn(4, 8), nn.Linear(8, 8)
+    torch.testing.assert_close(rung.apply(model, [])(x), model(x))
