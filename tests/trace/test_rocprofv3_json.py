@@ -153,8 +153,8 @@ def test_processes_of_one_file_keep_their_pids_and_secrets_are_gone(tmp_path):
     assert trace.events["pid"].to_list() == ["77", "78"]
     assert trace.events["rank"].to_list() == [3, 3]
     first, second = trace.meta["processes"]
-    assert first["command"] == ["python", "t.py", "--api-key", "[redacted]"]
-    assert second["command"][2] == "HF_TOKEN=[redacted] python t.py --tokenizer x"
+    assert first["command"] == ["python", "t.py", "--api-key", "(redacted)"]
+    assert second["command"][2] == "HF_TOKEN=(redacted) python t.py --tokenizer x"
     assert "caches" not in trace.devices[0]
 
 

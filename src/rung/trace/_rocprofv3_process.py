@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from rung.errors import InputError
-from rung.trace import _opening, _rocprofv3_agents, _rows, _tool_csv
+from rung.trace import _rocprofv3_agents, _rows, _tool_csv, source
 from rung.trace._rocprofv3_agents import Agents
 from rung.trace._rocprofv3_layouts import DOMAINS, END, START, Layout, layout_of
 from rung.trace.table import COUNTERS, SCHEMA
@@ -68,7 +68,7 @@ def read(files: list[Path], base: str, host: str, partial: bool, max_bytes: int 
 
 
 def _file(path: Path, partial: bool, max_bytes: int | None, unread: Counter[str], alone: bool) -> _File:
-    data = _opening.content(path, max_bytes, partial)
+    data = source.content(path, max_bytes=max_bytes, partial=partial)
     layout = layout_of([_tool_csv.plain(title) for title in _tool_csv.titles(data)])
     if layout is None:
         raise InputError(f"{path} is no CSV that rocprofv3 writes (its titles are others): check its first line.")
@@ -107,7 +107,7 @@ def _gpus(read_files: list[_File], files: list[Path], max_bytes: int | None) -> 
     # A single file was named: the agents are described beside it.
     beside = sorted(files[0].parent.glob(f"{_base(files[0])}_agent_info.csv*")) if len(files) == 1 else []
     for path in beside:
-        frame = _tool_csv.table(_opening.content(path, max_bytes, partial=True), path, partial=True).frame
+        frame = _tool_csv.table(source.content(path, max_bytes=max_bytes, partial=True), path, partial=True).frame
         if {"node_id", "agent_type"} <= set(frame.columns):
             return _rocprofv3_agents.gpus(frame)
     return []

@@ -17,10 +17,21 @@ from rung.trace.ranks import merged
 from rung.trace.source import HEAD, Source, head
 from rung.trace.table import Trace
 
-# Asked in this order. A module is imported only when those before it have declined.
+# Asked in this order, the more particular before the more general. A module is imported only when those before it
+# have declined.
 FORMATS = {
+    "rocprofv3-json": "rung.trace.rocprofv3_json",
+    "rocprof": "rung.trace.rocprof_legacy_csv",
     "kineto": "rung.trace.kineto",
+    "rocprofv3-csv": "rung.trace.rocprofv3_csv",
+    "rocprof-compute": "rung.trace.rocprof_compute",
+    "rocpd": "rung.trace.rocpd",
+    "nsys": "rung.trace.nsys",
+    "rocprof-db": "rung.trace.rocprof_legacy_db",
+    "pftrace": "rung.trace.pftrace",
 }
+# Whose CSV files only mean something together.
+FOLDERS = ("rocprof-compute", "rocprofv3-csv")
 
 
 def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = None, cache: bool = True) -> Trace:
@@ -84,9 +95,16 @@ def _refuse_damage(path: Path, partial: bool) -> None:
 
 def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: bool) -> Trace:
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    if not files:
+    if not files and not any(path.iterdir()):
         raise InputError(f"The directory {path} has no file in it: give the one with the traces.")
     traces, names, skipped = [], [], []
+    for name in FOLDERS:
+        module = import_module(FORMATS[name])
+        if module.sniff(b"", path):
+            traces.append(module.read(path, partial=partial, max_bytes=max_bytes))
+            names.append(path.name)
+            files = [file for file in files if ".csv" not in file.suffixes]
+            break
     for file in files:
         start = head(file) if file.stat().st_size else b""
         reader = _reader(start, file) if start.strip() else None
@@ -100,4 +118,6 @@ def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: 
             f"The directory {path} has no trace of a known format ({', '.join(FORMATS)}) in it: "
             "give the one with the traces."
         )
+    if names == [path.name] and not skipped:
+        return traces[0]  # a folder format alone says its own ranks
     return merged(traces, names, str(path), skipped)

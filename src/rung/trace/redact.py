@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 HIDDEN = "(redacted)"
 
@@ -27,6 +28,9 @@ _SECRET_OPTION = re.compile(
     re.I,
 )
 
+# "--api-key VALUE": only where the option's last word is the secret, or --max-tokens 128 would be one.
+_SECRET_LAST_WORD = re.compile(r"^--?[\w.\-]*(?:token|key|secret|passw\w*|credentials?)$", re.I)
+
 
 def environment(variables: Mapping[str, object]) -> dict[str, str]:
     """The variables that matter to a GPU program, their values free of what looks like a secret."""
@@ -40,3 +44,26 @@ def environment(variables: Mapping[str, object]) -> dict[str, str]:
 def command(line: str) -> str:
     """A command line without the values of options that name a secret, nor values that look like one."""
     return _SECRET_VALUE.sub(HIDDEN, _SECRET_OPTION.sub(rf"\g<name>\g<link>{HIDDEN}", line))
+
+
+def redacted(value: Any, name: str = "") -> Any:
+    """Any recorded value without secrets: by the name that it is kept under, and within commands by the names there."""
+    if name and _SECRET_NAME.search(name) and isinstance(value, (str, bytes)):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {key: redacted(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, str):
+        return command(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return _words(value)
+    return value
+
+
+def _words(words: Sequence[Any]) -> list[Any]:
+    """A command in words: the secret may be the word after the option that names it."""
+    kept: list[Any] = []
+    secret_follows = False
+    for word in words:
+        kept.append(HIDDEN if secret_follows and isinstance(word, str) else redacted(word))
+        secret_follows = isinstance(word, str) and _SECRET_LAST_WORD.match(word) is not None
+    return kept

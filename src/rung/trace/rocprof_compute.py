@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from rung.errors import InputError
-from rung.trace import _opening, _rows, _tool_csv, _wide_counters
-from rung.trace._redact import redacted
+from rung.trace import _rows, _tool_csv, _wide_counters, source
+from rung.trace.redact import redacted
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
 _TITLES = frozenset({"dispatch_id", "gpu_id", "kernel_name"})
@@ -26,7 +26,7 @@ _AGAIN = "counter value that another pass has too"
 def sniff(head: bytes, path: Path) -> bool:
     """Whether `head` is the start of such a table, or `path` a folder with them."""
     if path.is_dir():
-        return any(_has_titles(_opening.head(file)) for file in _tables(path))
+        return any(_has_titles(source.head(file)) for file in _tables(path))
     return _has_titles(head)
 
 
@@ -83,7 +83,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
 
 
 def _read(file: Path, partial: bool, max_bytes: int | None, unread: Counter[str]) -> _tool_csv.Table:
-    table = _tool_csv.table(_opening.content(file, max_bytes, partial), file, partial)
+    table = _tool_csv.table(source.content(file, max_bytes=max_bytes, partial=partial), file, partial)
     if not set(table.frame.columns) >= _TITLES:
         raise InputError(
             f"{file} is no table of dispatches (no Dispatch_ID, GPU_ID, Kernel_Name): check its first line."
@@ -154,7 +154,7 @@ def _system(folder: Path, partial: bool, max_bytes: int | None) -> tuple[dict[st
     meta: dict[str, Any] = {}
     device: dict[str, Any] = {}
     if (sysinfo := folder / "sysinfo.csv").is_file():
-        table = _tool_csv.table(_opening.content(sysinfo, max_bytes, partial), sysinfo, partial)
+        table = _tool_csv.table(source.content(sysinfo, max_bytes=max_bytes, partial=partial), sysinfo, partial)
         known = table.frame.row(0, named=True) if table.frame.height else {}
         meta["sysinfo"] = redacted({key: _value(text) for key, text in known.items() if text})
         meta |= {name: meta["sysinfo"][key] for key, name in _FACTS.items() if key in meta["sysinfo"]}
@@ -162,7 +162,7 @@ def _system(folder: Path, partial: bool, max_bytes: int | None) -> tuple[dict[st
         if model := meta["sysinfo"].get("gpu_model"):
             device = {"name": model, **device}
     if (roofline := folder / "roofline.csv").is_file():
-        table = _tool_csv.table(_opening.content(roofline, max_bytes, partial), roofline, partial)
+        table = _tool_csv.table(source.content(roofline, max_bytes=max_bytes, partial=partial), roofline, partial)
         meta["roofline"] = [
             {table.titles[key]: _value(text) for key, text in row.items()} for row in table.frame.to_dicts()
         ]

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from rung.errors import InputError
-from rung.trace import _opening, _rocprof_chrome, _rows, _tool_csv, _wide_counters
+from rung.trace import _rocprof_chrome, _rows, _tool_csv, _wide_counters, source
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
 _RESULTS = frozenset({"index", "kernelname"})
@@ -37,7 +37,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     Raises InputError when the file is missing, empty, cut off or something else; with `partial`, what is whole is read.
     """
     path = Path(path)
-    data = _opening.content(path, max_bytes, partial)
+    data = source.content(path, max_bytes=max_bytes, partial=partial)
     if data.lstrip()[:1] in (b"{", b"["):
         return _rocprof_chrome.read(data, path, partial)
     table = _tool_csv.table(data, path, partial)

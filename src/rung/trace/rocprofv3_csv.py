@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from rung.errors import InputError
-from rung.trace import _opening, _rocprofv3_process, _rows
+from rung.trace import _rocprofv3_process, _rows, source
 from rung.trace._rocprofv3_layouts import layout_of
 from rung.trace._tool_csv import plain, titles
 from rung.trace.table import COUNTERS, SCHEMA, Trace
@@ -81,7 +81,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*.csv*")):
-        if path.is_file() and layout_of([plain(title) for title in titles(_opening.head(path))]):
+        if path.is_file() and layout_of([plain(title) for title in titles(source.head(path))]):
             yield path
 
 

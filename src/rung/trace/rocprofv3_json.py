@@ -11,10 +11,10 @@ import msgspec
 import polars as pl
 
 from rung.errors import InputError
-from rung.trace import _opening, _rocprofv3_records, _rows
-from rung.trace._redact import redacted
+from rung.trace import _rocprofv3_records, _rows, source
 from rung.trace._rocprofv3_structs import Process
 from rung.trace._tool_json import decoded
+from rung.trace.redact import redacted
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
 _MARK = b'"rocprofiler-sdk-tool"'
@@ -40,7 +40,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     before a cut is read.
     """
     path = Path(path)
-    data = _opening.content(path, max_bytes, partial)
+    data = source.content(path, max_bytes=max_bytes, partial=partial)
     file, lost = decoded(data, _File, path, _WHAT, partial, depth=5)
     if _MARK not in data:
         raise InputError(f"{path} is not {_WHAT} (it has no rocprofiler-sdk-tool): check that the tool wrote it.")

@@ -109,4 +109,7 @@ def head(path: str | Path, size: int = HEAD) -> bytes:
 
 def content(path: str | Path, *, partial: bool = False, max_bytes: int | None = None) -> bytes:
     """All of the decompressed content, for formats that cannot be read in pieces."""
-    return b"".join(Source(path, partial=partial, max_bytes=max_bytes))
+    data = b"".join(Source(path, partial=partial, max_bytes=max_bytes))
+    if not data.strip():
+        raise InputError(f"{path} is empty: record the trace again.")
+    return data
