@@ -258,5 +258,5 @@ def test_mutated_databases_are_read_or_refused(tmp_path, seed):
         except InputError:
             outcomes["refused"] += 1
         assert time.monotonic() < until
-    assert outcomes["read"] > 5
-    assert outcomes["refused"] > 5
+    assert outcomes["read"] > 2
+    assert outcomes["refused"] > 2
