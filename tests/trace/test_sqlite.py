@@ -79,9 +79,7 @@ def test_gzip_is_read_up_to_the_limit_and_leaves_nothing_behind(tmp_path, whole)
     refused(path, "--max-bytes", max_bytes=len(whole) - 1)
     assert databases.read(path, max_bytes=len(whole)).events.height == 6000
     refused(
-        put(tmp_path, gzip.compress(bytes(10**8), mtime=0), "bomb.db.gz"),
-        "not a SQLite database|--max-bytes",
-        max_bytes=10**6,
+        put(tmp_path, gzip.compress(bytes(10**7), mtime=0), "bomb.db.gz"), "not a SQLite database|--max-bytes", max_bytes=10**6
     )
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -199,16 +197,17 @@ def test_an_open_database_runs_nothing_but_plain_queries(tmp_path, whole):
     assert path.read_bytes() == whole
 
 
-def test_pages_that_share_their_children_end_in_a_sentence(tmp_path):
+@pytest.mark.parametrize("table", ["rocpd_kernel_dispatch", "rocpd_hip_event"])  # one is read, the other counted
+def test_pages_that_share_their_children_end_in_a_sentence(tmp_path, table):
     """Six pages, each pointing sixty times at the next: 60 ** 5 rows for whoever walks them all."""
     page, depth, fan = 512, 6, 60
     path = tmp_path / "t.db"
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA page_size = {page}")
         db.execute("CREATE TABLE rocpd_string (id INTEGER PRIMARY KEY)")
-        db.execute('CREATE TABLE rocpd_kernel_dispatch (start INTEGER, "end" INTEGER)')
-        db.execute("INSERT INTO rocpd_kernel_dispatch VALUES (1, 2)")
-        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'rocpd_kernel_dispatch'").fetchone()[0]
+        db.execute(f'CREATE TABLE {table} (start INTEGER, "end" INTEGER)')
+        db.execute("INSERT INTO " + table + " VALUES (1, 2)")
+        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [table]).fetchone()[0]
     content = bytearray(path.read_bytes())
     leaf = bytes(content[(root - 1) * page : root * page])
     first = len(content) // page + 1
@@ -225,7 +224,7 @@ def test_pages_that_share_their_children_end_in_a_sentence(tmp_path):
     content[28:32] = (len(content) // page).to_bytes(4, "big")
     path.write_bytes(content)
     started = time.monotonic()
-    for reads in (rocpd.read, kernel_statistics):
+    for reads in (rocpd.read, kernel_statistics) if table == "rocpd_kernel_dispatch" else (rocpd.read,):
         with pytest.raises(InputError, match="damaged"):
             reads(path)
     databases.read(path, partial=True)
@@ -245,7 +244,7 @@ def test_mutated_databases_are_read_or_refused(tmp_path, seed):
     used = [i for i, byte in enumerate(content) if byte]
     dice, until, outcomes = random.Random(seed), time.monotonic() + 60, {"read": 0, "refused": 0}
     path = tmp_path / "t.db"
-    for _ in range(60):
+    for _ in range(40):
         changed = bytearray(content)
         for _ in range(dice.choice((1, 3, 30))):
             where = dice.choice(used) if dice.random() < 0.8 else dice.randrange(len(changed))
@@ -259,5 +258,5 @@ def test_mutated_databases_are_read_or_refused(tmp_path, seed):
         except InputError:
             outcomes["refused"] += 1
         assert time.monotonic() < until
-    assert outcomes["read"] > 5
-    assert outcomes["refused"] > 5
+    assert outcomes["read"] > 2
+    assert outcomes["refused"] > 2

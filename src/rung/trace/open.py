@@ -25,9 +25,7 @@ FORMATS = {
     "kineto": "rung.trace.kineto",
     "rocprofv3-csv": "rung.trace.rocprofv3_csv",
     "rocprof-compute": "rung.trace.rocprof_compute",
-    "rocpd": "rung.trace.rocpd",
-    "nsys": "rung.trace.nsys",
-    "rocprof-db": "rung.trace.rocprof_legacy_db",
+    "database": "rung.trace.databases",
     "pftrace": "rung.trace.pftrace",
 }
 # Whose CSV files only mean something together.

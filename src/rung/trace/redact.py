@@ -23,7 +23,7 @@ _SECRET_VALUE = re.compile(
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
 _SECRET_OPTION = re.compile(
-    r"(?P<name>[\w\-]*(?:token|secret|passw\w*|credentials?|auth|cookie|api[_\-]?key|access[_\-]?key)[\w\-]*)"
+    r"(?P<name>[\w\-]*(?:token|secret|passw\w*|credentials?|auth|cookie|(?:api|[_\-])key))"
     r"(?P<link>[=:]\s*|\s+)(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)",
     re.I,
 )

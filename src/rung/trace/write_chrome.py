@@ -112,7 +112,7 @@ def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
             args.append(f'"bytes":{size}')
         if rank is not None:
             args.append(f'"{_OURS} rank":{rank}')
-        if place.pid != pid:
+        if place.pid != pid or kind == "python":  # whose ids are read in a trace of ours only
             args.append(f'"{_OURS} pid":{_json(pid)}')
         if place.tid != tid:
             args.append(f'"{_OURS} tid":{_json(tid)}')
