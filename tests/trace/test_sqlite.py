@@ -79,7 +79,9 @@ def test_gzip_is_read_up_to_the_limit_and_leaves_nothing_behind(tmp_path, whole)
     refused(path, "--max-bytes", max_bytes=len(whole) - 1)
     assert databases.read(path, max_bytes=len(whole)).events.height == 6000
     refused(
-        put(tmp_path, gzip.compress(bytes(10**7), mtime=0), "bomb.db.gz"), "not a SQLite database|--max-bytes", max_bytes=10**6
+        put(tmp_path, gzip.compress(bytes(10**7), mtime=0), "bomb.db.gz"),
+        "not a SQLite database|--max-bytes",
+        max_bytes=10**6,
     )
     assert len(list(tmp_path.iterdir())) == 2
 
