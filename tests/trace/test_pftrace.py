@@ -16,6 +16,7 @@ from perfetto_encoder import Recorder, block, number
 
 from rung.errors import InputError
 from rung.trace import Trace, pftrace
+from rung.trace.protobuf import Malformed, Short, varint
 from rung.trace.table import COUNTERS, SCHEMA
 
 PROCESS, THREAD, STREAM = 0xF123_4567_89AB_CDEF, 77, 0x8000_0000_0000_0001
@@ -167,7 +168,7 @@ EVENTS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(EVENTS, st.booleans(), st.integers(0, 9))
 def test_what_a_recorder_writes_is_what_is_read(events, own_clock, clear_at):
     out = recorder(own_clock=own_clock)
@@ -193,7 +194,7 @@ def test_a_file_cut_at_any_byte_is_refused_or_read_to_the_cut(pack):
     borders = {sum(map(len, out.packets[:n])) for n in range(1, len(out.packets) + 1)}
     seen = set()
     near = {border + step for border in borders for step in (-1, 0, 1, 2)} if pack is bytes else set()
-    for length in sorted({*range(0, len(whole), 11), *near} - {len(whole), len(whole) + 1, len(whole) + 2}):
+    for length in sorted({*range(0, len(whole), 29), *near} - {len(whole), len(whole) + 1, len(whole) + 2}):
         at_border = pack is bytes and length in borders
         if not at_border:
             with pytest.raises(InputError) as caught:
@@ -251,6 +252,14 @@ def test_content_not_name_tells_a_perfetto_trace():
         assert not pftrace.sniff(other, Path("x.pftrace"))
 
 
+def test_a_number_has_at_most_ten_bytes():
+    assert varint(b"\xff" * 9 + b"\x01\x00", 0, 11) == (2**64 - 1, 10)
+    with pytest.raises(Malformed):
+        varint(b"\xff" * 10 + b"\x01", 0, 11)
+    with pytest.raises(Short):
+        varint(b"\xff\xff\xff\xff\x01", 0, 4)
+
+
 def test_tracks_in_rings_long_chains_and_long_names_cost_no_time():
     begin = time.process_time()
     out = recorder()
@@ -276,7 +285,7 @@ def test_damage_never_crashes_hangs_or_takes_memory():
     cases = refused = 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t"
-        while cases < 1_000:
+        while cases < 600:
             data = bytearray(rng.choice((whole, packed)))
             for _ in range(rng.choice((1, 1, 2, 8))):
                 at = rng.randrange(len(data))
@@ -290,5 +299,5 @@ def test_damage_never_crashes_hangs_or_takes_memory():
                 assert trace.events.height <= 40
                 refused -= 1
             refused += 1
-    assert 50 < refused < cases - 50
+    assert 30 < refused < cases - 30
     assert time.process_time() - begin < 60

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from made_traces import in_order, made, traces
 
 from rung.analysis.timeline import timeline
@@ -46,7 +46,7 @@ def test_chrome_json_is_read_back_equal_and_in_order(trace):
     assert back.devices == trace.devices
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(traces())
 def test_pftrace_is_read_back_equal_with_its_counters(trace):
     back = written(write_perfetto.write, trace, "t.pftrace")
@@ -145,7 +145,8 @@ def test_notes_and_curves_have_tracks_of_their_own():
     assert written(write_perfetto.write, trace, "t.pftrace", curves=False).unread == {}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
+@example(made(*(KERNEL | {"ts": ts, "dur": 10} for ts in (0, 5, 8, 15))))
 @given(traces())
 def test_slices_of_a_perfetto_track_nest(trace):
     """Checked with a decoder of its own, as a viewer would: by time, with a stack for each track."""
