@@ -14,6 +14,7 @@ COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
     "bench": "how long does a workload take, and how sure are we?",
     "compare": "is B faster than A, and does it compute the same?",
+    "analyze": "where did the time of a recorded trace go?",
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",
 }

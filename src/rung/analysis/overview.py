@@ -1,0 +1,47 @@
+"""What one screen says of a trace: what it is, how busy its GPUs were, where the time went, rank by rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from rung.analysis.breakdown import breakdown
+from rung.analysis.timeline import timeline
+from rung.trace.table import Trace
+
+MOST_RANKS = 64
+
+
+def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
+    """Plain values: the trace's facts, and for each rank its timeline (integer ns a device) and breakdown.
+
+    steps: how many steps were recorded; the breakdown's times are per step. A rank without timed events has a
+    breakdown of null. Of more than 64 ranks the first 64 are broken down; `ranks` says how many there are.
+    """
+    ranks = trace.events["rank"].unique().sort().to_list()
+    return {
+        "kind": "analyze",
+        "source": trace.source,
+        "format": trace.format,
+        "events": trace.events.height,
+        "counters": trace.counters.height,
+        "ranks": len(ranks),
+        "unread": trace.unread,
+        "notes": [str(trace.meta[key]) for key in ("cut", "cache") if trace.meta.get(key)],
+        "parts": [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]],
+    }
+
+
+def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> dict[str, Any]:
+    of_rank = pl.col("rank").is_null() if rank is None else pl.col("rank") == rank
+    part = trace if alone else replace(trace, events=trace.events.filter(of_rank))
+    kinds = set(part.events["kind"].unique().to_list())
+    known = bool(kinds & {"kernel", "memcpy", "memset", "cpu_op"})
+    return {
+        "rank": rank,
+        "launches": "runtime" in kinds,  # else nothing can be linked, and that says nothing
+        "timeline": timeline(part).to_dicts(),
+        "breakdown": breakdown(part, steps=steps).as_dict() if known else None,
+    }

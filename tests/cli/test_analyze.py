@@ -1,0 +1,96 @@
+"""`rung analyze`: any trace on one screen, in one document, in another format; damage is one sentence."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli.main import main
+from rung.trace import read
+
+
+def event(kind: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": kind, "name": name, "pid": 0 if "device" in args else 7, "tid": 1, "ts": ts, "dur": dur,
+            "args": args}  # fmt: skip
+
+
+def trace(rank: int | None = None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"distributedInfo": {"rank": rank, "world_size": 2}} if rank is not None else {}
+    return facts | {
+        "traceEvents": [
+            event("cuda_runtime", "hipLaunchKernel", 0, 2, correlation=1),
+            event("kernel", "Cijk_Ailk_Bljk_MT64x64", 5, 30, device=0, stream=0, correlation=1),
+            event("kernel", "vectorized_elementwise_kernel", 45, 10, device=0, stream=0, correlation=9),
+            {"ph": "s", "name": "ac2g", "ts": 1, "pid": 7, "tid": 1, "id": 1},
+        ]
+    }
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "t.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(trace()).encode(), mtime=0))
+    return file
+
+
+def test_one_screen_says_what_it_is_how_busy_it_was_and_what_is_left_out(path: Path, capsys: Any) -> None:
+    assert main(["analyze", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert f"{path}: kineto, 3 events" in out
+    assert "not in the table: 1 x flow event" in out
+    assert "GPU 0: 50.0 µs, of it computation 80.0%" in out
+    assert "1 GPU events (10.0 µs) were launched outside of the trace" in out
+    assert "matrix products       30.0 µs   60%" in out
+    assert "Cijk_Ailk_Bljk_MT64x64" in out
+
+
+def test_the_document_has_the_same_in_nanoseconds(path: Path, capsys: Any) -> None:
+    assert main(["analyze", str(path), "--json", "--steps", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unread"] == {"flow event": 1}
+    part = found["parts"][0]
+    assert part["timeline"][0]["total"] == 50_000
+    assert part["breakdown"]["parts"]["gemm"] == 15_000
+
+
+def test_the_ranks_of_a_folder_are_told_apart(tmp_path: Path, capsys: Any) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"r{rank}.json").write_text(json.dumps(trace(rank)))
+    assert main(["analyze", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 ranks" in out
+    assert "rank 0\n" in out
+    assert "rank 1\n" in out
+
+
+@pytest.mark.parametrize("name", ["out.json.gz", "out.pftrace"])
+def test_what_is_written_in_another_format_is_read_back_the_same(path: Path, name: str, capsys: Any) -> None:
+    assert main(["analyze", str(path), "--write", str(path.with_name(name))]) == 0
+    columns = ["ts", "dur", "kind", "name", "device", "stream", "correlation"]
+    first, second = (read(p).events.select(columns).sort("ts") for p in (path, path.with_name(name)))
+    assert first.equals(second)
+
+
+def test_a_csv_has_a_row_an_event(path: Path) -> None:
+    assert main(["analyze", str(path), "--write", str(path.with_name("out.csv"))]) == 0
+    assert len(path.with_name("out.csv").read_text().splitlines()) == 4
+
+
+def test_damage_is_a_sentence_that_names_the_way_out(path: Path, capsys: Any) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main(["analyze", str(path)]) == 3
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert "--partial" in said
+    assert main(["analyze", str(path), "--partial"]) == 0
+    assert "note: " in capsys.readouterr().out
+
+
+def test_wrong_use_is_a_sentence(path: Path, capsys: Any) -> None:
+    assert main(["analyze"]) == 2
+    assert main(["analyze", str(path), "--write", "x.xyz"]) == 2
+    assert main(["analyze", str(path), str(path), "--write", "x.csv"]) == 2
+    assert main(["analyze", str(path.with_name("none.json"))]) == 3
+    assert "Traceback" not in capsys.readouterr().err
