@@ -213,7 +213,11 @@ def _gpu(trace: Trace, gpu: pl.DataFrame, scores: set[Dims]) -> _Account:
     launch_gap = _launch_gap(gpu, origins.launch_start)
 
     unlinked = gpu.filter(~pl.col("linked"))
-    if unlinked.height:
+    if not origins.launch_start:
+        notes.append(
+            "No launches were recorded: a wait for one counts as idle, and kernels are told by their names alone."
+        )
+    elif unlinked.height:
         share = int(unlinked["dur"].sum()) / max(1, int(gpu["dur"].sum()))
         notes.append(
             f"{unlinked.height} GPU events ({share:.0%} of GPU time) were launched outside the recorded "
