@@ -11,7 +11,14 @@ import torch
 
 from rung.errors import WorkloadError
 from rung.hardware import environment, peaks_of, pick
-from rung.hardware.device import memory_in_use, peak_memory, reset_peak_memory, synchronize, to_device
+from rung.hardware.device import (
+    matmul_precision_name,
+    memory_in_use,
+    peak_memory,
+    reset_peak_memory,
+    synchronize,
+    to_device,
+)
 from rung.ladder.audit import audit, without_dropout
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
@@ -69,7 +76,7 @@ class Candidate:
             "mode": self.workload.mode,
             "amp": str(self.workload.amp) if self.workload.amp else None,
             "dtype": str(weights[0].dtype) if weights else "none",
-            "matmul_precision": torch.get_float32_matmul_precision(),
+            "matmul_precision": matmul_precision_name(),
             "optimizer": type(optimizer).__name__ if optimizer else None,
             "optimizer_can_fuse": bool(optimizer and accepts(optimizer, "fused")),
             "optimizer_is_fused": bool(optimizer and optimizer.defaults.get("fused")),
@@ -143,7 +150,7 @@ class Candidate:
             "estimate": tail[len(tail) // 2],
             "memory": peak_memory(self.device),
             "matches": dict(self.step.surgeon.matches) if self.step.surgeon else {},
-            "precision": torch.get_float32_matmul_precision(),
+            "precision": matmul_precision_name(),
         }
 
     def in_use(self) -> int:
@@ -154,7 +161,7 @@ class Candidate:
         """FLOP of one step, as torch counts them, and the chip's rates, where they are known."""
         peaks = peaks_of(self.device)
         precision = "bf16" if self.plan.bf16 or self.workload.amp else "fp32"
-        if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
+        if precision == "fp32" and matmul_precision_name() != "highest":
             precision = "tf32"
         del self.step
         step = Step(self.workload, self.model, Plan(), self.device)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from rung.hardware.device import Device
+from rung.hardware.device import Device, matmul_precision_name
 from rung.ladder.observe import Seen, observe
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.step import Step
@@ -85,13 +85,13 @@ def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numer
     """The precision that the untouched workload itself runs in."""
     if workload.amp or any(p.dtype in LOW for p in model.parameters()):
         return "bf16"
-    return "tf32" if device.is_gpu and torch.get_float32_matmul_precision() != "highest" else "exact"
+    return "tf32" if device.is_gpu and matmul_precision_name() != "highest" else "exact"
 
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """Matrix products and convolutions in float32 proper, whatever the process was set to."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    before = matmul_precision_name(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rung.hardware.device import Device, autocast
+from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
 from rung.ladder.optimizer import remade
 from rung.ladder.plan import Plan
@@ -84,9 +84,11 @@ class Step:
 @contextlib.contextmanager
 def matmul_precision(plan: Plan) -> Any:
     """torch's process-wide matrix precision for a plan; one that does not ask for TF32 keeps the user's own."""
-    before = torch.get_float32_matmul_precision()
-    if plan.tf32:
-        torch.set_float32_matmul_precision("high")
+    if not plan.tf32:
+        yield
+        return
+    before = matmul_precision_name()
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
