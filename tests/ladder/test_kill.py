@@ -39,10 +39,14 @@ def readable(run: Path) -> None:
 def test_killed_at_random_moments_a_climb_can_always_be_gone_on_with(tmp_path: Path) -> None:
     chance = random.Random()
     run = tmp_path / "run"
+
+    def arguments() -> list[str]:
+        fresh = [MICRO, "--rungs", "fused-optimizer", "--out", "run"]
+        return ["--resume", "run"] if (run / "manifest.json").exists() else fresh
+
     for moment in range(MOMENTS):
-        arguments = ["--resume", "run"] if (run / "manifest.json").exists() else [MICRO, "--rungs", "fused-optimizer", "--out", "run"]  # fmt: skip
-        climb = started("climb", *arguments, cwd=tmp_path)
-        time.sleep(chance.uniform(0.3, 7))
+        climb = started("climb", *arguments(), cwd=tmp_path)
+        time.sleep(chance.uniform(0.3, 12))
         theirs = descendants(climb.pid)
         if moment % 2 and theirs:
             victim = chance.choice(theirs)
@@ -59,8 +63,8 @@ def test_killed_at_random_moments_a_climb_can_always_be_gone_on_with(tmp_path: P
                 path.rmdir() if path.is_dir() else path.unlink()
         if (run / "manifest.json").exists() and Run.open_(run).read("manifest.json")["status"] == "complete":
             break
-    if Run.open_(run).read("manifest.json")["status"] != "complete":
-        done = rung("climb", "--resume", "run", cwd=tmp_path)
+    if not (run / "manifest.json").exists() or Run.open_(run).read("manifest.json")["status"] != "complete":
+        done = rung("climb", *arguments(), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert attempts(run)["fused-optimizer"]["verdict"] in ("kept", "failed")
     assert Run.open_(run).read("manifest.json")["status"] == "complete"
