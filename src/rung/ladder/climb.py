@@ -18,7 +18,7 @@ from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import LADDER, Context, Prediction, Rung, chosen, plan_of
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
-from rung.measure import median_interval
+from rung.measure import CLIMB, median_interval
 from rung.runs import Run, write_whole
 from rung.trace import read
 
@@ -57,6 +57,7 @@ class Climb:
             run.directory / "workers",
             Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
         )
+        self.pace = 0.0  # seconds a restart
         self.kept: list[str] = []
         self.baseline: dict[str, Any] = {}
         self.parts: dict[str, float] = {}
@@ -96,7 +97,7 @@ class Climb:
                 if dry:
                     planned.append(self._open_attempt(rung))
                     self.say("plan", planned[-1])
-                elif self._left() <= 0:
+                elif self._left() <= self._needed():
                     why = why or f"the budget of {self.request.budget:.0f} s was used up before {rung.name}"
                 else:
                     self._try(rung)
@@ -105,6 +106,10 @@ class Climb:
             self._status("planned", "a dry run measures the baseline only")
         else:
             self._finish(why)
+
+    def _needed(self) -> float:
+        """Seconds to the first look of a comparison, as far as the last one tells: fewer decide nothing."""
+        return CLIMB[0][0] * self.pace
 
     def _last_try(self, rung: Rung) -> dict[str, Any] | None:
         return next((a for a in reversed(self._tries(rung)) if not a.get("cut")), None)
@@ -261,6 +266,7 @@ class Climb:
             attempt["log"] = f"workers/{name}-1-candidate.log"
             try:
                 duel = self._fight(candidate, name)
+                self.pace = (time.monotonic() - began) / len(duel.restarts)
                 attempt |= duel.as_dict()
                 self._judge(attempt, duel, candidate, name)
             except SideFailed as failure:
@@ -346,14 +352,15 @@ class Climb:
                     self._side(self.kept),
                     log="final",
                     left=lambda: end - time.monotonic(),
-                    at_least=2,
+                    at_least=CLIMB[0][0],
                 )
                 seen = duel.as_dict()
                 assert duel.comparison is not None
                 result |= {
                     "speedup": duel.comparison.speedup.as_dict(),
                     "confidence": duel.comparison.confidence,
-                    "confirmed": duel.comparison.answer == "faster",
+                    # Cut short, it says only how much the kept rungs give together; each has its own proof.
+                    "confirmed": duel.comparison.answer == "faster" or duel.comparison.cut,
                     "times": {"baseline": seen["times"]["best"], "best": seen["times"]["candidate"]},
                     "memory": {"baseline": seen["memory"]["best"], "best": seen["memory"]["candidate"]},
                     "restarts": duel.samples,
