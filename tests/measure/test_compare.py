@@ -72,7 +72,11 @@ def test_one_restart_claims_nothing() -> None:
     said = decide([restart(3.0, 0.001, random.Random(2))], last=True)
     assert said is not None
     assert said.answer == "undecided"
+    assert said.cut
     assert said.speedup.high == math.inf
+    early = decide([restart(1.02, 0.001, random.Random(3), 0.05) for _ in range(3)], last=True)
+    assert early is not None
+    assert early.cut == (early.answer == "undecided" and early.speedup.value > 1)
 
 
 def test_no_answer_between_the_planned_looks() -> None:

@@ -296,7 +296,7 @@ class Climb:
         speedup = duel.comparison.speedup
         prediction = attempt["prediction"]
         # A budget that ended before a planned look leaves the question open; resuming asks it again.
-        attempt["cut"] = duel.comparison.answer == "undecided" and duel.comparison.cut
+        attempt["cut"] = duel.comparison.cut
         if not attempt["cut"]:
             attempt["forecast"] = Prediction(**prediction).judge(speedup.value)
         if duel.comparison.answer != "faster":

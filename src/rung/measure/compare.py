@@ -49,7 +49,7 @@ class Comparison:
 
     answer: faster, slower, same (within `margin`, shown by two one-sided tests, not by a lack of proof) or
     undecided; visible: the smallest change, as a share, that these restarts would have found four times in
-    five; final: no further look is planned; cut: it was forced before it was due.
+    five; final: no further look is planned; cut: it was made to end before it could be decided.
     """
 
     answer: Answer
@@ -103,7 +103,7 @@ def decide(
         margin,
         _visible(logs, n, spent),
         last or hopeless or answer != "undecided" or n >= looks[-1][0],
-        n != look[0],
+        last and answer == "undecided" and not hopeless and n < looks[-1][0],
     )
 
 
