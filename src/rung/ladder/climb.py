@@ -23,6 +23,7 @@ from rung.runs import Run, write_whole
 from rung.trace import read
 
 MOST_TOGETHER = 3
+FINAL_SECONDS = 120.0  # that the final comparison may take, however little the budget left
 CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' workspaces
 
 Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
@@ -345,7 +346,7 @@ class Climb:
         if self.kept:
             self.say("final", {"kept": self.kept})
             try:
-                end = time.monotonic() + max(self._left(), 60.0)
+                end = time.monotonic() + max(self._left(), FINAL_SECONDS)
                 duel = fight(
                     self.setup,
                     self._side([]),
