@@ -80,7 +80,6 @@ def test_runs_and_report_show_it_again(climbed: Path) -> None:
     ("fused", "kind", "says"),
     [
         ("raise", "raised", "no step today"),
-        ("memory", "out of memory", "no room"),
         ("die", "killed", "SIGKILL"),
         ("hang", "hung", "deadline"),
     ],

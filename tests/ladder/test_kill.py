@@ -46,7 +46,7 @@ def test_killed_at_random_moments_a_climb_can_always_be_gone_on_with(tmp_path: P
 
     for moment in range(MOMENTS):
         climb = started("climb", *arguments(), cwd=tmp_path)
-        time.sleep(chance.uniform(0.3, 12))
+        time.sleep(chance.uniform(0.3, 8))
         theirs = descendants(climb.pid)
         if moment % 2 and theirs:
             victim = chance.choice(theirs)
