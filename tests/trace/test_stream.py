@@ -62,8 +62,8 @@ def read_pieces(data, size):
     """The reader's own parts on blocks of this size, without a file."""
     columns = Columns()
     events = kineto_events.Events(columns)
-    text = Text((data[i : i + size] for i in range(0, len(data), size)), events.take)
-    text.read()
+    text = Text(data[i : i + size] for i in range(0, len(data), size))
+    text.read(events.take)
     return columns.frame(), events.unread, text.top
 
 
@@ -99,7 +99,7 @@ def test_floats_are_only_used_where_they_give_what_the_digits_say(parts):
         f"{high}{low:06d}" + (f".{low % 10**digits:0{digits}d}" if digits else "") for high, low, digits in parts
     ]
     text = ("[" + ",".join(f'{{"ts":{n}}}' for n in numbers) + "]").encode()
-    found = kineto_events._exact([float(n) for n in numbers], text)
+    found = kineto_events._exact([float(n) for n in numbers], text, b"ts")
     if found is not None:
         assert found.tolist() == [nanoseconds(n.encode()) for n in numbers]
 
@@ -108,7 +108,7 @@ def test_floats_are_only_used_where_they_give_what_the_digits_say(parts):
     "ts", ["4398046511103.999", "8796093022207.999", "2234705626572.123", "1695835542481129", "0.001"]
 )
 def test_the_clocks_of_real_traces_take_the_quick_way(ts):
-    found = kineto_events._exact([float(ts)], f'[{{"ts":{ts}}}]'.encode())
+    found = kineto_events._exact([float(ts)], f'[{{"ts":{ts}}}]'.encode(), b"ts")
     assert found is not None
     assert found.tolist() == [nanoseconds(ts.encode())]
 

@@ -6,20 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from rung.trace.table import KINDS, SCHEMA
 
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
-_IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank")
-_TEXTS = ("name", "pid", "tid", "dims")
+IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
+
+Array = npt.NDArray[Any]
 
 
 class _Codes(dict[Any, int]):
     """A number for each distinct text. Texts repeat, so a column of numbers is faster to fill than one of texts."""
 
-    def __init__(self, change: Callable[[Any], str]) -> None:
+    def __init__(self, change: Callable[[Any], str] = str) -> None:
         self.texts: list[str | None] = []
         self.change = change
 
@@ -28,6 +30,14 @@ class _Codes(dict[Any, int]):
         self.texts.append(None if text is None else self.change(text))
         self[text] = code
         return code
+
+    def of(self, texts: Sequence[Any]) -> Array:
+        if texts and texts.count(texts[0]) == len(texts):  # ids of a process and a thread mostly are
+            return np.full(len(texts), self[texts[0]], np.uint32)
+        return np.fromiter(map(self.__getitem__, texts), np.uint32, len(texts))
+
+    def decoded(self, codes: Sequence[Array]) -> pl.Series:
+        return pl.Series(self.texts, dtype=pl.String).gather(np.concatenate(codes))
 
 
 class Columns:
@@ -43,39 +53,41 @@ class Columns:
 
     def _restart(self) -> None:
         self._height = 0
-        self._parts: dict[str, list[pl.Series]] = {column: [] for column in SCHEMA}
+        self._arrays: dict[str, list[Array]] = {c: [] for c in ("ts", "dur", "kind", "name", "pid", "tid", "dims")}
+        self._ids: dict[str, list[pl.Series]] = {column: [] for column in IDS}
+        self._rows: list[Array] = []
         # Made anew for every stretch: a trace whose names are all different must not be kept twice.
-        self._codes = {column: _Codes(self._rename if column == "name" else str) for column in _TEXTS}
+        self._codes = {c: _Codes(self._rename if c == "name" else str) for c in ("name", "pid", "tid", "dims")}
 
     def add(
         self,
-        ts: Sequence[int] | np.ndarray,
-        dur: Sequence[int] | np.ndarray,
-        kind: Sequence[int],
+        ts: Array,
+        dur: Array,
+        kind: Array,
         name: Sequence[str],
         pid: Sequence[int | str],
         tid: Sequence[int | str],
+        rows: Array,
         ids: Mapping[str, Sequence[int | None]],
-        dims: Sequence[str | None] = (),
+        dims: Sequence[str | None],
     ) -> None:
-        """Appends events: `kind` as KIND_CODE numbers, `ids` the columns device to rank; absent ones are null."""
-        parts, height = self._parts, len(kind)
-        self._height += height
-        parts["ts"].append(pl.Series(ts, dtype=pl.Int64))
-        parts["dur"].append(pl.Series(dur, dtype=pl.Int64))
-        parts["kind"].append(pl.Series(kind, dtype=pl.UInt32))
-        for column in _IDS:
+        """Appends events: times in ns, `kind` as KIND_CODE numbers.
+
+        rows: positions, ascending, of the events that have ids or dims. Most events of a trace with Python
+            frames have none.
+        ids: of these events, the columns device to rank; absent ones are null. dims: of these events too.
+        """
+        for column, numbers in (("ts", ts), ("dur", dur), ("kind", kind)):
+            self._arrays[column].append(numbers)
+        for column, texts in (("name", name), ("pid", pid), ("tid", tid), ("dims", dims)):
+            self._arrays[column].append(self._codes[column].of(texts))
+        self._rows.append(rows + self._height)
+        for column in IDS:
             known = ids.get(column)
-            parts[column].append(
-                _filled(None, SCHEMA[column], height) if known is None else pl.Series(known, dtype=SCHEMA[column])
+            self._ids[column].append(
+                _nulls(column, len(rows)) if known is None else pl.Series(known, dtype=SCHEMA[column])
             )
-        for column, texts in zip(_TEXTS, (name, pid, tid, dims), strict=True):
-            codes = self._codes[column]
-            parts[column].append(
-                pl.Series(list(map(codes.__getitem__, texts)), dtype=pl.UInt32)
-                if len(texts)
-                else _filled(codes[None], pl.UInt32(), height)
-            )
+        self._height += len(kind)
         if self._height >= _FLUSH:
             self._flush()
 
@@ -89,13 +101,20 @@ class Columns:
     def _flush(self) -> None:
         if not self._height:
             return
-        columns = {column: pl.concat(parts, rechunk=True) for column, parts in self._parts.items() if parts}
-        columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(columns["kind"])
-        for column in _TEXTS:
-            columns[column] = pl.Series(self._codes[column].texts, dtype=pl.String).gather(columns[column])
+        arrays, rows = self._arrays, np.concatenate(self._rows)
+        columns = {column: pl.Series(np.concatenate(arrays[column])) for column in ("ts", "dur")}
+        columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(np.concatenate(arrays["kind"]))
+        for column in ("name", "pid", "tid"):
+            columns[column] = self._codes[column].decoded(arrays[column])
+        sparse = {column: pl.concat(self._ids[column], rechunk=True) for column in IDS}
+        sparse["dims"] = self._codes["dims"].decoded(arrays["dims"])
+        for column, known in sparse.items():
+            columns[column] = _nulls(column, self._height)
+            if known.null_count() < len(known):
+                columns[column] = columns[column].scatter(rows, known)
         self._frames.append(pl.DataFrame({column: columns[column] for column in SCHEMA}))
         self._restart()
 
 
-def _filled(value: int | None, dtype: pl.DataType, height: int) -> pl.Series:
-    return pl.Series([value], dtype=dtype).new_from_index(0, height)
+def _nulls(column: str, height: int) -> pl.Series:
+    return pl.Series([None], dtype=SCHEMA[column]).new_from_index(0, height)

@@ -44,10 +44,10 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     source = Source(path, partial=partial, max_bytes=max_bytes)
     names = Demangler()
     columns = Columns(rename=names)
-    events = Events(columns)
-    text = Text(iter(source), events.take, partial=partial)
+    text = Text(iter(source), partial=partial)
+    events = Events(columns, text.top)
     try:
-        text.read()
+        text.read(events.take)
     except NotATrace as error:
         if not source.size or str(error) == "":
             raise InputError(f"{path} is empty: record the trace again.") from None

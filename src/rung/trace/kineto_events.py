@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from rung.trace.columns import KIND_CODE, Columns
+from rung.trace.columns import IDS, KIND_CODE, Columns
 from rung.trace.kineto_exact import integer, nanoseconds
 from rung.trace.table import GPU_KINDS
 
@@ -50,9 +51,11 @@ _UNREAD = {
     "C": "counter event",
     "": "event without a phase",
 }
-_ON_GPU = frozenset(KIND_CODE[kind] for kind in (*GPU_KINDS, "gpu_annotation"))
+_ON_GPU = np.isin(list(KIND_CODE), (*GPU_KINDS, "gpu_annotation"))  # by code
 _PYTHON, _ALLOCATION, _OTHER = (KIND_CODE[kind] for kind in ("python", "allocation", "other"))
 _INT64 = 2**63
+OURS = "rung"  # the `writer` of traces that write_chrome made
+Buffer = bytes | memoryview
 _NOTHING = msgspec.Raw()
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-_INT64, le=_INT64 - 1)] | None
@@ -122,28 +125,31 @@ _careful = msgspec.json.Decoder(list[_Event]).decode
 _CODE_OF_CATEGORY = {
     category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in get_args(_Category)
 } | {None: _OTHER}
-_FOUR_DECIMALS = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d*\.\d{4}')
-_ANY_DECIMALS = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d+[.eE]')
+# Each begins with a text to look for, not with a choice: that is three times as fast.
+_FOUR_DECIMALS = {key: re.compile(rb'"%s"\s*:\s*-?\d*\.\d{4}' % key) for key in (b"ts", b"dur")}
+_ANY_DECIMALS = {key: re.compile(rb'"%s"\s*:\s*-?\d+[.eE]' % key) for key in (b"ts", b"dur")}
 
 
 class Events:
     """The events of one trace as they come in: columns, and what was not read.
 
     Python frames keep no ids or sizes: profilers write none, and they are most of the events of a trace with stacks.
+    top: what stands before the list of events in the file, when `take` is called.
     """
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, top: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.columns = columns
+        self._top = top
         self.unread: Counter[str] = Counter()
         self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
         self.seen = 0
         self.phases = 0  # how many of them say what they are
 
-    def take(self, text: bytes) -> None:
+    def take(self, text: Buffer) -> None:
         """Reads a JSON list of events. Raises msgspec.ValidationError where it is something else, and
         msgspec.DecodeError, UnicodeDecodeError or RecursionError where it is no JSON; then nothing was taken.
         """
-        if b'"Rung ' in text:  # our own writer's columns are read by the careful way alone
+        if self._top.get("writer") == OURS:  # its own columns are read by the careful way alone
             return self._take_carefully(text)
         try:
             events = _quick(text)
@@ -162,68 +168,57 @@ class Events:
                 if phase != "X":
                     self.unread[_UNREAD[phase]] += count
 
-    def _add_quickly(self, events: list[_Quick], text: bytes) -> bool:
+    def _add_quickly(self, events: list[_Quick], text: Buffer) -> bool:
         if not events:
             return True
-        ts = _exact([event.ts for event in events], text)
-        dur = _exact([event.dur for event in events], text)
+        ts = _exact([event.ts for event in events], text, b"ts")
+        dur = _exact([event.dur for event in events], text, b"dur")
         if ts is None or dur is None or dur.min() < 0 or int(ts.max()) + int(dur.max()) >= _INT64:
             return False
-        kinds = [_CODE_OF_CATEGORY[event.cat] for event in events]
-        ids: dict[str, Sequence[Any]] = {}
-        dims: list[str | None] = []
+        kinds = np.frombuffer(bytes([_CODE_OF_CATEGORY[event.cat] for event in events]), np.uint8)
+        names = [event.name for event in events]
         pids, tids = [event.pid for event in events], [event.tid for event in events]
-        if kinds.count(_PYTHON) != len(kinds):
-            args = [
-                event.args or _NO_QUICK_ARGS if kind != _PYTHON else _NO_QUICK_ARGS
-                for event, kind in zip(events, kinds, strict=True)
-            ]
-            device: list[int | None] = [None] * len(events)
-            stream = device.copy()
-            for i, kind in enumerate(kinds):
-                if kind in _ON_GPU:
-                    # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
-                    device[i] = integer(args[i].device, pids[i], 2**31)
-                    stream[i] = integer(args[i].stream, tids[i])
-            dims = [None] * len(events)
-            for i, arg in enumerate(args):
-                if arg.dims is not _NOTHING:
-                    dims[i] = str(arg.dims, "utf-8")  # type: ignore[arg-type]
-                elif arg.old_dims is not _NOTHING:
-                    dims[i] = str(arg.old_dims, "utf-8")  # type: ignore[arg-type]
-            sizes = [arg.bytes for arg in args]
-            if str in map(type, sizes):
-                sizes = [integer(size) for size in sizes]
-            ids = {
-                "device": device,
-                "stream": stream,
-                "correlation": [arg.correlation for arg in args],
-                "external_id": [
-                    arg.old_external_id if arg.external_id is None else arg.external_id for arg in args
-                ],
-                "bytes": sizes,
-            }  # fmt: skip
-        self.columns.add(ts, dur, kinds, [event.name for event in events], pids, tids, ids, dims)
+        rows = np.flatnonzero(kinds != _PYTHON)
+        args = [events[row].args or _NO_QUICK_ARGS for row in rows.tolist()]
+        device: list[int | None] = [None] * len(args)
+        stream = device.copy()
+        # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
+        for i in np.flatnonzero(_ON_GPU[kinds[rows]]).tolist():
+            row = rows[i]
+            device[i] = integer(args[i].device, pids[row], 2**31)
+            stream[i] = integer(args[i].stream, tids[row])
+        sizes = [arg.bytes for arg in args]
+        if str in map(type, sizes):
+            sizes = [integer(size) for size in sizes]
+        ids: dict[str, Sequence[Any]] = {
+            "device": device,
+            "stream": stream,
+            "correlation": [arg.correlation for arg in args],
+            "external_id": [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args],
+            "bytes": sizes,
+        }
+        dims = [_dims(arg) for arg in args]
+        self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, dims)
         return True
 
-    def _take_carefully(self, text: bytes) -> None:
+    def _take_carefully(self, text: Buffer) -> None:
         events = _careful(text)
         rows = [row for event in events if (row := self._row(event)) is not None]
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)
         if rows:
-            ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size, rank = zip(
-                *rows, strict=True
+            ts, dur, kind, name, pid, tid, dims, *ids = zip(*rows, strict=True)
+            self.columns.add(
+                np.array(ts, np.int64),
+                np.array(dur, np.int64),
+                np.array(kind, np.uint8),
+                name,
+                pid,
+                tid,
+                np.arange(len(rows)),
+                dict(zip(IDS, ids, strict=True)),
+                dims,
             )
-            ids: dict[str, Sequence[Any]] = {
-                "device": device,
-                "stream": stream,
-                "correlation": correlation,
-                "external_id": external_id,
-                "bytes": size,
-                "rank": rank,
-            }
-            self.columns.add(ts, dur, kind, name, pid, tid, ids, dims)
 
     def _row(self, event: _Event) -> tuple[Any, ...] | None:
         if event.ph != "X":
@@ -240,7 +235,7 @@ class Events:
         own = event.args or _NO_ARGS
         args = own if kind != _PYTHON or own.pid is not None else _NO_ARGS
         device = stream = None
-        if kind in _ON_GPU:
+        if _ON_GPU[kind]:
             device = integer(args.device, event.pid, 2**31)
             stream = integer(args.stream, event.tid)
         elif kind == _ALLOCATION:
@@ -268,8 +263,13 @@ class Events:
             self.unread_ns[reason] += abs(dur)
 
 
-def _exact(numbers: list[float], text: bytes) -> np.ndarray | None:
-    """These microseconds of `text` in integer nanoseconds, or None where floats may not be what the digits say.
+def _dims(args: _QuickArgs) -> str | None:
+    raw = args.old_dims if args.dims is _NOTHING else args.dims
+    return None if raw is _NOTHING else str(raw, "utf-8")  # type: ignore[arg-type]
+
+
+def _exact(numbers: list[float], text: Buffer, key: bytes) -> np.ndarray | None:
+    """These microseconds, the `key` of the events of `text`, in integer nanoseconds, or None where floats may not be what the digits say.
 
     Below 2**42 us a float64 is less than a quarter of a nanosecond off: its rounding is right unless it is close
     to a half. Below 2**43 (twelve weeks, and Kineto's clock starts anew after three months) it is right for up to
@@ -286,8 +286,8 @@ def _exact(numbers: list[float], text: bytes) -> np.ndarray | None:
         if (np.abs(thousandths - rounded) >= 0.5 - 1.01 * 500.0 * np.spacing(high)).any():
             return None
     elif high < 2.0**43:
-        if _FOUR_DECIMALS.search(text):
+        if _FOUR_DECIMALS[key].search(text):
             return None
-    elif _ANY_DECIMALS.search(text):
+    elif _ANY_DECIMALS[key].search(text):
         return None
     return whole.astype(np.int64) * 1000 + rounded.astype(np.int64)

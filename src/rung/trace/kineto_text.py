@@ -36,18 +36,19 @@ class Text:
     """Gives the events of a Chrome trace, in lists, to `take`; keeps what stands around them in `top`.
 
     take: reads a JSON list, or raises one of BROKEN (msgspec.ValidationError: it is JSON, but no list of events).
+        What it is given is only valid during the call.
     partial: end at the first damage, and say in `cut` what it was, instead of raising CutOff.
     """
 
-    def __init__(self, blocks: Iterator[bytes], take: Callable[[bytes], None], partial: bool = False) -> None:
+    def __init__(self, blocks: Iterator[bytes], partial: bool = False) -> None:
         self._blocks = blocks
-        self._take = take
         self._partial = partial
         self._bare = False  # the file is a list of events without an object around it
         self.top: dict[str, Any] = {}
         self.cut = ""
 
-    def read(self) -> None:
+    def read(self, take: Callable[[bytes | memoryview], None]) -> None:
+        self._take = take
         try:
             rest = self._read_header()
             rest = self._read_batches(rest)
@@ -70,7 +71,7 @@ class Text:
             for found in _KEY.finditer(text, looked):
                 for before in (text[: found.start()], repaired(text[: found.start()])):
                     with contextlib.suppress(*BROKEN):
-                        self.top = _object(before.rstrip().removesuffix(b",") + b"}")
+                        self.top.update(_object(before.rstrip().removesuffix(b",") + b"}"))
                         return text[found.end() :]
             looked = max(0, len(text) - 64)
         if not text.strip():
@@ -95,26 +96,23 @@ class Text:
 
     def _read_batches(self, text: bytes) -> bytes:
         """Takes events as they come, and returns the text in which the list of events ends."""
-        parts, size, wait = [text], len(text), 0
+        listed, wait = _Listed(text), 0
         for block in self._blocks:
-            if size > wait:
-                text, wait = b"".join(parts), 0
-                at = _guess(text)
-                if at and self._taken(text[:at]):
-                    text = text[text.index(b",", at) + 1 :]
-                else:
+            if listed.size > wait:
+                wait = 0
+                at = _guess(listed.data, listed.size)
+                if not (at and listed.cut(at, self._taken)):
+                    text = listed.text()
                     cuts, ended = _boundaries(text)
                     if ended:
                         return b"".join([text, block, *self._blocks])
                     if cuts:
                         self._take_or_fail(text[: cuts[-1]])
-                        text = text[cuts[-1] + 1 :]
+                        listed = _Listed(text[cuts[-1] + 1 :])
                     else:
-                        wait = 2 * size  # an event larger than a block: look again when there is twice as much
-                parts, size = [text], len(text)
-            parts.append(block)
-            size += len(block)
-        return b"".join(parts)
+                        wait = 2 * listed.size  # an event larger than a block: look again when there is twice as much
+            listed.append(block)
+        return listed.text()
 
     def _read_end(self, text: bytes) -> None:
         whole = b'{"traceEvents":[' + text + (b"}" if self._bare else b"")
@@ -122,7 +120,7 @@ class Text:
             with contextlib.suppress(*BROKEN):
                 keys = msgspec.json.decode(candidate, type=dict[str, msgspec.Raw])
                 self._take_or_fail(bytes(keys.pop("traceEvents")).strip()[1:-1])
-                self.top |= {key: msgspec.json.decode(value) for key, value in keys.items()}
+                self.top.update({key: msgspec.json.decode(value) for key, value in keys.items()})
                 return
         if self._partial:
             cuts, _ = _boundaries(text)
@@ -133,9 +131,8 @@ class Text:
             raise CutOff(str(error)) from None
         raise CutOff("the list of events does not end")
 
-    def _taken(self, events: bytes) -> bool:
-        """Whether `events` was a complete list. Not only where it is cut wrongly is it none."""
-        listed = b"[" + events + b"]"
+    def _taken(self, listed: bytes | memoryview) -> bool:
+        """Whether this was a complete list. Not only where it is cut wrongly is it none."""
         try:
             self._take(listed)
             return True
@@ -154,7 +151,7 @@ class Text:
             return False
 
     def _take_or_fail(self, events: bytes) -> None:
-        if self._taken(events):
+        if self._taken(b"[" + events + b"]"):
             return
         why = "an event is not JSON"
         try:
@@ -173,13 +170,45 @@ class Text:
                 except BROKEN:
                     high = middle - 1
             if low:
-                self._taken(events[: cuts[low - 1]])
+                self._taken(b"[" + events[: cuts[low - 1]] + b"]")
         raise CutOff(why)
 
 
-def repaired(text: bytes) -> bytes:
+class _Listed:
+    """The beginning of a list of events in memory of its own, cut in place: copies would cost more than decoding."""
+
+    def __init__(self, text: bytes) -> None:
+        self.data = bytearray(b"[" + text)
+        self.size = len(self.data)
+
+    def text(self) -> bytes:
+        """What is there, without the opening bracket."""
+        return bytes(memoryview(self.data)[1 : self.size])
+
+    def append(self, block: bytes) -> None:
+        start, self.size = self.size, self.size + len(block)
+        if self.size > len(self.data):
+            self.data.extend(bytes(self.size))
+        self.data[start : self.size] = block
+
+    def cut(self, at: int, taken: Callable[[memoryview], bool]) -> bool:
+        """Offers the list up to `at` and keeps what follows the next comma, if the list is taken."""
+        comma, byte = self.data.find(b",", at, self.size), self.data[at]
+        self.data[at] = ord("]")
+        with memoryview(self.data) as view:
+            if not taken(view[: at + 1]):
+                view[at] = byte
+                return False
+            rest = self.size - comma
+            view[:rest] = view[comma : self.size]
+        self.data[0] = ord("[")
+        self.size = rest
+        return True
+
+
+def repaired(text: bytes | memoryview) -> bytes:
     """The text with numbers that are none as null, and bytes that are no UTF-8 as the replacement character."""
-    mended = text.decode("utf-8", "replace").encode()
+    mended = bytes(text).decode("utf-8", "replace").encode()
     if not _PERHAPS_NOT_A_NUMBER.search(mended):
         return mended
     return _NOT_A_NUMBER.sub(lambda found: found[1] + b"null" if found[1] else found[0], mended)
@@ -190,13 +219,13 @@ def _object(text: bytes) -> dict[str, Any]:
     return {key: msgspec.json.decode(value) for key, value in keys.items()}
 
 
-def _guess(text: bytes) -> int:
-    """Where an event near the end of `text` seems to end and another to begin; 0 where none does."""
+def _guess(data: bytearray, size: int) -> int:
+    """Where an event near the end of the first `size` bytes seems to end and another to begin; 0 where none does."""
     window = _GUESS
     while True:
-        start = max(0, len(text) - window)
+        start = max(0, size - window)
         last = 0
-        for found in _BETWEEN.finditer(text, start):
+        for found in _BETWEEN.finditer(data, start, size):
             last = found.start() + 1
         if last or not start:
             return last
