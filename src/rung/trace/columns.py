@@ -12,7 +12,10 @@ import polars as pl
 from rung.trace.table import KINDS, SCHEMA
 
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+# Columns that few events have, where a trace has Python frames.
 IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank")
+TEXTS = ("dims",)
+_PLACES = ("name", "pid", "tid")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
 
 Array = npt.NDArray[Any]
@@ -53,11 +56,11 @@ class Columns:
 
     def _restart(self) -> None:
         self._height = 0
-        self._arrays: dict[str, list[Array]] = {c: [] for c in ("ts", "dur", "kind", "name", "pid", "tid", "dims")}
+        self._arrays: dict[str, list[Array]] = {c: [] for c in ("ts", "dur", "kind", *_PLACES, *TEXTS)}
         self._ids: dict[str, list[pl.Series]] = {column: [] for column in IDS}
         self._rows: list[Array] = []
         # Made anew for every stretch: a trace whose names are all different must not be kept twice.
-        self._codes = {c: _Codes(self._rename if c == "name" else str) for c in ("name", "pid", "tid", "dims")}
+        self._codes = {c: _Codes(self._rename if c == "name" else str) for c in (*_PLACES, *TEXTS)}
 
     def add(
         self,
@@ -69,18 +72,17 @@ class Columns:
         tid: Sequence[int | str],
         rows: Array,
         ids: Mapping[str, Sequence[int | None]],
-        dims: Sequence[str | None],
+        texts: Mapping[str, Sequence[str | None]],
     ) -> None:
         """Appends events: times in ns, `kind` as KIND_CODE numbers.
 
-        rows: positions, ascending, of the events that have ids or dims. Most events of a trace with Python
-            frames have none.
-        ids: of these events, the columns device to rank; absent ones are null. dims: of these events too.
+        rows: positions, ascending, of the events that have any of IDS or TEXTS.
+        ids, texts: columns of IDS and TEXTS, of these events alone; an absent column of IDS is null.
         """
         for column, numbers in (("ts", ts), ("dur", dur), ("kind", kind)):
             self._arrays[column].append(numbers)
-        for column, texts in (("name", name), ("pid", pid), ("tid", tid), ("dims", dims)):
-            self._arrays[column].append(self._codes[column].of(texts))
+        for column, values in (("name", name), ("pid", pid), ("tid", tid), *texts.items()):
+            self._arrays[column].append(self._codes[column].of(values))
         self._rows.append(rows + self._height)
         for column in IDS:
             known = ids.get(column)
@@ -104,10 +106,10 @@ class Columns:
         arrays, rows = self._arrays, np.concatenate(self._rows)
         columns = {column: pl.Series(np.concatenate(arrays[column])) for column in ("ts", "dur")}
         columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(np.concatenate(arrays["kind"]))
-        for column in ("name", "pid", "tid"):
+        for column in _PLACES:
             columns[column] = self._codes[column].decoded(arrays[column])
         sparse = {column: pl.concat(self._ids[column], rechunk=True) for column in IDS}
-        sparse["dims"] = self._codes["dims"].decoded(arrays["dims"])
+        sparse |= {column: self._codes[column].decoded(arrays[column]) for column in TEXTS}
         for column, known in sparse.items():
             columns[column] = _nulls(column, self._height)
             if known.null_count() < len(known):

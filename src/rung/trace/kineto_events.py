@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from rung.trace.columns import IDS, KIND_CODE, Columns
+from rung.trace.columns import IDS, KIND_CODE, TEXTS, Columns
 from rung.trace.kineto_exact import integer, nanoseconds
 from rung.trace.table import GPU_KINDS
 
@@ -197,8 +197,8 @@ class Events:
             "external_id": [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args],
             "bytes": sizes,
         }
-        dims = [_dims(arg) for arg in args]
-        self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, dims)
+        texts = {"dims": [_text(arg.old_dims if arg.dims is _NOTHING else arg.dims) for arg in args]}
+        self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
         return True
 
     def _take_carefully(self, text: Buffer) -> None:
@@ -207,7 +207,7 @@ class Events:
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)
         if rows:
-            ts, dur, kind, name, pid, tid, dims, *ids = zip(*rows, strict=True)
+            ts, dur, kind, name, pid, tid, *rest = zip(*rows, strict=True)
             self.columns.add(
                 np.array(ts, np.int64),
                 np.array(dur, np.int64),
@@ -216,8 +216,8 @@ class Events:
                 pid,
                 tid,
                 np.arange(len(rows)),
-                dict(zip(IDS, ids, strict=True)),
-                dims,
+                dict(zip(IDS, rest, strict=False)),
+                dict(zip(TEXTS, rest[len(IDS) :], strict=True)),
             )
 
     def _row(self, event: _Event) -> tuple[Any, ...] | None:
@@ -240,7 +240,6 @@ class Events:
             stream = integer(args.stream, event.tid)
         elif kind == _ALLOCATION:
             device = integer(args.device, limit=2**31)
-        dims = bytes(args.dims) or bytes(args.old_dims)
         return (
             ts,
             dur,
@@ -248,13 +247,13 @@ class Events:
             str(event.name),
             str(event.pid if own.pid is None else own.pid),
             str(event.tid if own.tid is None else own.tid),
-            dims.decode("utf-8", "replace") if dims else None,
             device,
             stream,
             integer(args.correlation),
             integer(args.external_id, args.old_external_id),
             integer(args.bytes),
             integer(own.rank, limit=2**31),
+            _text(args.old_dims if args.dims is _NOTHING else args.dims),
         )
 
     def _count(self, reason: str, dur: int | None) -> None:
@@ -263,9 +262,8 @@ class Events:
             self.unread_ns[reason] += abs(dur)
 
 
-def _dims(args: _QuickArgs) -> str | None:
-    raw = args.old_dims if args.dims is _NOTHING else args.dims
-    return None if raw is _NOTHING else str(raw, "utf-8")  # type: ignore[arg-type]
+def _text(raw: msgspec.Raw) -> str | None:
+    return None if raw is _NOTHING else str(raw, "utf-8", "replace")  # type: ignore[arg-type]
 
 
 def _exact(numbers: list[float], text: Buffer, key: bytes) -> np.ndarray | None:
