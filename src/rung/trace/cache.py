@@ -34,7 +34,10 @@ def directory() -> Path:
 
 def worthwhile(path: Path) -> bool:
     """Whether the file is large enough for its tables to be kept."""
-    return path.stat().st_size >= THRESHOLD
+    try:
+        return path.stat().st_size >= THRESHOLD
+    except OSError:  # the reader says what is wrong with it
+        return False
 
 
 def key(path: Path) -> str:
