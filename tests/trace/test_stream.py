@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rung.trace import kineto, kineto_events, source
 from rung.trace.columns import Columns
-from rung.trace.kineto_exact import nanoseconds
+from rung.trace.kineto_exact import exact, nanoseconds
 from rung.trace.kineto_text import Text
 
 # Texts that look like what the reader cuts at.
@@ -99,7 +99,7 @@ def test_floats_are_only_used_where_they_give_what_the_digits_say(parts):
         f"{high}{low:06d}" + (f".{low % 10**digits:0{digits}d}" if digits else "") for high, low, digits in parts
     ]
     text = ("[" + ",".join(f'{{"ts":{n}}}' for n in numbers) + "]").encode()
-    found = kineto_events._exact([float(n) for n in numbers], text, b"ts")
+    found = exact([float(n) for n in numbers], text, b"ts")
     if found is not None:
         assert found.tolist() == [nanoseconds(n.encode()) for n in numbers]
 
@@ -108,7 +108,7 @@ def test_floats_are_only_used_where_they_give_what_the_digits_say(parts):
     "ts", ["4398046511103.999", "8796093022207.999", "2234705626572.123", "1695835542481129", "0.001"]
 )
 def test_the_clocks_of_real_traces_take_the_quick_way(ts):
-    found = kineto_events._exact([float(ts)], f'[{{"ts":{ts}}}]'.encode(), b"ts")
+    found = exact([float(ts)], f'[{{"ts":{ts}}}]'.encode(), b"ts")
     assert found is not None
     assert found.tolist() == [nanoseconds(ts.encode())]
 

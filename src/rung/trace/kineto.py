@@ -39,7 +39,8 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
 
     partial: read what is whole before the first damage; `meta["cut"]` says what the damage was, and `unread`
         counts it. meta holds the facts that the file states about its run; `unread_ns` the durations of the
-        events that were not read, by reason, where they have any; `mangled_names` how many names stay unreadable.
+        events that were not read, by reason, where they have any; `mangled_names` how many names stay unreadable;
+        `linked_by_flow` how many GPU events got their correlation id from an arrow (kineto_flows.py).
     """
     source = Source(path, partial=partial, max_bytes=max_bytes)
     names = Demangler()
@@ -66,7 +67,9 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         meta["cut"] = cut
     if events.unread_ns:
         meta["unread_ns"] = dict(events.unread_ns)
-    frame = columns.frame()
+    frame, by_flow = events.flows.linked(columns.frame())
+    if by_flow:
+        meta["linked_by_flow"] = by_flow
     if names.unread:
         meta["mangled_names"] = names.unread
     devices = text.top.get("deviceProperties")

@@ -7,18 +7,18 @@ there when the quick way has any doubt, so both give the same table.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
-import polars as pl
 
 from rung.trace.columns import IDS, KIND_CODE, TEXTS, Columns
-from rung.trace.kineto_exact import integer, nanoseconds
+from rung.trace.kineto_exact import exact, integer, nanoseconds
+from rung.trace.kineto_flows import Flows
+from rung.trace.kineto_structs import NOTHING, Args, Category, Event, Quick, QuickArgs
 from rung.trace.table import GPU_KINDS
 
 _KIND_OF_CATEGORY = {
@@ -56,78 +56,13 @@ _PYTHON, _ALLOCATION, _OTHER = (KIND_CODE[kind] for kind in ("python", "allocati
 _INT64 = 2**63
 OURS = "rung"  # the `writer` of traces that write_chrome made
 Buffer = bytes | memoryview
-_NOTHING = msgspec.Raw()
-
-_Int64 = Annotated[int, msgspec.Meta(ge=-_INT64, le=_INT64 - 1)] | None
-_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None
-# Literals: msgspec gives the same string object for each, no new one an event.
-_Phase = Literal["X", "B", "E", "i", "I", "R", "s", "t", "f", "M", "C"]
-_Category = Literal[
-    "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "user_annotation",
-    "gpu_user_annotation", "python_function", "cpu_instant_event", "ac2g", "fwdbwd", "Trace", "overhead",
-    "cuda_sync", "privateuse1_runtime", "Kernel", "Memcpy", "Memset", "Runtime", "Operator",
-]  # fmt: skip
-
-
-class _QuickArgs(msgspec.Struct, gc=False):
-    external_id: _Int64 = msgspec.field(name="External id", default=None)
-    device: _Int32 = None
-    stream: _Int64 = None
-    correlation: _Int64 = None
-    bytes: _Int64 | str = None  # now a number, now a text, in one file
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
-    old_external_id: _Int64 = msgspec.field(name="external id", default=None)
-    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
-
-
-class _Quick(msgspec.Struct, gc=False):
-    ph: _Phase
-    cat: _Category | None = None
-    name: str = ""
-    pid: int | str = ""
-    tid: int | str = ""
-    ts: float = np.nan
-    dur: float = np.nan
-    args: _QuickArgs | None = None
-
-
-class _Args(msgspec.Struct, gc=False):
-    device: Any = None
-    stream: Any = None
-    correlation: Any = None
-    external_id: Any = msgspec.field(name="External id", default=None)
-    old_external_id: Any = msgspec.field(name="external id", default=None)
-    bytes: Any = None
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
-    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
-    # What our own writer of Chrome traces adds (write_chrome.py).
-    rank: Any = msgspec.field(name="Rung rank", default=None)
-    pid: Any = msgspec.field(name="Rung pid", default=None)
-    tid: Any = msgspec.field(name="Rung tid", default=None)
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str | None = None
-    name: Any = ""
-    pid: Any = ""
-    tid: Any = ""
-    # Raw: a float64 cannot hold microseconds since 1970 to the nanosecond, the digits can.
-    ts: msgspec.Raw = _NOTHING
-    dur: msgspec.Raw = _NOTHING
-    args: _Args | None = None
-
-
-_NO_QUICK_ARGS = _QuickArgs()
-_NO_ARGS = _Args()
-_quick = msgspec.json.Decoder(list[_Quick]).decode
-_careful = msgspec.json.Decoder(list[_Event]).decode
+_NO_QUICK_ARGS = QuickArgs()
+_NO_ARGS = Args()
+_quick = msgspec.json.Decoder(list[Quick]).decode
+_careful = msgspec.json.Decoder(list[Event]).decode
 _CODE_OF_CATEGORY = {
-    category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in get_args(_Category)
+    category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in get_args(Category)
 } | {None: _OTHER}
-# Each begins with a text to look for, not with a choice: that is three times as fast.
-_FOUR_DECIMALS = {key: re.compile(rb'"%s"\s*:\s*-?\d*\.\d{4}' % key) for key in (b"ts", b"dur")}
-_ANY_DECIMALS = {key: re.compile(rb'"%s"\s*:\s*-?\d+[.eE]' % key) for key in (b"ts", b"dur")}
 
 
 class Events:
@@ -142,6 +77,7 @@ class Events:
         self._top = top
         self.unread: Counter[str] = Counter()
         self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
+        self.flows = Flows()
         self.seen = 0
         self.phases = 0  # how many of them say what they are
 
@@ -156,23 +92,26 @@ class Events:
         except msgspec.ValidationError:
             return self._take_carefully(text)
         phases = [event.ph for event in events]
-        complete = events
+        complete, others = events, []
         if phases.count("X") != len(phases):
             complete = [event for event in events if event.ph == "X"]
-        if not self._add_quickly(complete, text):
+            others = [event for event in events if event.ph != "X"]
+        flows = [event for event in others if _is_flow(event)]
+        flow_ts = exact([event.ts for event in flows], text, b"ts") if flows else ()
+        if flow_ts is None or not self._add_quickly(complete, text):
             return self._take_carefully(text)
         self.seen += len(events)
         self.phases += len(events)
-        if len(complete) != len(events):
-            for phase, count in Counter(phases).items():
-                if phase != "X":
-                    self.unread[_UNREAD[phase]] += count
+        for phase, count in Counter(event.ph for event in others).items():
+            self.unread[_UNREAD[phase]] += count
+        if flows:
+            self.flows.add(flow_ts, *zip(*[(e.ph, e.id, e.pid, e.tid) for e in flows], strict=True))
 
-    def _add_quickly(self, events: list[_Quick], text: Buffer) -> bool:
+    def _add_quickly(self, events: list[Quick], text: Buffer) -> bool:
         if not events:
             return True
-        ts = _exact([event.ts for event in events], text, b"ts")
-        dur = _exact([event.dur for event in events], text, b"dur")
+        ts = exact([event.ts for event in events], text, b"ts")
+        dur = exact([event.dur for event in events], text, b"dur")
         if ts is None or dur is None or dur.min() < 0 or int(ts.max()) + int(dur.max()) >= _INT64:
             return False
         kinds = np.frombuffer(bytes([_CODE_OF_CATEGORY[event.cat] for event in events]), np.uint8)
@@ -197,7 +136,7 @@ class Events:
             "external_id": [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args],
             "bytes": sizes,
         }
-        texts = {"dims": [_text(arg.old_dims if arg.dims is _NOTHING else arg.dims) for arg in args]}
+        texts = {"dims": [_text(arg.old_dims if arg.dims is NOTHING else arg.dims) for arg in args]}
         self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
         return True
 
@@ -206,10 +145,17 @@ class Events:
         rows = [row for event in events if (row := self._row(event)) is not None]
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)
+        flows = [
+            (ts, event.ph, str(event.id), str(event.pid), str(event.tid))
+            for event in events
+            if _is_flow(event) and (ts := nanoseconds(bytes(event.ts))) is not None and abs(ts) < _INT64
+        ]
+        if flows:
+            self.flows.add(*zip(*flows, strict=True))
         if rows:
-            ts, dur, kind, name, pid, tid, *rest = zip(*rows, strict=True)
+            starts, dur, kind, name, pid, tid, *rest = zip(*rows, strict=True)
             self.columns.add(
-                np.array(ts, np.int64),
+                np.array(starts, np.int64),
                 np.array(dur, np.int64),
                 np.array(kind, np.uint8),
                 name,
@@ -220,7 +166,7 @@ class Events:
                 dict(zip(TEXTS, rest[len(IDS) :], strict=True)),
             )
 
-    def _row(self, event: _Event) -> tuple[Any, ...] | None:
+    def _row(self, event: Event) -> tuple[Any, ...] | None:
         if event.ph != "X":
             self.unread[_UNREAD.get(event.ph, "event of another phase")] += 1
             return None
@@ -253,7 +199,7 @@ class Events:
             integer(args.external_id, args.old_external_id),
             integer(args.bytes),
             integer(own.rank, limit=2**31),
-            _text(args.old_dims if args.dims is _NOTHING else args.dims),
+            _text(args.old_dims if args.dims is NOTHING else args.dims),
         )
 
     def _count(self, reason: str, dur: int | None) -> None:
@@ -262,30 +208,10 @@ class Events:
             self.unread_ns[reason] += abs(dur)
 
 
+def _is_flow(event: Quick | Event) -> bool:
+    """Whether this may be an end of an arrow from a launch; those from an operator to its gradient are others."""
+    return event.ph in ("s", "f") and event.id is not None and event.cat != "fwdbwd"
+
+
 def _text(raw: msgspec.Raw) -> str | None:
-    return None if raw is _NOTHING else str(raw, "utf-8", "replace")  # type: ignore[arg-type]
-
-
-def _exact(numbers: list[float], text: Buffer, key: bytes) -> np.ndarray | None:
-    """These microseconds, the `key` of the events of `text`, in integer nanoseconds, or None where floats may not be what the digits say.
-
-    Below 2**42 us a float64 is less than a quarter of a nanosecond off: its rounding is right unless it is close
-    to a half. Below 2**43 (twelve weeks, and Kineto's clock starts anew after three months) it is right for up to
-    three decimals. Above, up to 2**53, only whole numbers are exact.
-    """
-    microseconds = pl.Series(numbers, dtype=pl.Float64).to_numpy()  # twice as fast as numpy is on a list
-    high = np.abs(microseconds).max()
-    if not high < 2.0**53:  # as well where one is not a number
-        return None
-    whole = np.floor(microseconds)
-    thousandths = (microseconds - whole) * 1000.0
-    rounded = np.rint(thousandths)
-    if high < 2.0**42:
-        if (np.abs(thousandths - rounded) >= 0.5 - 1.01 * 500.0 * np.spacing(high)).any():
-            return None
-    elif high < 2.0**43:
-        if _FOUR_DECIMALS[key].search(text):
-            return None
-    elif _ANY_DECIMALS[key].search(text):
-        return None
-    return whole.astype(np.int64) * 1000 + rounded.astype(np.int64)
+    return None if raw is NOTHING else str(raw, "utf-8", "replace")  # type: ignore[arg-type]

@@ -1,9 +1,17 @@
-"""Numbers of a Chrome trace as the digits say, whatever their form: slow and exact."""
+"""Numbers of a Chrome trace as the digits say: many at once where floats are good enough, else one by one."""
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
 from typing import Any
+
+import numpy as np
+import polars as pl
+
+# Each begins with a text to look for, not with a choice: that is three times as fast.
+_FOUR_DECIMALS = {key: re.compile(rb'"%s"\s*:\s*-?\d*\.\d{4}' % key) for key in (b"ts", b"dur")}
+_ANY_DECIMALS = {key: re.compile(rb'"%s"\s*:\s*-?\d+[.eE]' % key) for key in (b"ts", b"dur")}
 
 
 def nanoseconds(text: bytes) -> int | None:
@@ -35,3 +43,28 @@ def integer(value: Any, otherwise: Any = None, limit: int = 2**63) -> int | None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, int) and -limit <= value < limit else None
+
+
+def exact(numbers: list[float], text: bytes | memoryview, key: bytes) -> np.ndarray | None:
+    """These microseconds, the `key` of the events of `text`, in integer nanoseconds, or None where floats may not be what the digits say.
+
+    Below 2**42 us a float64 is less than a quarter of a nanosecond off: its rounding is right unless it is close
+    to a half. Below 2**43 (twelve weeks, and Kineto's clock starts anew after three months) it is right for up to
+    three decimals. Above, up to 2**53, only whole numbers are exact.
+    """
+    microseconds = pl.Series(numbers, dtype=pl.Float64).to_numpy()  # twice as fast as numpy is on a list
+    high = np.abs(microseconds).max()
+    if not high < 2.0**53:  # as well where one is not a number
+        return None
+    whole = np.floor(microseconds)
+    thousandths = (microseconds - whole) * 1000.0
+    rounded = np.rint(thousandths)
+    if high < 2.0**42:
+        if (np.abs(thousandths - rounded) >= 0.5 - 1.01 * 500.0 * np.spacing(high)).any():
+            return None
+    elif high < 2.0**43:
+        if _FOUR_DECIMALS[key].search(text):
+            return None
+    elif _ANY_DECIMALS[key].search(text):
+        return None
+    return whole.astype(np.int64) * 1000 + rounded.astype(np.int64)
