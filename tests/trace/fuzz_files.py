@@ -4,6 +4,8 @@ import random
 import sys
 from pathlib import Path
 
+sys.path += [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
+
 from perfetto_encoder import Recorder
 from rocpd_writer import Writer
 from rocprof_files import CALLS, COPIES, chrome_text, csv_files, results_csv, results_json, write, write_json

@@ -21,13 +21,13 @@ from rung.trace.table import Trace
 # Asked in this order, the more particular before the more general. A module is imported only when those before it
 # have declined.
 FORMATS = {
-    "rocprofv3-json": "rung.trace.rocprofv3_json",
-    "rocprof": "rung.trace.rocprof_legacy_csv",
-    "kineto": "rung.trace.kineto",
-    "rocprofv3-csv": "rung.trace.rocprofv3_csv",
-    "rocprof-compute": "rung.trace.rocprof_compute",
-    "database": "rung.trace.databases",
-    "pftrace": "rung.trace.pftrace",
+    "rocprofv3-json": "rung.trace.rocprof.v3_json",
+    "rocprof": "rung.trace.rocprof.legacy_csv",
+    "kineto": "rung.trace.kineto.reader",
+    "rocprofv3-csv": "rung.trace.rocprof.v3_csv",
+    "rocprof-compute": "rung.trace.rocprof.compute",
+    "database": "rung.trace.databases.formats",
+    "pftrace": "rung.trace.perfetto.reader",
 }
 # Whose CSV files only mean something together.
 FOLDERS = ("rocprof-compute", "rocprofv3-csv")
