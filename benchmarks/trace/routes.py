@@ -26,6 +26,17 @@ def rung_cache(path: str) -> Any:
     return events.height, int(events["dur"].sum())
 
 
+def rung_analyze(path: str) -> Any:
+    """What `rung analyze --no-cache` does, its lines included."""
+    from rung.analysis.overview import overview
+    from rung.report.analyze import analyze_lines
+    from rung.trace import read
+
+    trace = read(path, cache=False)
+    analyze_lines(overview(trace))
+    return trace.events.height, int(trace.events["dur"].sum())
+
+
 def stdlib_json(path: str) -> Any:
     with gzip.open(path) as file:
         return _table(json.loads(file.read()))
@@ -93,6 +104,7 @@ def _sums(frame: Any) -> Any:
 ROUTES: dict[str, Callable[[str], Any]] = {
     "rung": rung,
     "rung-cache": rung_cache,
+    "rung-analyze": rung_analyze,
     "msgspec-typed": msgspec_typed,
     "msgspec-untyped": msgspec_untyped,
     "polars": polars,
