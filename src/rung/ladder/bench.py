@@ -13,6 +13,7 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.ladder.duel import Limits, Setup, Side, open_worker
+from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
 from rung.launch import Worker
 from rung.measure import median_interval
@@ -46,50 +47,80 @@ def bench(
     options: Mapping[str, str] | None = None,
     rungs: Sequence[str] = (),
     *,
+    call: bool = False,
     preset: str = "proper",
     precision: float = 0.005,
     seconds: float = 30.0,
     device: str | None = None,
     deadline: float | None = None,
     logs: Path | None = None,
-    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`.
 
-    Returns plain values: `time` (median and its interval, nanoseconds a step), `summary` (`rung.measure.summary`),
-    `samples` (ns), `reached` (whether the precision was), the first run apart, peak memory in bytes, `work`
-    (FLOP and FLOP/s of a step's matrix products and their share of the chip's rate, where known), and `notes` on what disturbed it. What raises, hangs or dies
-    raises WorkloadError; samples taken until then are in its `samples`.
+    call: the target names a plain function, which is timed itself. Returns plain values: `time` (median and its
+    interval, nanoseconds a step), `summary` (`rung.measure.summary`), `samples` (ns), `reached` (whether the precision
+    was), the first run apart, peak memory in bytes, `work` (FLOP and FLOP/s of a step's matrix products and their share
+    of the chip's rate, where known), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
+    samples taken until then are in its `samples`.
     """
     chosen(rungs)
-    if preset not in PRESETS:
-        raise UsageError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
-    how = PRESETS[preset]
+    how = _preset(preset)
     limit = deadline or how.deadline
-    samples: list[int] = []
+    side = Side(target, dict(options or {}), tuple(rungs), call=call)
     with tempfile.TemporaryDirectory(prefix="rung-bench-") as folder, ExitStack() as stack:
         setup = Setup(device, logs or Path(folder), Limits(prepare=limit))
-        worker = open_worker(stack, setup, Side(target, dict(options or {}), tuple(rungs)), "bench")
+        worker = open_worker(stack, setup, side, "bench")
         facts = worker.receive("open", limit)
-        first = worker.call("first", limit)
-        try:
-            if how.steps is not None:
-                warm = {"runs": how.warm, "steady": False}
-                if how.warm:
-                    worker.call("block", limit, count=how.warm)
-                block = worker.call("block", limit, count=how.steps)
-                samples, in_use, reached = block["samples"], list[int](), False
-            else:
-                warm = worker.call("warm", limit, seconds=10.0)
-                in_use, reached = _until_precise(
-                    worker, warm["estimate"], facts["steps"], precision, seconds, limit, samples
-                )
-        except Exception as error:
-            error.samples = samples  # type: ignore[attr-defined]
-            raise
-        memory = worker.call("memory", limit)
-        work = worker.call("work", limit) if how.steps is None else {}
+        found = _measured(worker, facts, how, precision, seconds, limit)
+    return {"target": target, "options": side.options, "rungs": list(rungs), "preset": preset, **found}
+
+
+def bench_here(
+    call: Callable[[], object],
+    name: str | None = None,
+    *,
+    preset: str = "proper",
+    precision: float = 0.005,
+    seconds: float = 30.0,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """The same for a callable, in this process; what it raises is raised as it is."""
+    how = _preset(preset)
+    function = Function(call, name or named(call), device)
+    found = _measured(Here(function), function.open(), how, precision, seconds, how.deadline)
+    return {"target": function.name, "options": {}, "rungs": [], "preset": preset, **found}
+
+
+def _preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise UsageError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+def _measured(
+    asked: Worker | Here, facts: dict[str, Any], how: Preset, precision: float, seconds: float, limit: float
+) -> dict[str, Any]:
+    """One process, from its first run to its notes."""
+    samples: list[float] = []
+    first = asked.call("first", limit)
+    try:
+        if how.steps is not None:
+            warm = {"runs": how.warm, "steady": False}
+            if how.warm:
+                asked.call("block", limit, count=how.warm)
+            block = asked.call("block", limit, count=how.steps)
+            samples, in_use, reached = block["samples"], list[int](), False
+        else:
+            warm = asked.call("warm", limit, seconds=10.0)
+            in_use, reached = _until_precise(
+                asked, warm["estimate"], facts["steps"], precision, seconds, limit, samples
+            )
+    except Exception as error:
+        error.samples = samples  # type: ignore[attr-defined]
+        raise
+    memory = asked.call("memory", limit)
+    work = asked.call("work", limit) if how.steps is None else {}
     growth = grows(in_use)
     notes = explain(samples)
     if how.steps is None and not warm["steady"]:
@@ -97,12 +128,8 @@ def bench(
     if growth:
         notes.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
     return {
-        "target": target,
         "workload": facts["name"],
         "mode": facts["mode"],
-        "options": dict(options or {}),
-        "rungs": list(rungs),
-        "preset": preset,
         "measured": how.steps is None,
         "time": median_interval(samples).as_dict(),
         "summary": summarize(samples),
@@ -131,15 +158,21 @@ def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
 
 
 def _until_precise(
-    worker: Worker, estimate: int, floor: int, precision: float, seconds: float, limit: float, samples: list[int]
+    asked: Worker | Here,
+    estimate: float,
+    floor: int,
+    precision: float,
+    seconds: float,
+    limit: float,
+    samples: list[float],
 ) -> tuple[list[int], bool]:
     """Fills `samples` block by block; returns the memory in use after each block, and whether it was precise."""
     count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(estimate, 1))))
     in_use: list[int] = []
     until = time.monotonic() + seconds
     while True:
-        samples += worker.call("block", limit, count=count)["samples"]
-        in_use.append(worker.call("in_use", limit))
+        samples += asked.call("block", limit, count=count)["samples"]
+        in_use.append(asked.call("in_use", limit))
         if len(samples) >= floor and precise(samples, precision):
             return in_use, True
         if time.monotonic() >= until:

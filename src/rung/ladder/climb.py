@@ -283,15 +283,15 @@ class Climb:
         self.say("verdict", attempt)
 
     def _fight(self, candidate: Sequence[str], name: str) -> Duel:
-        best, new, trace = self._side(self.kept), self._side(candidate), self._trace(name)
+        sides, trace = {"best": self._side(self.kept), "candidate": self._side(candidate)}, self._trace(name)
         try:
-            return fight(self.setup, best, new, log=name, left=self._left, trace=trace)
+            return fight(self.setup, sides, log=name, left=self._left, trace=trace)
         except SideFailed as failure:
             if failure.side == "candidate":
                 raise
             # The best so far has run before: what hit it is chance (an out-of-memory killer), so once more.
             self.say("warning", {"text": f"the best so far failed ({failure}); both sides are started again"})
-            return fight(self.setup, best, new, log=f"{name}-again", left=self._left, trace=trace)
+            return fight(self.setup, sides, log=f"{name}-again", left=self._left, trace=trace)
 
     def _judge(self, attempt: dict[str, Any], duel: Duel, candidate: Sequence[str], name: str) -> None:
         assert duel.comparison is not None
@@ -350,8 +350,7 @@ class Climb:
                 end = time.monotonic() + max(self._left(), FINAL_SECONDS)
                 duel = fight(
                     self.setup,
-                    self._side([]),
-                    self._side(self.kept),
+                    {"best": self._side([]), "candidate": self._side(self.kept)},
                     log="final",
                     left=lambda: end - time.monotonic(),
                     looks=FINAL,

@@ -11,6 +11,7 @@ from rung.report import units
 
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
+MODES = {"call": "one call"}
 
 
 def bench_lines(result: dict[str, Any]) -> list[str]:
@@ -18,7 +19,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
     summary, step = result["summary"], result["time"]["value"]
     device = result["environment"]["device"]["name"]
     lines = [
-        f"{result['workload']}, {result['mode']}, on {device}"
+        f"{result['workload']}, {MODES.get(result['mode'], result['mode'])}, on {device}"
         + (f", with {' + '.join(result['rungs'])}" if result["rungs"] else "")
     ]
     if not result["measured"]:
