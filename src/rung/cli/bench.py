@@ -34,6 +34,9 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--target", dest="precision", type=share, default=0.005, metavar="0.5%",
                         help="the half-width of the median's interval to stop at (default: 0.5%%)")  # fmt: skip
     parser.add_argument("--time", type=seconds, default=30.0, metavar="SECONDS", help="measure no longer (default: 30)")
+    parser.add_argument("--timer", choices=("auto", "events", "graph", "batch"), default="auto",
+                        help="on a GPU: as launched, or launches hidden in a graph or a batch (default: auto, which hides them for calls under 100 µs)")  # fmt: skip
+    parser.add_argument("--cold", action="store_true", help="write over the caches before every step")
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
@@ -68,6 +71,8 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         seconds=parsed.time,
         device=parsed.device,
         deadline=parsed.deadline,
+        timer=parsed.timer,
+        cold=parsed.cold,
     )
     results = sweep(parsed.target, options, grid(parsed.sweep), measure)
     if parsed.csv:
