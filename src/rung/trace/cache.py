@@ -18,7 +18,7 @@ import polars as pl
 
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
-VERSION = 1  # to be raised whenever a reader gives another table for the same file
+VERSION = 3  # to be raised whenever a reader gives another table for the same file
 THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
 LIMIT = 20  # entries kept, the latest used ones
 
@@ -34,7 +34,10 @@ def directory() -> Path:
 
 def worthwhile(path: Path) -> bool:
     """Whether the file is large enough for its tables to be kept."""
-    return path.stat().st_size >= THRESHOLD
+    try:
+        return path.stat().st_size >= THRESHOLD
+    except OSError:  # the reader says what is wrong with it
+        return False
 
 
 def key(path: Path) -> str:

@@ -40,7 +40,7 @@ def write(trace: Trace, path: str | Path, *, notes: Sequence[Note] = (), curves:
     """
     ranks = trace.events["rank"].drop_nulls().unique().to_list()
     with whole(Path(path)) as file:
-        file.write(b'{"schemaVersion":1,"displayTimeUnit":"ns","deviceProperties":')
+        file.write(b'{"schemaVersion":1,"writer":"rung","displayTimeUnit":"ns","deviceProperties":')
         file.write(msgspec.json.encode(trace.devices))
         if len(ranks) == 1:
             file.write(b',"distributedInfo":' + msgspec.json.encode({"rank": ranks[0]}))
