@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from rung.trace.columns import KIND_CODE, Columns
+from rung.trace.kineto_collectives import Collectives
 from rung.trace.kineto_exact import integer, nanoseconds
 from rung.trace.table import GPU_KINDS
 
@@ -134,6 +135,7 @@ class Events:
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
+        self.collectives = Collectives()
         self.unread: Counter[str] = Counter()
         self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
         self.seen = 0
@@ -143,6 +145,7 @@ class Events:
         """Reads a JSON list of events. Raises msgspec.ValidationError where it is something else, and
         msgspec.DecodeError, UnicodeDecodeError or RecursionError where it is no JSON; then nothing was taken.
         """
+        self.collectives.take(text)
         if b'"Rung ' in text:  # our own writer's columns are read by the careful way alone
             return self._take_carefully(text)
         try:

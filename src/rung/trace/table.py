@@ -46,6 +46,20 @@ COUNTERS: dict[str, pl.DataType] = {
     "value": pl.Float64(),  # summed over the instances of the counter, as the profiler reports it
 }
 
+# Collective operations: one row each time that a host call or a kernel says which one it is.
+COLLECTIVES: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "external_id": pl.Int64(),  # joins the events of the same call; of a host call, its own
+    "correlation": pl.Int64(),  # joins the kernel that says it itself
+    "collective": pl.String(),  # as recorded, "allreduce" or "_allgather_base"
+    "group": pl.String(),  # the process group's name, the same on all of its ranks
+    "group_size": pl.Int64(),
+    "seq": pl.Int64(),  # the group counts its collectives, on all ranks alike; null before torch 2.6
+    "dtype": pl.String(),  # as recorded, "BFloat16"
+    "in_elements": pl.Int64(),
+    "out_elements": pl.Int64(),
+}
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -58,6 +72,7 @@ class Trace:
     unread: events that are not in the table, counted by reason.
     format: what wrote it, as in "kineto", "rocprofv3-csv", "rocpd", "nsys".
     counters: hardware counters, columns as in COUNTERS; empty where none were collected.
+    collectives: what events say of collective operations, columns as in COLLECTIVES; empty where they say nothing.
     meta: facts about the run that the file states (host, command, tool version, ranks), secrets redacted.
     """
 
@@ -67,4 +82,5 @@ class Trace:
     unread: dict[str, int] = field(default_factory=dict)
     format: str = "kineto"
     counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))
+    collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COLLECTIVES))
     meta: dict[str, Any] = field(default_factory=dict)
