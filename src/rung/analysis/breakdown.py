@@ -12,8 +12,8 @@ import polars as pl
 
 from rung.analysis.attention import Dims, score_shapes, softmax_shapes, touches_scores
 from rung.analysis.categories import classify_kernel, classify_op
+from rung.analysis.gpu_events import gpu_events
 from rung.analysis.intervals import Ints, covered, parents, self_times, union
-from rung.analysis.timeline import gpu_events
 from rung.errors import UsageError
 from rung.trace.table import Trace
 

@@ -1,0 +1,45 @@
+"""The analyses by name: what `rung analyze --show` and `rung query` know. A new one is one line here.
+
+Each is a function `(trace, *, steps) -> table` in a file of its own. Its docstring says what the columns are: times are
+integer nanoseconds in columns ending in `_ns`, sizes end in `_bytes`, shares are fractions ending in `share`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from rung.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rung.trace.table import Trace
+
+
+class Analysis(NamedTuple):
+    question: str
+    where: str  # "module:function", imported when it is asked for
+
+
+ANALYSES = {
+    "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+}
+
+
+def table(name: str, trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """The answer of one analysis. Raises UsageError where there is none of this name."""
+    found: pl.DataFrame = getattr(*_place(name))(trace, steps=steps)
+    return found
+
+
+def described(name: str) -> str:
+    """What the columns of an analysis mean: the docstring of its function."""
+    return getattr(*_place(name)).__doc__ or ""
+
+
+def _place(name: str) -> tuple[object, str]:
+    if name not in ANALYSES:
+        raise UsageError(f"there is no analysis {name!r}; there are {', '.join(ANALYSES)}.")
+    module, function = ANALYSES[name].where.split(":")
+    return import_module(module), function
