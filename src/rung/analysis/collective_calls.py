@@ -7,7 +7,7 @@ import polars as pl
 
 from rung.analysis.intervals import Ints, union
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, launch_column, origins
+from rung.analysis.origins import host_calls, origins
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
 
@@ -65,7 +65,9 @@ _BYTES = {
     "half": 2, "bfloat16": 2, "short": 2, "float": 4, "int": 4, "double": 8, "long": 8, "complexfloat": 8,
     "complexdouble": 16,
 }  # fmt: skip
-_IN_KERNEL = r"(?i)(?:nccl|rccl)\w*?kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)|(cross_device_reduce)"
+_IN_KERNEL = (
+    r"(?i)(?:nccl|rccl)\w*?kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)|(cross_device_reduce)"
+)
 _IN_CALL = r"^(?:nccl|pnccl)(AllReduce|AllGatherv?|ReduceScatter|Broadcast|Reduce|AllToAllv?|Gather|Scatter|Send|Recv)"
 _ON_HOST = r"^(?:gloo|mpi|ucc):(\w+)"
 
@@ -118,7 +120,7 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _on_gpus(trace: Trace) -> pl.DataFrame:
-    events = origins(trace).with_columns(launched=launch_column(trace, "ts"))
+    events = origins(trace)
     chosen = events.filter(pl.col("role") == "communication")
     if chosen.is_empty():
         return chosen
@@ -197,12 +199,12 @@ def _hidden(calls: pl.DataFrame, computing: pl.DataFrame) -> pl.Series:
     hidden = np.zeros(calls.height, dtype=np.int64)
     rows = calls.with_row_index("row")
     for (rank, device), part in rows.group_by("rank", "device"):
-        same = computing.filter(
-            pl.col("rank").eq_missing(pl.lit(rank)), pl.col("device").eq_missing(pl.lit(device))
-        )
+        same = computing.filter(pl.col("rank").eq_missing(pl.lit(rank)), pl.col("device").eq_missing(pl.lit(device)))
         low, high = union(same["ts"].to_numpy(), same["end"].to_numpy())
         index = part["row"].to_numpy()
-        hidden[index] = covered_before(low, high, part["end"].to_numpy()) - covered_before(low, high, part["ts"].to_numpy())
+        hidden[index] = covered_before(low, high, part["end"].to_numpy()) - covered_before(
+            low, high, part["ts"].to_numpy()
+        )
     return pl.Series(hidden)
 
 
