@@ -24,6 +24,14 @@ class Analysis(NamedTuple):
 
 ANALYSES = {
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+    "communication": Analysis(
+        "What do collectives cost a step, and how fast are they?", "rung.analysis.communication:communication"
+    ),
+    "collectives": Analysis(
+        "How long did each collective take, wait and hide?", "rung.analysis.collectives:collectives"
+    ),
+    "skew": Analysis("Do the ranks arrive together, and is one missing?", "rung.analysis.skew:skew"),
+    "stragglers": Analysis("Which rank was late, when, and what did it do?", "rung.analysis.stragglers:stragglers"),
 }
 
 

@@ -104,7 +104,7 @@ def diff(
     steps: how many were recorded; as the trace says where they are not given. Raises UsageError for a trace without
     GPU events.
     """
-    sides = [_side(base, base_steps), _side(new, new_steps)]
+    sides = (_side(base, base_steps), _side(new, new_steps))
     accounts = [account(base), account(new)]
     shared = set(accounts[0]["name"].unique()) & set(accounts[1]["name"].unique())
     accounts = [_with_names(events, shared) for events in accounts]
@@ -116,7 +116,7 @@ def diff(
             notes.append(
                 "No nn.Module is recorded in either trace (torch.profiler: with_stack=True): nothing to align by module."
             )
-    return Diff(*sides, tables, tuple(dict.fromkeys(notes)))
+    return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)))
 
 
 def _side(trace: Trace, steps: int | None) -> Side:
@@ -156,7 +156,7 @@ def _with_names(events: pl.DataFrame, shared: set[str]) -> pl.DataFrame:
     )
 
 
-def _table(sides: list[Side], accounts: list[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
+def _table(sides: tuple[Side, Side], accounts: list[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
     what = pl.concat_str(columns, separator=" ").str.strip_chars()
     grouped = [
         events.group_by(what=what).agg(
@@ -204,7 +204,7 @@ def _table(sides: list[Side], accounts: list[pl.DataFrame], columns: list[str]) 
     )
 
 
-def _notes(sides: list[Side], accounts: list[pl.DataFrame]) -> list[str]:
+def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame]) -> list[str]:
     notes = []
     for name, side, events in zip(("base", "new"), sides, accounts, strict=True):
         outside = events.filter(~pl.col("linked"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -42,7 +43,8 @@ def stragglers(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         others_before_ns: the same of the rank that came before it.
     cause: "computation", where the rank ran more GPU work in that time; "host", where its GPU waited for the host;
         "earlier", where neither shows. op: the operator (else kernel) whose time grew most; of "host", the
-        one that ended the longest wait of the GPU. op_ns, others_op_ns: its time, or that wait and the other's longest.
+        one that ended the longest wait of the GPU, where that is half of its waiting. op_ns, others_op_ns: its time; of
+        "host", how long the GPU had nothing to do.
     On traces without GPUs the operators of the host stand for the GPU's work.
     """
     calls, rows = keyed(trace), matched(trace).filter(pl.col("ranks") > 1, pl.col("step").is_not_null())
@@ -122,7 +124,7 @@ def _compared(late: _Did, other: _Did, late_ns: int) -> dict[str, Any]:
         return answer | {
             "cause": "computation", "op": op, "op_ns": late.times[op], "others_op_ns": other.times.get(op, 0)
         }  # fmt: skip
-    return answer | {"cause": "host", "op": late.after_gap, "op_ns": late.gap, "others_op_ns": other.gap}
+    return answer | {"cause": "host", "op": late.after, "op_ns": late.idle, "others_op_ns": other.idle}
 
 
 def _collective_before(trace: Trace, calls: pl.DataFrame, row: dict[str, Any], rank: int) -> int | None:
@@ -145,11 +147,12 @@ def _latest(times: pl.Series) -> int | None:
 
 
 class _Did(NamedTuple):
-    """ns: the time looked at; gap: the longest in which nothing ran, after_gap: what ran then; times: ns by name."""
+    """ns: the time looked at; idle: how much of it nothing ran; after: what ended the longest such gap, where that is
+    half of them; times: ns by name."""
 
     ns: int
-    gap: int
-    after_gap: str | None
+    idle: int
+    after: str | None
     times: dict[str, int]
 
 
@@ -164,6 +167,7 @@ def _did(calls: pl.DataFrame, work: pl.DataFrame, key: int, rank: int, begin: in
     times = dict(part.group_by("name", maintain_order=True).agg((pl.col("end") - pl.col("ts")).sum()).iter_rows())
     low, high = union(part["ts"].to_numpy(), part["end"].to_numpy())
     edges = [(begin, begin), *zip(low.tolist(), high.tolist(), strict=True), (start, start)]
-    gap, resumed = max((after[0] - before[1], after[0]) for before, after in zip(edges, edges[1:], strict=False))
-    after = part.filter(pl.col("ts") == resumed)["name"]
-    return _Did(start - begin, gap, after[0] if after.len() else None, times)
+    gaps = [(after[0] - before[1], after[0]) for before, after in pairwise(edges)]
+    idle, (longest, resumed) = sum(gap for gap, _ in gaps), max(gaps)
+    after = part.filter(pl.col("ts") == resumed)["name"] if longest >= idle / 2 else part["name"].clear()
+    return _Did(start - begin, idle, after[0] if after.len() else None, times)

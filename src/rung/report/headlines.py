@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rung.report import distributed
+
 if TYPE_CHECKING:
     import polars as pl
 
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
-HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {}
+HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
+    "communication": distributed.communication_line,
+    "stragglers": distributed.stragglers_line,
+    "skew": distributed.skew_line,
+}
 
 
 def headlines(table: Callable[[str], pl.DataFrame]) -> dict[str, str]:
