@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from rung.report import units
@@ -27,7 +28,8 @@ def diff_lines(found: dict[str, Any], *, width: int = 100, top: int = TOP) -> li
     """The two traces, how their steps divide, and for each table the largest changes."""
     base, new = found["base"], found["new"]
     lines = [*(f"{name:<5} {_side(side)}" for name, side in (("base:", base), ("new:", new)))]
-    lines += [f"note: {units.clean(note)}" for note in found["notes"]]
+    for note in found["notes"]:
+        lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="      ")
     lines += ["", _verdict(found["ratio"]), ""]
     rows = [("a step of a GPU", base["step_ns"], new["step_ns"])]
     for part, title in _PARTS.items():
