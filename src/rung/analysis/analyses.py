@@ -24,6 +24,8 @@ class Analysis(NamedTuple):
 
 ANALYSES = {
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+    "critical_path": Analysis("Which work sets the pace?", "rung.analysis.critical_path:critical_path"),
+    "what_if": Analysis("How much sooner without some of the work?", "rung.analysis.what_if:what_if"),
     "communication": Analysis(
         "What do collectives cost a step, and how fast are they?", "rung.analysis.communication:communication"
     ),

@@ -137,7 +137,7 @@ def _on_gpus(trace: Trace) -> pl.DataFrame:
     named = pl.coalesce(pl.col("name").str.extract(_IN_KERNEL, 1), pl.col("name").str.extract(_IN_KERNEL, 2))
     around = pl.Series("around", _library_calls(trace).gather(chosen["launch"]))
     chosen = chosen.with_columns(around).with_columns(
-        collective=pl.coalesce("collective", "around", named, pl.lit("unknown")),
+        collective=pl.coalesce("collective", "around", named, pl.lit("unnamed")),
         call=pl.when(pl.col("collective").is_not_null()).then("external_id"),
         known=pl.col("linked"),
         step=_step_at(trace, chosen["rank"], chosen["launched"]),
