@@ -18,7 +18,7 @@ import polars as pl
 
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
-VERSION = 1  # to be raised whenever a reader gives another table for the same file
+VERSION = 2  # to be raised whenever a reader gives another table for the same file
 THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
 LIMIT = 20  # entries kept, the latest used ones
 

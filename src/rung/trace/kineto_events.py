@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from rung.trace.columns import KIND_CODE, Columns
+from rung.trace.columns import KIND_CODE, RARE, Columns
 from rung.trace.kineto_exact import integer, nanoseconds
 from rung.trace.table import GPU_KINDS
 
@@ -51,7 +51,7 @@ _UNREAD = {
     "": "event without a phase",
 }
 _ON_GPU = frozenset(KIND_CODE[kind] for kind in (*GPU_KINDS, "gpu_annotation"))
-_PYTHON, _ALLOCATION, _OTHER = (KIND_CODE[kind] for kind in ("python", "allocation", "other"))
+_PYTHON, _ALLOCATION, _OTHER, _OP = (KIND_CODE[kind] for kind in ("python", "allocation", "other", "cpu_op"))
 _INT64 = 2**63
 _NOTHING = msgspec.Raw()
 
@@ -75,6 +75,10 @@ class _QuickArgs(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     old_external_id: _Int64 = msgspec.field(name="external id", default=None)
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_NOTHING)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
+    sequence: _Int64 = msgspec.field(name="Sequence number", default=None)
 
 
 class _Quick(msgspec.Struct, gc=False):
@@ -97,6 +101,10 @@ class _Args(msgspec.Struct, gc=False):
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_NOTHING)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
+    sequence: Any = msgspec.field(name="Sequence number", default=None)
     # What our own writer of Chrome traces adds (write_chrome.py).
     rank: Any = msgspec.field(name="Rung rank", default=None)
     pid: Any = msgspec.field(name="Rung pid", default=None)
@@ -115,6 +123,7 @@ class _Event(msgspec.Struct, gc=False):
     args: _Args | None = None
 
 
+_NO_OP = (None,) * (1 + len(RARE))
 _NO_QUICK_ARGS = _QuickArgs()
 _NO_ARGS = _Args()
 _quick = msgspec.json.Decoder(list[_Quick]).decode
@@ -172,6 +181,8 @@ class Events:
         kinds = [_CODE_OF_CATEGORY[event.cat] for event in events]
         ids: dict[str, Sequence[Any]] = {}
         dims: list[str | None] = []
+        rare: dict[str, list[str | None]] = {}
+        ops: list[int] = []
         pids, tids = [event.pid for event in events], [event.tid for event in events]
         if kinds.count(_PYTHON) != len(kinds):
             args = [
@@ -179,7 +190,7 @@ class Events:
                 for event, kind in zip(events, kinds, strict=True)
             ]
             device: list[int | None] = [None] * len(events)
-            stream = device.copy()
+            stream, sequence = device.copy(), device.copy()
             for i, kind in enumerate(kinds):
                 if kind in _ON_GPU:
                     # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
@@ -191,6 +202,16 @@ class Events:
                     dims[i] = str(arg.dims, "utf-8")  # type: ignore[arg-type]
                 elif arg.old_dims is not _NOTHING:
                     dims[i] = str(arg.old_dims, "utf-8")  # type: ignore[arg-type]
+            ops = [i for i, kind in enumerate(kinds) if kind == _OP]
+            if ops:
+                of_ops = [args[i] for i in ops]
+                rare = {
+                    "dtypes": [_text(arg.dtypes) for arg in of_ops],
+                    "strides": [_text(arg.strides) for arg in of_ops],
+                    "concrete": [_text(arg.concrete) for arg in of_ops],
+                }
+                for i in ops:
+                    sequence[i] = args[i].sequence
             sizes = [arg.bytes for arg in args]
             if str in map(type, sizes):
                 sizes = [integer(size) for size in sizes]
@@ -202,8 +223,9 @@ class Events:
                     arg.old_external_id if arg.external_id is None else arg.external_id for arg in args
                 ],
                 "bytes": sizes,
+                "sequence": sequence,
             }  # fmt: skip
-        self.columns.add(ts, dur, kinds, [event.name for event in events], pids, tids, ids, dims)
+        self.columns.add(ts, dur, kinds, [event.name for event in events], pids, tids, ids, dims, rare, ops)
         return True
 
     def _take_carefully(self, text: bytes) -> None:
@@ -212,9 +234,8 @@ class Events:
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)
         if rows:
-            ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size, rank = zip(
-                *rows, strict=True
-            )
+            (ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size, rank, sequence,
+             *rare) = zip(*rows, strict=True)  # fmt: skip
             ids: dict[str, Sequence[Any]] = {
                 "device": device,
                 "stream": stream,
@@ -222,8 +243,10 @@ class Events:
                 "external_id": external_id,
                 "bytes": size,
                 "rank": rank,
+                "sequence": sequence,
             }
-            self.columns.add(ts, dur, kind, name, pid, tid, ids, dims)
+            texts = dict(zip(RARE, rare, strict=True))
+            self.columns.add(ts, dur, kind, name, pid, tid, ids, dims, texts, range(len(rows)))
 
     def _row(self, event: _Event) -> tuple[Any, ...] | None:
         if event.ph != "X":
@@ -260,12 +283,17 @@ class Events:
             integer(args.external_id, args.old_external_id),
             integer(args.bytes),
             integer(own.rank, limit=2**31),
+            *((integer(own.sequence), *map(_text, (own.dtypes, own.strides, own.concrete))) if kind == _OP else _NO_OP),
         )
 
     def _count(self, reason: str, dur: int | None) -> None:
         self.unread[reason] += 1
         if dur is not None and abs(dur) < _INT64:
             self.unread_ns[reason] += abs(dur)
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    return None if raw is _NOTHING else str(raw, "utf-8", "replace")  # type: ignore[arg-type]
 
 
 def _exact(numbers: list[float], text: bytes) -> np.ndarray | None:

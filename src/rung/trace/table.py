@@ -35,6 +35,11 @@ SCHEMA: dict[str, pl.DataType] = {
     "dims": pl.String(),  # the JSON of "Input Dims", where shapes were recorded
     "bytes": pl.Int64(),  # size of a memcpy, memset or allocation, where recorded
     "rank": pl.Int32(),  # of the process in its distributed run, where the file or its place in a folder says it
+    # Of a cpu_op, as torch.profiler records it with shapes: the JSON of "Input type", "Input Strides", "Concrete Inputs".
+    "dtypes": pl.String(),
+    "strides": pl.String(),
+    "concrete": pl.String(),
+    "sequence": pl.Int64(),  # of a cpu_op: the same number on a forward operator and the backward one that it caused
 }
 
 # Hardware counters: one row a counter and dispatch.
