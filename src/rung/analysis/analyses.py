@@ -24,6 +24,7 @@ class Analysis(NamedTuple):
 
 ANALYSES = {
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+    "categories": Analysis("What kind of work takes the GPU's time?", "rung.analysis.categories:categories"),
 }
 
 
