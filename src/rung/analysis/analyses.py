@@ -39,6 +39,9 @@ ANALYSES = {
         "Was something compiled, captured, loaded or allocated that should have been ready?",
         "rung.analysis.compilation:compilation",
     ),
+    "idle": Analysis("Why is the GPU idle?", "rung.analysis.idle:idle"),
+    "gaps": Analysis("When is the GPU idle, gap by gap, and why?", "rung.analysis.gaps:gaps"),
+    "streams": Analysis("What does each stream wait for?", "rung.analysis.streams:streams"),
 }
 
 

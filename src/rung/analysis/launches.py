@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rung.analysis.gaps import gaps
+from rung.analysis.dry_times import dry_times
 from rung.analysis.origins import host_calls, origins
 from rung.analysis.runtime_roles import with_role
 from rung.trace.counter_tracks import queue_length
@@ -45,7 +45,7 @@ def launches(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         latency_p90_ns=latency.quantile(0.9, "lower").cast(pl.Int64),
         latency_max_ns=latency.max(),
     )
-    idle = gaps(trace)
+    idle = dry_times(trace)
     launched = events["launched"].gather(idle["event"])
     waits = idle.with_columns(host=(launched >= idle["ts"]).fill_null(False), gap=pl.col("end") - pl.col("ts"))
     waited = waits.group_by(_ON).agg(gap=pl.col("gap").sum(), host_bound=pl.col("gap").filter("host").sum())

@@ -28,16 +28,5 @@ def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         call_site=frames["name"].gather(around(trace, frames)[0].gather(waits["position"])),
     )  # fmt: skip
     return spending(named, ["call", "why", "op", "call_site"], steps).select(
-        "call",
-        "why",
-        "count",
-        "time_ns",
-        "share",
-        "mean_ns",
-        "max_ns",
-        "op",
-        "call_site",
-        "median_ns",
-        "min_ns",
-        "std_ns",
-    )
+        "call", "count", "time_ns", "share", "op", "call_site", "why", "mean_ns", "max_ns", "median_ns", "min_ns", "std_ns"
+    )  # fmt: skip
