@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rung.analysis.categories import classify_kernel, classify_op
+from rung.analysis.classified import classified
 from rung.analysis.collective_calls import covered_before
 from rung.analysis.intervals import Ints, union
-from rung.analysis.nesting import callers, nearest, outermost
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.modules import classes, paths
+from rung.analysis.nesting import outermost
+from rung.analysis.origins import host_calls
 from rung.trace.table import Trace
 
 ROLES = ("computation", "communication", "memcpy")  # where classes overlap, the time is the first one's
 COLLECTIVES = "(collectives)"
 # Host events around operators that are no work of the user's model: what is inside them counts.
 _WRAPPER = r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|CompiledFunction|## Call CompiledFxGraph|DistributedDataParallel|FullyShardedDataParallel|FSDP::)"
-_MODULE = "nn.Module: "
 
 
 def account(trace: Trace) -> pl.DataFrame:
@@ -28,40 +28,22 @@ def account(trace: Trace) -> pl.DataFrame:
     op: the outermost operator, as the model calls it (`aten::linear`, where an inner one may be a vendor's), "(collectives)"
         for these, null where none launched it. dims: the operator's shapes. module, instance: the nn.Modules around the launch, as
         classes (`Encoder / Layer / Linear`) and with their numbers, null where none are recorded.
-    category: by the kernel's name, a role of copies and collectives first.
+    category: of `classified`.
     """
-    events = origins(trace)
+    events = classified(trace)
     own = np.zeros(events.height, dtype=np.int64)
     rows = events.select("rank", "device", "role", "ts", "end").with_row_index("row")
     for _, part in rows.group_by("rank", "device", maintain_order=True):
         _share(part, own)
     calls = host_calls(trace)
-    op = calls["op"].gather(events["op"])
-    top = _outermost(calls).gather(op)
-    names, dims = calls["name"].gather(top), calls["dims"].gather(top)
-    instance = _modules(trace, calls).gather(events["launch"])
-    kinds = {name: classify_kernel(name) for name in events["name"].unique().to_list()}
-    by_op = {name: classify_op(name) for name in calls["name"].gather(op).unique().drop_nulls().to_list()}
-    inner = calls["name"].gather(op).replace_strict(by_op, default="other", return_dtype=pl.String)
-    named = pl.col("name").replace_strict(kinds, default="other", return_dtype=pl.String)
+    top = _outermost(calls).gather(events["op"])
+    collective = pl.when(pl.col("role") == "communication").then(pl.lit(COLLECTIVES))
     return events.with_columns(
         own_ns=pl.Series(own),
-        op=pl.when(pl.col("role") == "communication")
-        .then(pl.lit(COLLECTIVES))
-        .otherwise(names.str.strip_prefix("autograd::engine::evaluate_function: ")),
-        dims=dims,
-        inner=inner,
-        instance=instance,
-        module=instance.str.replace_all(r"_\d+( / |$)", "$1"),
-    ).with_columns(
-        category=pl.when(pl.col("role") == "communication")
-        .then(pl.lit("communication"))
-        .when((pl.col("role") == "memcpy") | (pl.col("kind") != "kernel"))
-        .then(pl.lit("copy"))
-        .when((named == "other") | ((named == "gemm") & (pl.col("inner") == "convolution")))
-        .then(pl.col("inner").fill_null("other"))
-        .otherwise(named)
-    )
+        op=collective.otherwise(calls["name"].gather(top).str.strip_prefix("autograd::engine::evaluate_function: ")),
+        dims=calls["dims"].gather(top),
+        instance=paths(trace),
+    ).with_columns(module=classes(pl.col("instance")))
 
 
 def _share(part: pl.DataFrame, own: Ints) -> None:
@@ -84,26 +66,3 @@ def _outermost(calls: pl.DataFrame) -> pl.Series:
     chosen = (calls["kind"] == "cpu_op") & ~calls["name"].str.contains(_WRAPPER)
     top = pl.Series(outermost(calls["caller"].to_numpy(), chosen.to_numpy()), dtype=pl.Int64)
     return pl.select(pl.when(top >= 0).then(top)).to_series()
-
-
-def _modules(trace: Trace, calls: pl.DataFrame) -> pl.Series:
-    """For each of `host_calls` the path of nn.Modules around it, the outermost first; null where there is none."""
-    modules = trace.events.filter(pl.col("kind") == "python", pl.col("name").str.starts_with(_MODULE)).with_columns(
-        end=pl.col("ts") + pl.col("dur")
-    )
-    if modules.is_empty():
-        return pl.Series([None], dtype=pl.String).new_from_index(0, calls.height)
-    columns = ("ts", "end", "rank", "pid", "tid")
-    both = pl.concat([modules.select(columns), calls.select(columns)])
-    thread = both.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
-    caller = callers(both["ts"].to_numpy(), both["end"].to_numpy(), thread)
-    is_module = np.arange(both.height) < modules.height
-    above = nearest(np.where(is_module, -1, caller), is_module)[modules.height :]
-    inside = np.where(caller[: modules.height] >= 0, nearest(caller, is_module)[caller[: modules.height]], -1)
-    names = modules["name"].str.strip_prefix(_MODULE).to_list()
-    paths: list[str | None] = [None] * modules.height
-    for i in np.argsort(modules["ts"].to_numpy(), kind="stable").tolist():  # what is around begins before
-        outer = paths[inside[i]] if inside[i] >= 0 else None
-        paths[i] = f"{outer} / {names[i]}" if outer else names[i]
-    found = pl.Series(above, dtype=pl.Int64)
-    return pl.Series(paths, dtype=pl.String).gather(pl.select(pl.when(found >= 0).then(found)).to_series())

@@ -19,7 +19,7 @@ def host_nodes(trace: Trace, calls: pl.DataFrame, gpu: pl.DataFrame) -> pl.DataF
     `idle_from` and `idle_to` (see _idle) and `waited_for` (place in gpu, or -1)."""
     every = host_calls(trace)
     thread = every.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series()
-    top = outermost(every["caller"].to_numpy(), np.ones(every.height, dtype=bool))
+    top = outermost(every["caller"].to_numpy(), (every["kind"] != "annotation").to_numpy())
     launches = gpu.select("launch", done="end").with_row_index("event").drop_nulls("launch")
     last = launches.group_by("launch").agg(pl.col("done").max(), pl.col("event").sort_by("done").last())
     sync = pl.col("name").str.contains(_SYNC)
@@ -45,7 +45,8 @@ def _idle(every: pl.DataFrame, thread: pl.Series, top: Ints, host: pl.DataFrame)
     start, end = every["ts"].to_numpy(), every["end"].to_numpy()
     called = top[host["position"].to_numpy()]
     low, high = start[called].copy(), start[called].copy()
-    outer = every.select("ts", "caller", thread=thread).with_row_index("position").filter(pl.col("caller") < 0)
+    outer = every.select("ts", thread=thread).with_row_index("position")
+    outer = outer.filter(pl.Series(top) == pl.col("position"))  # annotations are no work
     for number, part in outer.sort("thread", "ts").group_by("thread", maintain_order=True):
         position = part["position"].to_numpy()
         begins, ends = start[position], np.maximum.accumulate(end[position])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from rung.analysis.collectives import keyed, matched
 from rung.analysis.intervals import union
+from rung.analysis.nesting import outermost
 from rung.analysis.origins import host_calls, op_column, origins
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
@@ -92,7 +94,9 @@ def _work(trace: Trace) -> pl.DataFrame:
         gpu = gpu.with_columns(name=op_column(trace, "name").fill_null(gpu["name"]))
         return gpu.filter(pl.col("role") != "communication").select("rank", "name", "ts", "end").sort("ts")
     calls = host_calls(trace)
-    return calls.filter(pl.col("kind") == "cpu_op", pl.col("caller") < 0).select("rank", "name", "ts", "end").sort("ts")
+    is_op = (calls["kind"] == "cpu_op").to_numpy()
+    top = pl.Series(outermost(calls["caller"].to_numpy(), is_op) == np.arange(calls.height))
+    return calls.filter(top & is_op).select("rank", "name", "ts", "end").sort("ts")
 
 
 def _evidence(trace: Trace, calls: pl.DataFrame, work: pl.DataFrame, row: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,10 @@ import polars as pl
 from rung.trace.table import KINDS, SCHEMA
 
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
-_IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank")
+_IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank", "sequence")
 _TEXTS = ("name", "pid", "tid", "dims")
+RARE = ("dtypes", "strides", "concrete")  # texts that few events have
+_CODED = (*_TEXTS, *RARE)
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
 
 
@@ -45,7 +47,7 @@ class Columns:
         self._height = 0
         self._parts: dict[str, list[pl.Series]] = {column: [] for column in SCHEMA}
         # Made anew for every stretch: a trace whose names are all different must not be kept twice.
-        self._codes = {column: _Codes(self._rename if column == "name" else str) for column in _TEXTS}
+        self._codes = {column: _Codes(self._rename if column == "name" else str) for column in _CODED}
 
     def add(
         self,
@@ -57,8 +59,13 @@ class Columns:
         tid: Sequence[int | str],
         ids: Mapping[str, Sequence[int | None]],
         dims: Sequence[str | None] = (),
+        rare: Mapping[str, Sequence[str | None]] | None = None,
+        rows: Sequence[int] = (),
     ) -> None:
-        """Appends events: `kind` as KIND_CODE numbers, `ids` the columns device to rank; absent ones are null."""
+        """Appends events: `kind` as KIND_CODE numbers, `ids` the columns of _IDS; absent ones are null.
+
+        rare: the columns of RARE for the events at `rows`, ascending positions among these events.
+        """
         parts, height = self._parts, len(kind)
         self._height += height
         parts["ts"].append(pl.Series(ts, dtype=pl.Int64))
@@ -76,6 +83,14 @@ class Columns:
                 if len(texts)
                 else _filled(codes[None], pl.UInt32(), height)
             )
+        for column in RARE:
+            codes = self._codes[column]
+            if rare:
+                filled = np.full(height, codes[None], dtype=np.uint32)
+                filled[rows] = list(map(codes.__getitem__, rare[column]))
+                parts[column].append(pl.Series(filled))
+            else:
+                parts[column].append(_filled(codes[None], pl.UInt32(), height))
         if self._height >= _FLUSH:
             self._flush()
 
@@ -91,7 +106,7 @@ class Columns:
             return
         columns = {column: pl.concat(parts, rechunk=True) for column, parts in self._parts.items() if parts}
         columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(columns["kind"])
-        for column in _TEXTS:
+        for column in _CODED:
             columns[column] = pl.Series(self._codes[column].texts, dtype=pl.String).gather(columns[column])
         self._frames.append(pl.DataFrame({column: columns[column] for column in SCHEMA}))
         self._restart()

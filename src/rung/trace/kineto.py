@@ -78,6 +78,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         format="kineto",
         collectives=events.collectives.frame(),
         meta=meta,
+        memory=events.memory.frame(),
     )
 
 

@@ -16,9 +16,11 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from rung.trace.columns import KIND_CODE, Columns
+from rung.trace.columns import KIND_CODE, RARE, Columns
 from rung.trace.kineto_collectives import Collectives
 from rung.trace.kineto_exact import integer, nanoseconds
+from rung.trace.kineto_memory import NAME as MEMORY
+from rung.trace.kineto_memory import Memory
 from rung.trace.table import GPU_KINDS
 
 _KIND_OF_CATEGORY = {
@@ -52,7 +54,7 @@ _UNREAD = {
     "": "event without a phase",
 }
 _ON_GPU = frozenset(KIND_CODE[kind] for kind in (*GPU_KINDS, "gpu_annotation"))
-_PYTHON, _ALLOCATION, _OTHER = (KIND_CODE[kind] for kind in ("python", "allocation", "other"))
+_PYTHON, _ALLOCATION, _OTHER, _OP = (KIND_CODE[kind] for kind in ("python", "allocation", "other", "cpu_op"))
 _INT64 = 2**63
 _NOTHING = msgspec.Raw()
 
@@ -76,6 +78,15 @@ class _QuickArgs(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     old_external_id: _Int64 = msgspec.field(name="external id", default=None)
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_NOTHING)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
+    sequence: _Int64 = msgspec.field(name="Sequence number", default=None)
+    size: _Int64 = msgspec.field(name="Bytes", default=None)  # this one and those below: of [memory]
+    address: _Int64 = msgspec.field(name="Addr", default=None)
+    allocated: _Int64 = msgspec.field(name="Total Allocated", default=None)
+    reserved: _Int64 = msgspec.field(name="Total Reserved", default=None)
+    device_id: _Int64 = msgspec.field(name="Device Id", default=None)
 
 
 class _Quick(msgspec.Struct, gc=False):
@@ -98,6 +109,15 @@ class _Args(msgspec.Struct, gc=False):
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_NOTHING)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
+    sequence: Any = msgspec.field(name="Sequence number", default=None)
+    size: Any = msgspec.field(name="Bytes", default=None)
+    address: Any = msgspec.field(name="Addr", default=None)
+    allocated: Any = msgspec.field(name="Total Allocated", default=None)
+    reserved: Any = msgspec.field(name="Total Reserved", default=None)
+    device_id: Any = msgspec.field(name="Device Id", default=None)
     # What our own writer of Chrome traces adds (write_chrome.py).
     rank: Any = msgspec.field(name="Rung rank", default=None)
     pid: Any = msgspec.field(name="Rung pid", default=None)
@@ -116,6 +136,7 @@ class _Event(msgspec.Struct, gc=False):
     args: _Args | None = None
 
 
+_NO_OP = (None,) * (1 + len(RARE))
 _NO_QUICK_ARGS = _QuickArgs()
 _NO_ARGS = _Args()
 _quick = msgspec.json.Decoder(list[_Quick]).decode
@@ -136,6 +157,7 @@ class Events:
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self.collectives = Collectives()
+        self.memory = Memory()
         self.unread: Counter[str] = Counter()
         self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
         self.seen = 0
@@ -156,7 +178,11 @@ class Events:
         complete = events
         if phases.count("X") != len(phases):
             complete = [event for event in events if event.ph == "X"]
-        if not self._add_quickly(complete, text):
+        memory = []
+        if len(complete) != len(events):
+            memory = [event for event in events if event.ph == "i" and event.name == MEMORY and event.args]
+        moments = _exact([event.ts for event in memory], text) if memory else np.empty(0, dtype=np.int64)
+        if moments is None or not self._add_quickly(complete, text):
             return self._take_carefully(text)
         self.seen += len(events)
         self.phases += len(events)
@@ -164,6 +190,9 @@ class Events:
             for phase, count in Counter(phases).items():
                 if phase != "X":
                     self.unread[_UNREAD[phase]] += count
+            for event, ts in zip(memory, moments.tolist(), strict=True):
+                self.unread["instant event"] -= self.memory.add(ts, event.pid, event.tid, event.args)
+            self.unread = +self.unread
 
     def _add_quickly(self, events: list[_Quick], text: bytes) -> bool:
         if not events:
@@ -175,6 +204,8 @@ class Events:
         kinds = [_CODE_OF_CATEGORY[event.cat] for event in events]
         ids: dict[str, Sequence[Any]] = {}
         dims: list[str | None] = []
+        rare: dict[str, list[str | None]] = {}
+        ops: list[int] = []
         pids, tids = [event.pid for event in events], [event.tid for event in events]
         if kinds.count(_PYTHON) != len(kinds):
             args = [
@@ -182,7 +213,7 @@ class Events:
                 for event, kind in zip(events, kinds, strict=True)
             ]
             device: list[int | None] = [None] * len(events)
-            stream = device.copy()
+            stream, sequence = device.copy(), device.copy()
             for i, kind in enumerate(kinds):
                 if kind in _ON_GPU:
                     # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
@@ -194,6 +225,16 @@ class Events:
                     dims[i] = str(arg.dims, "utf-8")  # type: ignore[arg-type]
                 elif arg.old_dims is not _NOTHING:
                     dims[i] = str(arg.old_dims, "utf-8")  # type: ignore[arg-type]
+            ops = [i for i, kind in enumerate(kinds) if kind == _OP]
+            if ops:
+                of_ops = [args[i] for i in ops]
+                rare = {
+                    "dtypes": [_text(arg.dtypes) for arg in of_ops],
+                    "strides": [_text(arg.strides) for arg in of_ops],
+                    "concrete": [_text(arg.concrete) for arg in of_ops],
+                }
+                for i in ops:
+                    sequence[i] = args[i].sequence
             sizes = [arg.bytes for arg in args]
             if str in map(type, sizes):
                 sizes = [integer(size) for size in sizes]
@@ -205,8 +246,9 @@ class Events:
                     arg.old_external_id if arg.external_id is None else arg.external_id for arg in args
                 ],
                 "bytes": sizes,
+                "sequence": sequence,
             }  # fmt: skip
-        self.columns.add(ts, dur, kinds, [event.name for event in events], pids, tids, ids, dims)
+        self.columns.add(ts, dur, kinds, [event.name for event in events], pids, tids, ids, dims, rare, ops)
         return True
 
     def _take_carefully(self, text: bytes) -> None:
@@ -215,9 +257,8 @@ class Events:
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)
         if rows:
-            ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size, rank = zip(
-                *rows, strict=True
-            )
+            (ts, dur, kind, name, pid, tid, dims, device, stream, correlation, external_id, size, rank, sequence,
+             *rare) = zip(*rows, strict=True)  # fmt: skip
             ids: dict[str, Sequence[Any]] = {
                 "device": device,
                 "stream": stream,
@@ -225,11 +266,15 @@ class Events:
                 "external_id": external_id,
                 "bytes": size,
                 "rank": rank,
+                "sequence": sequence,
             }
-            self.columns.add(ts, dur, kind, name, pid, tid, ids, dims)
+            texts = dict(zip(RARE, rare, strict=True))
+            self.columns.add(ts, dur, kind, name, pid, tid, ids, dims, texts, range(len(rows)))
 
     def _row(self, event: _Event) -> tuple[Any, ...] | None:
         if event.ph != "X":
+            if event.ph == "i" and event.name == MEMORY and self._remember(event):
+                return None
             self.unread[_UNREAD.get(event.ph, "event of another phase")] += 1
             return None
         ts, dur = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
@@ -263,12 +308,21 @@ class Events:
             integer(args.external_id, args.old_external_id),
             integer(args.bytes),
             integer(own.rank, limit=2**31),
+            *((integer(own.sequence), *map(_text, (own.dtypes, own.strides, own.concrete))) if kind == _OP else _NO_OP),
         )
+
+    def _remember(self, event: _Event) -> bool:
+        ts = nanoseconds(bytes(event.ts))
+        return ts is not None and event.args is not None and self.memory.add(ts, event.pid, event.tid, event.args)
 
     def _count(self, reason: str, dur: int | None) -> None:
         self.unread[reason] += 1
         if dur is not None and abs(dur) < _INT64:
             self.unread_ns[reason] += abs(dur)
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    return None if raw is _NOTHING else str(raw, "utf-8", "replace")  # type: ignore[arg-type]
 
 
 def _exact(numbers: list[float], text: bytes) -> np.ndarray | None:
