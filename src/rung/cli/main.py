@@ -15,6 +15,8 @@ COMMANDS = {
     "bench": "how long does a workload take, and how sure are we?",
     "compare": "is B faster than A, and does it compute the same?",
     "analyze": "where did the time of a recorded trace go?",
+    "diff": "what changed between two traces?",
+    "query": "ask a recorded trace in SQL",
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rung.analysis import breakdown
+from rung.analysis.breakdown import breakdown
 from rung.errors import InputError, RungError, UsageError, WorkloadError
 from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, Side, SideFailed, fight, open_worker
 from rung.ladder.plan import CONTRACTS, Numerics

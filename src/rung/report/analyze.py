@@ -25,17 +25,22 @@ def analyze_lines(found: dict[str, Any]) -> list[str]:
         lines += ["", *_part(part, found["ranks"] > 1)]
     if found["ranks"] > len(found["parts"]):
         lines.append(f"... and {found['ranks'] - len(found['parts'])} more ranks")
+    said = found.get("headlines") or {}
+    if said:
+        width = max(map(len, said))
+        lines += ["", *(f"{name:<{width}}  {units.clean(text)}" for name, text in said.items())]
+        lines.append("As a table: rung analyze PATH --show NAME")
     return lines
 
 
 def _part(part: dict[str, Any], name: bool) -> list[str]:
     lines = [f"rank {part['rank']}"] if name else []
     for row in part["timeline"]:
-        total = max(row["total"], 1)
+        total = max(row["total_ns"], 1)
         said = [f"{what} {row[key] / total:.1%}" for what, key in
-                (("computation", "computation"), ("exposed communication", "exposed_communication"),
-                 ("exposed copies", "exposed_memcpy"), ("idle", "idle"))]  # fmt: skip
-        lines.append(f"GPU {row['device']}: {units.duration(row['total'])}, of it {', '.join(said)}; {units.count(row['kernels'])} kernels")  # fmt: skip
+                (("computation", "computation_ns"), ("exposed communication", "exposed_communication_ns"),
+                 ("exposed copies", "exposed_memcpy_ns"), ("idle", "idle_ns"))]  # fmt: skip
+        lines.append(f"GPU {row['device']}: {units.duration(row['total_ns'])}, of it {', '.join(said)}; {units.count(row['kernels'])} kernels")  # fmt: skip
         if row["unlinked"] and part["launches"]:
             lines.append(
                 f"  {units.count(row['unlinked'])} GPU events ({units.duration(row['unlinked_ns'])}) were launched outside of the trace"

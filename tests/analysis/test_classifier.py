@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from rung.analysis import classify_kernel, classify_op
-from rung.analysis.categories import CATEGORIES, _families
-from rung.analysis.timeline import COMMUNICATION
+from rung.analysis.classifier import CATEGORIES, _families, classify_kernel, classify_op
+from rung.analysis.gpu_events import COMMUNICATION
 
 KERNELS = {
     "gemm": [
