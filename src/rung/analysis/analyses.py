@@ -24,6 +24,7 @@ class Analysis(NamedTuple):
 
 ANALYSES = {
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+    "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
 }
 
 

@@ -21,6 +21,7 @@ from rung.analysis.costs import (
 )
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked, read_call
 
+LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same in every call
 _FAMILIES = {
     "gemm": gemm.MODELS,
     "attention": attention.MODELS,
@@ -62,4 +63,4 @@ def cost(call: Call) -> Cost:
         raise Unknown from None  # a trace may say anything
 
 
-__all__ = ["FAMILY_OF", "MODELS", "Call", "Cost", "Model", "Tensor", "Unknown", "cost", "family", "model_of", "read_call"]
+__all__ = ["FAMILY_OF", "LIST_ITEM", "MODELS", "Call", "Cost", "Model", "Tensor", "Unknown", "cost", "family", "model_of", "read_call"]

@@ -13,7 +13,7 @@ import msgspec
 Dims = tuple[int, ...]
 
 # The names that torch's profiler gives to element types (c10's, and those of C++), as precisions.
-_PRECISIONS = {
+PRECISIONS = {
     "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16",
     "c10::Float8_e4m3fn": "fp8", "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2": "fp8", "c10::Float8_e5m2fnuz": "fp8",
     "c10::Float8_e8m0fnu": "fp8", "c10::Float4_e2m1fn_x2": "fp4",
@@ -140,8 +140,8 @@ def read_call(
     for shape, kind, step in zip(shapes, types, steps, strict=True):
         if kind == "TensorList":
             inputs.append(tuple(_tensors(shape, item, step)) if item else None)
-        elif isinstance(kind, str) and kind in _PRECISIONS:
-            inputs.append(_tensor(shape, _PRECISIONS[kind], step))
+        elif isinstance(kind, str) and kind in PRECISIONS:
+            inputs.append(_tensor(shape, PRECISIONS[kind], step))
         else:
             inputs.append(None)
     return Call(name, tuple(inputs), tuple(value if isinstance(value, str) else str(value) for value in values))

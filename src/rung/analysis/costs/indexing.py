@@ -112,6 +112,9 @@ def item(call: Call) -> Cost:
     return Cost(0, x.item)
 
 
+# The lists of these hold indices, whatever type their kernels' names show.
+LIST_ITEM = dict.fromkeys(("aten::index", "aten::_unsafe_index", "aten::index_put_", "aten::_index_put_impl_"), "int64")
+
 MODELS: dict[str, Model] = {
     "aten::embedding": embedding,
     "aten::embedding_dense_backward": embedding_backward,
