@@ -100,7 +100,13 @@ def coverage(table: pl.DataFrame) -> dict[str, float]:
     collective_ns; graph_ns, replayed by graphs; no_operator_ns, launched by none; unknown_ns, of operators without a model.
     share: modelled of all; operator_share: modelled of what an operator answers for, modelled or unknown.
     """
-    groups = {None: "modelled_ns", BEFORE: "before_ns", COLLECTIVE: "collective_ns", GRAPH: "graph_ns", NO_OP: "no_operator_ns"}
+    groups = {
+        None: "modelled_ns",
+        BEFORE: "before_ns",
+        COLLECTIVE: "collective_ns",
+        GRAPH: "graph_ns",
+        NO_OP: "no_operator_ns",
+    }
     found = {"total_ns": 0} | dict.fromkeys(groups.values(), 0) | {"unknown_ns": 0}
     for reason, time_ns in table.group_by("reason").agg(pl.col("time_ns").sum()).iter_rows():
         found[groups.get(reason, "unknown_ns")] += time_ns

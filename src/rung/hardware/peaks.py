@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -22,6 +22,7 @@ else:
 
 # What stands in where a chip has no unit of its own for a precision: the next wider one that it computes in.
 _WIDER = {"fp4": "fp6", "fp6": "fp8", "fp8": "fp16", "bf16": "fp32", "fp16": "fp32", "tf32": "fp32", "int8": "fp32"}
+_GFX = {"90": "gfx90a", "94": "gfx942", "95": "gfx950"}
 _NUMBERS = ("memory", "bandwidth", "cache", "cache_bandwidth")
 _TABLES = ("matrix", "vector", "measured")
 
@@ -52,16 +53,15 @@ class Peaks:
         """FLOP/s in a precision: of the matrix units, or of the ordinary ones; the next wider precision's rate where
         the chip has no unit for it. Raises KeyError for a precision that nothing stands in for.
         """
-        while True:
-            found = (self.matrix.get(precision) if matrix else None) or self.vector.get(precision)
-            if found:
-                return found
-            precision = _WIDER[precision]
+        found = (self.matrix.get(precision) if matrix else None) or self.vector.get(precision)
+        return found or self.rate(_WIDER[precision], matrix=matrix)
 
     @property
     def flops(self) -> dict[str, float]:
         """The rates of a matrix product in the precisions that torch computes one in."""
-        return {p: self.rate(p) for p in ("fp64", "fp32", "tf32", "fp16", "bf16") if p != "fp64" or "fp64" in self.vector}
+        return {
+            p: self.rate(p) for p in ("fp64", "fp32", "tf32", "fp16", "bf16") if p != "fp64" or "fp64" in self.vector
+        }
 
 
 def peaks_of(device: Device) -> Peaks | None:
@@ -77,12 +77,9 @@ def peaks_of_properties(properties: Mapping[str, Any]) -> Peaks | None:
     """
     arch = str(properties.get("gcnArch") or properties.get("gcnArchName") or "").partition(":")[0]
     if not arch:
-        major, minor = properties.get("computeMajor"), properties.get("computeMinor")
-        if properties.get("warpSize") == 64:
-            # ROCm's compute capability is the gfx number without its stepping.
-            arch = {(9, 4): "gfx942", (9, 5): "gfx950", (9, 0): "gfx90a"}.get((major, minor), "")  # type: ignore[arg-type]
-        elif isinstance(major, int) and isinstance(minor, int):
-            arch = f"sm{major}{minor}"
+        capability = f"{properties.get('computeMajor')}{properties.get('computeMinor')}"
+        # ROCm's compute capability is the gfx number without its stepping.
+        arch = _GFX.get(capability, "") if properties.get("warpSize") == 64 else f"sm{capability}"
     units, memory = properties.get("numSms"), properties.get("totalGlobalMem")
     return find(
         str(properties.get("name") or ""),
@@ -96,12 +93,35 @@ def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | 
     """The row for a device's name; else the one of its architecture and number of units, the nearest in memory."""
     for row in known():
         if name and re.search(row.match, name, re.IGNORECASE):
-            return row
+            return _partition(row, units)
     alike = [row for row in known() if row.arch == arch and row.units == units]
     # A name that says what it is, and is not listed, is another chip.
     if re.search(r"\d{3,}", name) or not alike:
         return None
     return min(alike, key=lambda row: abs(row.memory - memory)) if memory else alike[0]
+
+
+def _partition(row: Peaks, units: int) -> Peaks:
+    """The part of a chip that has so many of its units: AMD's partitions (CPX, DPX) and NVIDIA's MIG keep its name."""
+    if not 0 < units < row.units or row.units - units < row.units // 8:  # a few units less are another product
+        return row
+    part = units / row.units
+
+    def scaled(rates: Mapping[str, float]) -> dict[str, float]:
+        return {key: value * part for key, value in rates.items()}
+
+    return replace(
+        row,
+        name=f"{row.name}, {units} of {row.units} units",
+        units=units,
+        memory=row.memory * part,
+        bandwidth=row.bandwidth * part,
+        cache=row.cache * part if row.cache else None,
+        cache_bandwidth=row.cache_bandwidth * part if row.cache_bandwidth else None,
+        matrix=scaled(row.matrix),
+        vector=scaled(row.vector),
+        measured=scaled(row.measured),
+    )
 
 
 def named(name: str) -> Peaks:

@@ -63,4 +63,17 @@ def cost(call: Call) -> Cost:
         raise Unknown from None  # a trace may say anything
 
 
-__all__ = ["FAMILY_OF", "LIST_ITEM", "MODELS", "Call", "Cost", "Model", "Tensor", "Unknown", "cost", "family", "model_of", "read_call"]
+__all__ = [
+    "FAMILY_OF",
+    "LIST_ITEM",
+    "MODELS",
+    "Call",
+    "Cost",
+    "Model",
+    "Tensor",
+    "Unknown",
+    "cost",
+    "family",
+    "model_of",
+    "read_call",
+]

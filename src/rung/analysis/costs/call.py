@@ -208,3 +208,8 @@ def broadcast(*tensors: Tensor) -> Dims:
                     raise Unknown
                 shape[-i] = size
     return tuple(shape)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text: how families name many operators."""
+    return text.split()

@@ -49,7 +49,7 @@ def output(
             if stride[i] < 1:
                 raise Unknown
             sizes.append((shape[i + 2] + 2 * padding[i] - reach - 1) // stride[i] + 1)
-    if min(sizes) < 0:
+    if min(sizes) < 1:
         raise Unknown
     return (shape[0], weight[1] * groups if transposed else weight[0], *sizes)
 

@@ -6,7 +6,7 @@ those calls have no model. Operations an element are counted from the update rul
 
 from __future__ import annotations
 
-from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, precision
+from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, precision, words
 
 
 def fused(read_only: int, updated: int, flops: int) -> Model:
@@ -66,9 +66,9 @@ def _size(tensors: tuple[Tensor, ...]) -> int:
     return sum(t.size for t in tensors)
 
 
-_UNARY = "sqrt neg exp abs reciprocal log sigmoid tanh sign rsqrt".split()
-_BINARY = "add sub mul div maximum minimum clamp_min clamp_max pow".split()
-_TERNARY = "addcmul addcdiv".split()
+_UNARY = words("sqrt neg exp abs reciprocal log sigmoid tanh sign rsqrt")
+_BINARY = words("add sub mul div maximum minimum clamp_min clamp_max pow")
+_TERNARY = words("addcmul addcdiv")
 
 MODELS: dict[str, Model] = {
     # (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, ...): moments 5, bias corrections, step 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from rung.analysis.costs.call import ITEM, Call, Cost, Dims, Model, Tensor, Unknown, broadcast, precision, wider
+from rung.analysis.costs.call import ITEM, Call, Cost, Dims, Model, Tensor, Unknown, broadcast, precision, wider, words
 
 
 def elementwise(call: Call) -> Cost:
@@ -120,7 +120,7 @@ def _left(x: Tensor, dims: Dims) -> int:
     return math.prod(size for i, size in enumerate(x.shape) if i not in reduced)
 
 
-_ELEMENTWISE = """
+_ELEMENTWISE = words("""
 add sub rsub mul div true_divide floor_divide remainder fmod pow maximum minimum fmax fmin atan2 abs neg sign sgn
 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh erf erfc erfinv
 sigmoid logit relu relu6 gelu silu mish elu celu selu leaky_relu hardtanh hardsigmoid hardswish softplus softshrink
@@ -130,11 +130,14 @@ masked_scatter tril triu threshold_backward tanh_backward sigmoid_backward gelu_
 leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
 smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward native_dropout_backward masked_scale
 _fused_dropout polar complex conj_physical angle real imag copysign ldexp hypot heaviside xlogy rad2deg deg2rad
-
-""".split()
-_COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite isneginf isposinf".split()
-_REDUCTIONS = "sum mean amax amin prod all any nansum nanmean logsumexp std var std_mean var_mean count_nonzero aminmax".split()
-_SCANS = "cumsum cumprod logcumsumexp cummax cummin".split()
+""")
+_COMPARISONS = words(
+    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite isneginf isposinf"
+)
+_REDUCTIONS = words(
+    "sum mean amax amin prod all any nansum nanmean logsumexp std var std_mean var_mean count_nonzero aminmax"
+)
+_SCANS = words("cumsum cumprod logcumsumexp cummax cummin")
 
 MODELS: dict[str, Model] = {
     **{f"aten::{name}": elementwise for name in _ELEMENTWISE},
