@@ -63,7 +63,7 @@ def work(trace: Trace) -> Work:
 
     book = _Book(calls)
     own = events.filter(pl.col("op").is_not_null(), pl.col("role") != "communication")
-    launched = own.group_by("op").agg(pl.col("item").drop_nulls().first(), pl.col("tf32").any())
+    launched = own.group_by("op", maintain_order=True).agg(pl.col("item").drop_nulls().first(), pl.col("tf32").any())
     position, item = launched["op"].to_numpy(), launched["item"]
     kind = book.kinds_of(position, item)
     target = position.copy()
@@ -75,6 +75,7 @@ def work(trace: Trace) -> Work:
         found = book.kinds_of(current, item.gather(open_))
         good = book.has_cost(found) & ~inside[current]
         target[open_[good]], kind[open_[good]] = current[good], found[good]
+        inside |= _all_above(current[good], above, calls.height)
         open_, current = open_[~good], above[current[~good]]
 
     owners = pl.DataFrame({"op": position, "call": target, "of": kind, "of_tf32": launched["tf32"]})
@@ -82,7 +83,9 @@ def work(trace: Trace) -> Work:
     costs = book.costs
     priced = pl.Series([found is not None for found in costs], dtype=pl.Boolean)
     shaped = kinds["dims"].is_not_null() & kinds["dtypes"].is_not_null()
-    joined = events.join(owners, on="op", how="left", maintain_order="left")
+    joined = events.join(owners, on="op", how="left", maintain_order="left").with_columns(
+        pl.when(pl.col("role") != "communication").then(column).alias(column) for column in ("call", "of")
+    )
     has, shapes = priced.gather(joined["of"]), shaped.gather(joined["of"])
     reason = (
         pl.when(pl.col("role") == "communication")
@@ -116,10 +119,10 @@ class _Book:
 
     def kinds_of(self, positions: Ints, item: pl.Series) -> Ints:
         """The number of the kind of each of these calls; those that are new get one, and a cost."""
-        rows = self._calls[pl.Series(positions)].with_columns(
-            # The precision of lists only matters where there are lists.
-            item=pl.when(pl.col("dtypes").str.contains("TensorList", literal=True)).then(pl.Series("item", item))
-        ) if positions.size else self._calls.clear().with_columns(item=pl.lit(None, dtype=pl.String))  # fmt: skip
+        listed = pl.col("dtypes").str.contains("TensorList", literal=True)  # only there does the item matter
+        rows = self._calls.select(pl.all().gather(positions)).with_columns(item=item).with_columns(
+            item=pl.when(listed).then("item")
+        )  # fmt: skip
         distinct = rows.unique(maintain_order=True)
         distinct = distinct.with_columns(
             number=pl.Series([self._number(key) for key in distinct.iter_rows()], dtype=pl.Int64)
