@@ -24,6 +24,24 @@ class Analysis(NamedTuple):
 
 ANALYSES = {
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+    "categories": Analysis("What kind of work takes the GPU's time?", "rung.analysis.categories:categories"),
+    "kernels": Analysis("Which kernels take the GPU's time?", "rung.analysis.kernels:kernels"),
+    "ops": Analysis("Which operators, at which shapes, take the GPU's time?", "rung.analysis.ops:ops"),
+    "modules": Analysis("Which kinds of nn.Modules take the GPU's time?", "rung.analysis.modules:modules"),
+    "layers": Analysis("Which nn.Modules, one by one, take the GPU's time?", "rung.analysis.modules:layers"),
+    "call_sites": Analysis("Which lines of Python take the GPU's time?", "rung.analysis.call_sites:call_sites"),
+    "launches": Analysis("Does the host keep the GPU busy?", "rung.analysis.launches:launches"),
+    "runtime": Analysis("What does the host spend on calls of the GPU's runtime?", "rung.analysis.runtime:runtime"),
+    "syncs": Analysis("Where does the host stop and wait for the GPU?", "rung.analysis.syncs:syncs"),
+    "durations": Analysis("How long are the GPU events: a histogram", "rung.analysis.durations:durations"),
+    "queue": Analysis("How much launched work waits for the GPU, over time?", "rung.analysis.queue:queue"),
+    "compilation": Analysis(
+        "Was something compiled, captured, loaded or allocated that should have been ready?",
+        "rung.analysis.compilation:compilation",
+    ),
+    "idle": Analysis("Why is the GPU idle?", "rung.analysis.idle:idle"),
+    "gaps": Analysis("When is the GPU idle, gap by gap, and why?", "rung.analysis.gaps:gaps"),
+    "streams": Analysis("What does each stream wait for?", "rung.analysis.streams:streams"),
     "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,25 +30,29 @@ def callers(start: Ints, end: Ints, thread: Ints) -> Ints:
     starts = (start[order] - low) * 2
     ends = np.maximum((end[order] - low) * 2, starts + 1)
     threads = thread[order]
-    bounds = np.r_[0, np.flatnonzero(threads[1:] != threads[:-1]) + 1, size]
-    depth = np.empty(size, dtype=np.int64)
-    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        # Open when an item starts: those before it less those that have ended.
-        ended = np.searchsorted(np.sort(ends[first:last]), starts[first:last], side="right")
-        depth[first:last] = np.arange(last - first) - ended
-    place = np.arange(size)
-    by_depth = np.argsort(depth, kind="stable")  # places, by depth and then in order
-    before = np.searchsorted(depth[by_depth] * size + by_depth, (depth - 1) * size + place) - 1
-    inside = np.flatnonzero(depth)
-    parent = by_depth[np.maximum(before[inside], 0)]
-    nested = (
-        (threads[parent] == threads[inside]) & (ends[parent] > starts[inside]) & (ends[parent] >= ends[inside])
-    ).all()
-    if not nested:
-        return np.array(parents(start, end, thread)[1], dtype=np.int64)
+    bounds = np.r_[0, np.flatnonzero(threads[1:] != threads[:-1]) + 1, size].tolist()
     answer = np.full(size, -1, dtype=np.int64)
-    answer[order[inside]] = order[parent]
+    for first, last in pairwise(bounds):
+        of_thread = order[first:last]
+        parent = _nested(starts[first:last], ends[first:last])
+        if parent is None:
+            some = start[of_thread], end[of_thread], np.zeros(last - first, dtype=np.int64)
+            parent = np.array(parents(*some)[1], dtype=np.int64)
+        answer[of_thread] = np.where(parent >= 0, of_thread[parent], -1)
     return answer
+
+
+def _nested(starts: Ints, ends: Ints) -> Ints | None:
+    """The callers of one thread's items, which are in order; None where they do not nest."""
+    place = np.arange(starts.size)
+    # Open when an item starts: those before it less those that have ended.
+    depth = place - np.searchsorted(np.sort(ends), starts, side="right")
+    by_depth = np.argsort(depth, kind="stable")  # places, by depth and then in order
+    before = np.searchsorted(depth[by_depth] * place.size + by_depth, (depth - 1) * place.size + place) - 1
+    parent = np.where(depth > 0, by_depth[np.maximum(before, 0)], -1)
+    inside = depth > 0
+    sound = (ends[parent[inside]] > starts[inside]) & (ends[parent[inside]] >= ends[inside])
+    return parent if sound.all() else None
 
 
 def nearest(parent: Ints, chosen: Mask) -> Ints:

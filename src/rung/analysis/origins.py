@@ -14,14 +14,14 @@ GRAPH_LAUNCHES = ("hipGraphLaunch", "cudaGraphLaunch", "cuGraphLaunch")
 
 @once
 def host_calls(trace: Trace) -> pl.DataFrame:
-    """The operators and runtime calls, one row each, with `end` (ns), `row` (in trace.events) and their nesting:
+    """The operators, runtime calls and annotations of the host, with `end` (ns), `row` (in trace.events) and nesting:
 
-    caller: the position here of the innermost operator or call around it, -1 at the top.
+    caller: the position here of the innermost of them around it, on the same thread; -1 at the top.
     op: the position here of the innermost operator around it, itself if it is one, -1 where there is none.
     """
     calls = (
         trace.events.with_row_index("row")
-        .filter(pl.col("kind").is_in(["cpu_op", "runtime"]))
+        .filter(pl.col("kind").is_in(["cpu_op", "runtime", "annotation"]))
         .with_columns(end=pl.col("ts") + pl.col("dur"))
     )
     thread = calls.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()

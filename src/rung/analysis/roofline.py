@@ -10,6 +10,7 @@ import polars as pl
 
 from rung.analysis.costs import Cost, family
 from rung.analysis.costs.call import PRECISIONS
+from rung.analysis.roof import roof
 from rung.analysis.work import BEFORE, COLLECTIVE, GRAPH, NO_OP, work
 from rung.hardware.peaks import Peaks, peaks_of_properties
 from rung.trace.table import Trace
@@ -85,7 +86,8 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         if cost is not None:
             row |= _rates(cost, row["count"], row["time_ns"], bool(tf32), bool(host), peaks)
         answers.append(row)
-    return pl.DataFrame(answers, schema=SCHEMA).sort("time_ns", descending=True, maintain_order=True)
+    table = pl.DataFrame(answers, schema=SCHEMA)
+    return table.sort("time_ns", "op", "inputs", "strides", descending=[True, False, False, False], maintain_order=True)
 
 
 def peaks_of_trace(trace: Trace) -> Peaks | None:
@@ -119,11 +121,6 @@ def coverage(table: pl.DataFrame) -> dict[str, float]:
     }
 
 
-def floor_seconds(cost: Cost, precision: str, peaks: Peaks) -> tuple[float, float]:
-    """Seconds that the arithmetic and the memory traffic of a cost take at the data sheet's peaks."""
-    return cost.flops / peaks.rate(precision, matrix=cost.matrix), cost.bytes / peaks.bandwidth
-
-
 def _rates(cost: Cost, count: int, time_ns: int, tf32: bool, host: bool, peaks: Peaks | None) -> dict[str, Any]:
     precision = "tf32" if tf32 and cost.matrix and cost.precision == "fp32" else cost.precision
     flops, moved = cost.flops * count, cost.bytes * count
@@ -139,21 +136,15 @@ def _rates(cost: Cost, count: int, time_ns: int, tf32: bool, host: bool, peaks: 
         return found | {"bound": "host link"}
     if peaks is None:
         return found
-    compute, memory = floor_seconds(cost, precision, peaks)
-    floor = max(compute, memory) * count * 1e9
+    times = roof(cost, peaks, precision)
     found |= {
-        "bound": "compute" if compute > memory else "memory",
-        "floor_ns": min(round(floor), _LARGEST),
-        "roof_share": floor / time_ns if time_ns else None,
+        "bound": times.bound,
+        "floor_ns": min(round(times.floor * count * 1e9), _LARGEST),
+        "roof_share": times.floor * count * 1e9 / time_ns if time_ns else None,
         "fits_cache": peaks.cache is not None and cost.bytes <= peaks.cache,
     }
     if peaks.measured:
-        rate = peaks.measured.get(precision) if cost.matrix else None
-        reached = max(
-            cost.flops / rate if rate else compute,
-            cost.bytes / peaks.measured.get("bandwidth", peaks.bandwidth),
-        )
-        found["measured_floor_ns"] = min(round(reached * count * 1e9), _LARGEST)
+        found["measured_floor_ns"] = min(round(times.measured * count * 1e9), _LARGEST)
     return found
 
 

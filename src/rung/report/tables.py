@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 GAP = 2
-LEAST = 12  # characters that a text keeps
+EASY, LEAST = 28, 12  # characters that a text keeps while columns on its right still can go, and in any case
 
 
 def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None) -> list[str]:
@@ -28,16 +28,12 @@ def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None
         max([*map(len, head.split()), *map(len, cells)]) for head, (_, _, cells) in zip(heads, columns, strict=True)
     ]
     texts = [i for i, (_, text, _) in enumerate(columns) if text]
-    kept = len(columns)
-    while _total(widths[:kept]) > width:
-        wide = max((i for i in texts if i < kept), key=lambda i: widths[i], default=None)
-        if wide is not None and widths[wide] > LEAST:
-            second = max((widths[i] for i in texts if i < kept and i != wide), default=0)
-            widths[wide] = max(LEAST, min(widths[wide] - 1, max(second, widths[wide] - _total(widths[:kept]) + width)))
-        elif kept > 1:
-            kept -= 1
-        else:
-            break
+    kept = _shrunk(widths, texts, len(columns), width, EASY)
+    while kept > 1 and kept - 1 > min(texts, default=0) and _total(widths[:kept]) > width:
+        kept -= 1
+    kept = _shrunk(widths, texts, kept, width, LEAST)
+    while kept > 1 and _total(widths[:kept]) > width:
+        kept -= 1
     stacked = [textwrap.wrap(head, width) or [""] for head, width in zip(heads[:kept], widths, strict=False)]
     tall = max(map(len, stacked), default=0)
     lifted = [[""] * (tall - len(words)) + words for words in stacked]
@@ -61,11 +57,24 @@ def _head(name: str, names: list[str]) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text in so many characters: its beginning and its end, which say most of a kernel's name."""
+    """The text in so many characters: of a path its end, else the beginning and the end, which say most of a kernel."""
     if len(text) <= width:
         return text
+    if width > 3 and (" / " in text or ".py(" in text):
+        return f"...{text[len(text) - width + 3 :]}"
     tail = max(0, (width - 3) // 3)
     return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}" if width > 3 else text[:width]
+
+
+def _shrunk(widths: list[int], texts: list[int], kept: int, width: int, least: int) -> int:
+    """Narrows the widest texts among the kept columns until all fit or none may be narrower; `kept` as it was."""
+    shown = [i for i in texts if i < kept]
+    while shown and _total(widths[:kept]) > width:
+        wide = max(shown, key=lambda i: widths[i])
+        if widths[wide] <= least:
+            break
+        widths[wide] -= 1
+    return kept
 
 
 def _total(widths: list[int]) -> int:
@@ -91,7 +100,7 @@ def _cell(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return units.data_size(value)
     if name.endswith("share"):
-        return f"{value:.1%}" if units.number(value) is not None else units.NONE
+        return (f"{value:.1%}" if value else "") if units.number(value) is not None else units.NONE
     if isinstance(value, float):
         return units.NONE if units.number(value) is None else units.digits(value)
     return f"{value:,}" if isinstance(value, int) and name not in _NUMBERS else str(value)

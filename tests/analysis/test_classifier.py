@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rung.analysis.categories import CATEGORIES, _families, classify_kernel, classify_op
+from rung.analysis.classifier import CATEGORIES, _families, classify_kernel, classify_op
 from rung.analysis.gpu_events import COMMUNICATION
 
 KERNELS = {
