@@ -50,6 +50,20 @@ class Shape:
         if self.heads % self.kv_heads:
             raise UsageError(f"--heads {self.heads} must be a multiple of --kv-heads {self.kv_heads}.")
 
+    @classmethod
+    def of(cls, *, kv_heads: int | None, head_dim: int | None, ffn: int | None, gated: bool, **given: Any) -> Shape:
+        """A shape with what is left out derived: as many heads of keys as of queries, hidden / heads, and an MLP of
+        8/3 of hidden to the next multiple of 256 (Llama's rule), or 4 x hidden where it is not gated.
+        """
+        hidden, heads = given["hidden"], given["heads"]
+        if head_dim is None:
+            if heads < 1 or hidden % heads:
+                raise UsageError(f"--hidden {hidden} is no multiple of --heads {heads}: give --head-dim.")
+            head_dim = hidden // heads
+        if ffn is None:
+            ffn = -(-8 * hidden // (3 * 256)) * 256 if gated else 4 * hidden
+        return cls(kv_heads=heads if kv_heads is None else kv_heads, head_dim=head_dim, ffn=ffn, gated=gated, **given)
+
     @property
     def layer_parameters(self) -> int:
         attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
@@ -69,9 +83,9 @@ class Part:
     flops: int
     bytes: int
     intensity: float
-    floor_ns: float | None
+    floor_ns: int | None
     bound: str | None
-    measured_floor_ns: float | None
+    measured_floor_ns: int | None
 
 
 def estimate(shape: Shape, *, mode: str, dtype: str = "bf16", peaks: Peaks | None = None) -> dict[str, Any]:
@@ -211,12 +225,13 @@ def _part(name: str, costs: list[tuple[int, Cost]], dtype: str, peaks: Peaks | N
         )
     )
     bound = "compute" if compute > memory else "memory"
-    return Part(name, flops, moved, flops / moved, floor * 1e9, bound, measured * 1e9 if peaks.measured else None)
+    reached = round(measured * 1e9) if peaks.measured else None
+    return Part(name, flops, moved, flops / moved, round(floor * 1e9), bound, reached)
 
 
 def _bound(parts: list[Part]) -> str:
     """Which roof most of the time is spent under."""
-    time = {"compute": 0.0, "memory": 0.0}
+    time = {"compute": 0, "memory": 0}
     for part in parts:
         if part.bound and part.floor_ns:
             time[part.bound] += part.floor_ns
