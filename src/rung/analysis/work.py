@@ -185,7 +185,7 @@ def _kernel_facts(names: pl.Series) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "name": texts,
-            "item": [_item(text) for text in texts],
+            "item": [item_of_kernel(text) for text in texts],
             "tf32": [bool(_TF32.search(text)) for text in texts],
             "host": [bool(_HOST.search(text)) for text in texts],
         },
@@ -193,7 +193,8 @@ def _kernel_facts(names: pl.Series) -> pl.DataFrame:
     )
 
 
-def _item(name: str) -> str | None:
+def item_of_kernel(name: str) -> str | None:
+    """The precision of the elements that a kernel works on, where its name says it."""
     for pattern, item in _ITEM_OF_KERNEL:
         if found := pattern.search(name):
             return item or _OF_SIZE.get(next(group for group in found.groups() if group))

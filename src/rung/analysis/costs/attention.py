@@ -104,7 +104,7 @@ def _flops(call: Call, form: Form, q: Tensor, k: Tensor, v: Tensor, products: tu
 
 _Kind = Callable[[Form], Model]
 # The signatures: ATen's native_functions.yaml (2.6 to 2.13), flash-attn 2 and aiter's mha.py.
-_FORMS: dict[str, tuple[_Kind, Form]] = {
+FORMS: dict[str, tuple[_Kind, Form]] = {
     "aten::scaled_dot_product_attention": (forward, Form(causal=5, mask=3)),
     "aten::_scaled_dot_product_flash_attention": (forward, Form(causal=4)),
     "aten::_scaled_dot_product_efficient_attention": (forward, Form(causal=6, mask=3)),
@@ -137,4 +137,4 @@ _FORMS: dict[str, tuple[_Kind, Form]] = {
     "aiter::fmha_v3_bwd": (backward, Form(1, heads_first=False, causal=8, last_key=True)),
 }
 
-MODELS: dict[str, Model] = {name: kind(form) for name, (kind, form) in _FORMS.items()}
+MODELS: dict[str, Model] = {name: kind(form) for name, (kind, form) in FORMS.items()}

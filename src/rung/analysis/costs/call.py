@@ -147,6 +147,34 @@ def read_call(
     return Call(name, tuple(inputs), tuple(value if isinstance(value, str) else str(value) for value in values))
 
 
+def read_strides(call: Call, dtypes: str | None, strides: str | None) -> tuple[list[str], list[Any]]:
+    """For each input of a call its recorded type and its strides (a list of them for a list of tensors), contiguous
+    where none were recorded. Raises Unknown for strides that no tensor of that shape has.
+    """
+    kinds, steps = _list(dtypes), _list(strides)
+    steps = steps if len(steps) == len(call.inputs) else [None] * len(call.inputs)
+    found: list[Any] = []
+    for value, step in zip(call.inputs, steps, strict=True):
+        if isinstance(value, Tensor):
+            found.append(_strides(value, step))
+        elif value is not None:
+            each = step if isinstance(step, list) and len(step) == len(value) else [None] * len(value)
+            found.append([_strides(tensor, part) for tensor, part in zip(value, each, strict=True)])
+        else:
+            found.append(None)
+    return [kind if isinstance(kind, str) else "" for kind in kinds], found
+
+
+def _strides(tensor: Tensor, recorded: Any) -> Dims:
+    if not isinstance(recorded, list) or len(recorded) != len(tensor.shape):
+        return tuple(math.prod(tensor.shape[i + 1 :]) for i in range(len(tensor.shape)))
+    if not all(type(step) is int and 0 <= step <= _MOST for step in recorded):
+        raise Unknown
+    if sum((size - 1) * step for size, step in zip(tensor.shape, recorded, strict=True) if size) > _MOST:
+        raise Unknown
+    return tuple(recorded)
+
+
 def _list(text: str | None) -> list[Any]:
     if not text:
         return []
