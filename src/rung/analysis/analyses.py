@@ -42,6 +42,10 @@ ANALYSES = {
     "idle": Analysis("Why is the GPU idle?", "rung.analysis.idle:idle"),
     "gaps": Analysis("When is the GPU idle, gap by gap, and why?", "rung.analysis.gaps:gaps"),
     "streams": Analysis("What does each stream wait for?", "rung.analysis.streams:streams"),
+    "memory": Analysis("How much memory was used, at most?", "rung.analysis.memory:memory"),
+    "memory_peak": Analysis("What held the memory at the peak?", "rung.analysis.memory:memory_peak"),
+    "memory_timeline": Analysis("How much memory was used, over time?", "rung.analysis.memory:memory_timeline"),
+    "copies": Analysis("What is copied, in which direction, and how fast?", "rung.analysis.copies:copies"),
     "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
 }
 

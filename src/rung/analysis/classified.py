@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rung.analysis.attention import score_shapes, softmax_shapes, touches_scores
-from rung.analysis.classifier import OTHER, Kind, kernel_kind, op_kind
+from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, op_kind
 from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
 from rung.analysis.origins import host_calls, origins
@@ -16,7 +16,6 @@ from rung.trace.table import Trace
 _RULES = ("attention", "optimizer")
 # Where the launching operator knows better than the kernel's name: MIOpen convolves with Tensile GEMMs.
 _BY_OPERATOR = {("gemm", "convolution"), ("copy", "convolution")}
-_COPY_KINDS = {"memcpy": ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH"), "memset": ("memset",)}
 
 
 @once
@@ -73,7 +72,7 @@ def _pairs() -> list[str]:
 def _named(name: str, kind: str, role: str) -> Kind:
     if kind == "kernel" and role != "memcpy":
         return kernel_kind(name)
-    return Kind("copy", next((word for word in _COPY_KINDS.get(kind, ()) if word.lower() in name.lower()), kind))
+    return Kind("copy", copy_direction(name, "memset" if kind == "memset" else "runtime"))
 
 
 def scores_of(trace: Trace) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]]:

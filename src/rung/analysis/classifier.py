@@ -43,6 +43,9 @@ class Kind(NamedTuple):
     detail: str
 
 
+_DIRECTION = re.compile(
+    r"(?<![A-Za-z])(Host|HOST|Device|DEVICE|Peer|H|D|P)(?:to|_TO_|-to-|To)(Host|HOST|Device|DEVICE|Peer|H|D|P)"
+)
 OTHER = Kind("other", "")
 _own: list[Path] = []
 
@@ -102,6 +105,12 @@ def kernel_kind(name: str) -> Kind:
 def op_kind(name: str) -> Kind:
     """The kind of a host operator such as `aten::addmm`."""
     return _kind("op", name)
+
+
+def copy_direction(name: str, kind: str) -> str:
+    """HtoD, DtoH and so on for the name of a copy as any profiler writes it; else `kind`, as in memset."""
+    found = _DIRECTION.search(name)
+    return f"{found[1][0]}to{found[2][0]}" if found else kind
 
 
 def classify_kernel(name: str) -> str:

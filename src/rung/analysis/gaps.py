@@ -7,7 +7,6 @@ import polars as pl
 from rung.analysis.dry_times import dry_times
 from rung.analysis.frames import frames, user_frames
 from rung.analysis.intervals import Ints
-from rung.analysis.nesting import nearest
 from rung.analysis.once import once
 from rung.analysis.origins import host_calls, origins
 from rung.analysis.stabbing import THREAD, open_at
@@ -50,21 +49,22 @@ def caused(trace: Trace) -> pl.DataFrame:
     resumed = events.select("launched", "launch", "graph", "linked", next="name")[dry["event"]]
     before = _previous(events, dry)
     table = dry.drop("event").hstack(resumed).with_columns(gap_ns=pl.col("end") - pl.col("ts"))
-    thread = calls.select(THREAD)[table["launch"]].drop("rank")
+    thread = calls.select(pl.col("pid", "tid").gather(table["launch"]))
     late = (table["launched"] >= table["ts"]).fill_null(False)
     # From the GPU running dry to the launch; where the launch came before, the whole gap.
     until = pl.when(late).then(pl.min_horizontal("launched", "end")).otherwise("end")
     waits = table.hstack(thread).with_columns(late=late, at=pl.col("ts") + (until - pl.col("ts")) // 2)
-    middle = open_at(calls.select(*THREAD, "ts", "end"), waits)
+    # A step is not what the host did, but when.
+    doing = calls.filter(~pl.col("name").str.starts_with("ProfilerStep#"))
+    middle = open_at(doing.select(*THREAD, "ts", "end"), waits)
     program = user_frames(trace)
     line = open_at(program, waits)
-    blocking = host_waits(trace)
+    blocking, is_loader = host_waits(trace), pl.col("name").str.contains(_LOADING)
     blocked = open_at(blocking.select(*THREAD, "ts", "end"), waits.with_columns(at="ts"))
-    loader = frames(trace, pl.col("name").str.contains(_LOADING))
-    named = calls["name"].str.contains(_LOADING).to_numpy()
-    loading = (_at(pl.Series(nearest(calls["caller"].to_numpy(), named)), middle).fill_null(-1) >= 0) | (
-        pl.Series(open_at(loader, waits)) >= 0
+    loaders = pl.concat(
+        [spans.select(*THREAD, "ts", "end") for spans in (frames(trace, is_loader), calls.filter(is_loader))]
     )
+    loading = pl.Series(open_at(loaders, waits)) >= 0
     within = waits["graph"] & (before == waits["launch"]).fill_null(False)
     taken = pl.col("end") - pl.col("launched")
     latency = waits.filter("late").select(taken.median()).item()
@@ -82,7 +82,7 @@ def caused(trace: Trace) -> pl.DataFrame:
     return waits.with_columns(cause=cause).select(
         "rank", "device", "gap_ns", "cause",
         pl.when("late").then(
-            pl.when(pl.col("cause") == "sync").then(_at(blocking["name"], blocked)).otherwise(_at(calls["name"], middle))
+            pl.when(pl.col("cause") == "sync").then(_at(blocking["name"], blocked)).otherwise(_at(doing["name"], middle))
         ).alias("during"),
         pl.when("late").then(_at(program["name"], line)).alias("call_site"),
         "next", "ts", "end",

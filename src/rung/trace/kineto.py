@@ -77,6 +77,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         unread=unread,
         format="kineto",
         meta=meta,
+        memory=events.memory.frame(),
     )
 
 

@@ -18,6 +18,8 @@ import polars as pl
 
 from rung.trace.columns import KIND_CODE, RARE, Columns
 from rung.trace.kineto_exact import integer, nanoseconds
+from rung.trace.kineto_memory import NAME as MEMORY
+from rung.trace.kineto_memory import Memory
 from rung.trace.table import GPU_KINDS
 
 _KIND_OF_CATEGORY = {
@@ -79,6 +81,11 @@ class _QuickArgs(msgspec.Struct, gc=False):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_NOTHING)
     concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
     sequence: _Int64 = msgspec.field(name="Sequence number", default=None)
+    size: _Int64 = msgspec.field(name="Bytes", default=None)  # this one and those below: of [memory]
+    address: _Int64 = msgspec.field(name="Addr", default=None)
+    allocated: _Int64 = msgspec.field(name="Total Allocated", default=None)
+    reserved: _Int64 = msgspec.field(name="Total Reserved", default=None)
+    device_id: _Int64 = msgspec.field(name="Device Id", default=None)
 
 
 class _Quick(msgspec.Struct, gc=False):
@@ -105,6 +112,11 @@ class _Args(msgspec.Struct, gc=False):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_NOTHING)
     concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
     sequence: Any = msgspec.field(name="Sequence number", default=None)
+    size: Any = msgspec.field(name="Bytes", default=None)
+    address: Any = msgspec.field(name="Addr", default=None)
+    allocated: Any = msgspec.field(name="Total Allocated", default=None)
+    reserved: Any = msgspec.field(name="Total Reserved", default=None)
+    device_id: Any = msgspec.field(name="Device Id", default=None)
     # What our own writer of Chrome traces adds (write_chrome.py).
     rank: Any = msgspec.field(name="Rung rank", default=None)
     pid: Any = msgspec.field(name="Rung pid", default=None)
@@ -143,6 +155,7 @@ class Events:
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
+        self.memory = Memory()
         self.unread: Counter[str] = Counter()
         self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
         self.seen = 0
@@ -162,7 +175,11 @@ class Events:
         complete = events
         if phases.count("X") != len(phases):
             complete = [event for event in events if event.ph == "X"]
-        if not self._add_quickly(complete, text):
+        memory = []
+        if len(complete) != len(events):
+            memory = [event for event in events if event.ph == "i" and event.name == MEMORY and event.args]
+        moments = _exact([event.ts for event in memory], text) if memory else np.empty(0, dtype=np.int64)
+        if moments is None or not self._add_quickly(complete, text):
             return self._take_carefully(text)
         self.seen += len(events)
         self.phases += len(events)
@@ -170,6 +187,9 @@ class Events:
             for phase, count in Counter(phases).items():
                 if phase != "X":
                     self.unread[_UNREAD[phase]] += count
+            for event, ts in zip(memory, moments.tolist(), strict=True):
+                self.unread["instant event"] -= self.memory.add(ts, event.pid, event.tid, event.args)
+            self.unread = +self.unread
 
     def _add_quickly(self, events: list[_Quick], text: bytes) -> bool:
         if not events:
@@ -250,6 +270,8 @@ class Events:
 
     def _row(self, event: _Event) -> tuple[Any, ...] | None:
         if event.ph != "X":
+            if event.ph == "i" and event.name == MEMORY and self._remember(event):
+                return None
             self.unread[_UNREAD.get(event.ph, "event of another phase")] += 1
             return None
         ts, dur = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
@@ -285,6 +307,10 @@ class Events:
             integer(own.rank, limit=2**31),
             *((integer(own.sequence), *map(_text, (own.dtypes, own.strides, own.concrete))) if kind == _OP else _NO_OP),
         )
+
+    def _remember(self, event: _Event) -> bool:
+        ts = nanoseconds(bytes(event.ts))
+        return ts is not None and event.args is not None and self.memory.add(ts, event.pid, event.tid, event.args)
 
     def _count(self, reason: str, dur: int | None) -> None:
         self.unread[reason] += 1

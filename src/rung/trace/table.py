@@ -51,6 +51,19 @@ COUNTERS: dict[str, pl.DataType] = {
     "value": pl.Float64(),  # summed over the instances of the counter, as the profiler reports it
 }
 
+# What an allocator says of its memory, one row an allocation or release: torch.profiler with profile_memory.
+MEMORY: dict[str, pl.DataType] = {
+    "ts": pl.Int64(),  # ns, the clock of the events
+    "device": pl.Int32(),  # null: host memory
+    "address": pl.Int64(),
+    "bytes": pl.Int64(),  # negative: a release
+    "allocated": pl.Int64(),  # by tensors, on this device after it
+    "reserved": pl.Int64(),  # by the allocator, on this device after it
+    "pid": pl.String(),
+    "tid": pl.String(),
+    "rank": pl.Int32(),
+}
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -63,6 +76,7 @@ class Trace:
     unread: events that are not in the table, counted by reason.
     format: what wrote it, as in "kineto", "rocprofv3-csv", "rocpd", "nsys".
     counters: hardware counters, columns as in COUNTERS; empty where none were collected.
+    memory: the allocator's records, columns as in MEMORY; empty where none were made.
     meta: facts about the run that the file states (host, command, tool version, ranks), secrets redacted.
     """
 
@@ -73,3 +87,4 @@ class Trace:
     format: str = "kineto"
     counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))
     meta: dict[str, Any] = field(default_factory=dict)
+    memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMORY))
