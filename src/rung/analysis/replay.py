@@ -24,8 +24,8 @@ from rung.errors import UsageError
 from rung.trace.table import Trace
 
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}::[A-Za-z_]\w{0,99}", re.ASCII)
-_NUMBER = re.compile(r"[-+]?\d{1,18}")
-_FLOAT = re.compile(r"[-+]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})([eE][-+]?\d{1,3})?|[-+]?inf|nan")
+_NUMBER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})([eE][-+]?\d{1,3})?|[-+]?inf|nan", re.ASCII)
 _MOST_INPUTS, _MOST_VALUES = 64, 512
 # Where an operator's integers are places in another input: (their position, the position of that input, its dimension;
 # None: the dimension that the second argument names).
