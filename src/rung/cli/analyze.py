@@ -94,7 +94,7 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
 
     found = overview(trace, steps=steps)
     found["headlines"] = headlines(lambda name: table(name, trace, steps=steps))
-    return found if parsed.json else "\n".join(analyze_lines(found))
+    return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
