@@ -20,11 +20,11 @@ SCHEMA: dict[str, pl.DataType] = {
     "inputs": pl.String(),
     "time_ns": pl.Int64(),
     "share": pl.Float64(),
-    "count": pl.Int64(),
+    "roof_share": pl.Float64(),
+    "bound": pl.String(),
     "tflop_per_s": pl.Float64(),
     "tb_per_s": pl.Float64(),
-    "bound": pl.String(),
-    "roof_share": pl.Float64(),
+    "count": pl.Int64(),
     "floor_ns": pl.Int64(),
     "reason": pl.String(),
     "family": pl.String(),
@@ -57,8 +57,8 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         whose roof is not the GPU's.
     fits_cache: the bytes of one call fit into the last-level cache: then data may come from there, and roof_share may
         exceed 1.
-    reason: why there is no model; null where there is one. Without known peaks the columns from `bound` to `floor_ns`
-        are null.
+    reason: why there is no model; null where there is one. Without known peaks the columns of the roof are
+        null.
     """
     done = work(trace)
     peaks = peaks_of_trace(trace)

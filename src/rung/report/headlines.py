@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rung.report import units
+from rung.report.tables import shortened
 
 if TYPE_CHECKING:
     import polars as pl
@@ -137,6 +138,19 @@ def _compilation(frame: pl.DataFrame) -> str:
     return ", ".join(f"{row['sign']} {units.count(row['count'])} times" for row in frame.to_dicts()[:FEW])
 
 
+def _roofline(frame: pl.DataFrame) -> str:
+    known = [row for row in frame.iter_rows(named=True) if row["floor_ns"] is not None and row["time_ns"]]
+    if not known:
+        return ""
+    time, floor = (sum(row[name] for row in known) for name in ("time_ns", "floor_ns"))
+    worst = max(known, key=lambda row: row["time_ns"] - row["floor_ns"])
+    lost, inputs = units.duration(worst["time_ns"] - worst["floor_ns"]), units.clean(worst["inputs"] or "")
+    return (
+        f"operators at {_percent(floor / time)} of the roof together; most above its floor: "
+        f"{units.clean(worst['op'])} {shortened(inputs, 60)}, by {lost}"
+    )
+
+
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
 HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
     "categories": _categories,
@@ -152,4 +166,5 @@ HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
     "memory": _memory,
     "memory_peak": _memory_peak,
     "copies": _copies,
+    "roofline": _roofline,
 }

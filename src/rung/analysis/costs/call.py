@@ -28,7 +28,10 @@ ITEM = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "uint64": 8, "uint32": 4, "uint16": 2,
 }  # fmt: skip
 # torch.dtype as an argument is recorded as the number of its ScalarType (c10/core/ScalarType.h).
-SCALAR_TYPES = {5: "fp16", 6: "fp32", 7: "fp64", 15: "bf16", 23: "fp8", 24: "fp8", 25: "fp8", 26: "fp8"}
+SCALAR_TYPES = {
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "fp16", 6: "fp32", 7: "fp64", 9: "complex64",
+    10: "complex128", 11: "bool", 15: "bf16", 23: "fp8", 24: "fp8", 25: "fp8", 26: "fp8",
+}  # fmt: skip
 _MOST = 2**60  # of anything: a shape that needs more is no shape of a real tensor
 _INTEGERS = re.compile(r"-?\d{1,18}")
 

@@ -1,4 +1,5 @@
-"""Matrix products: 2 m n k operations each, as torch.utils.flop_counter counts them (a bias is not counted).
+"""Matrix products: 2 m n k operations each, as torch.utils.flop_counter counts them (a bias is not counted); 8 m n k
+of complex numbers, which the counter takes for real ones.
 
 Bytes: both factors read, the result written, and a bias or addend read; an expanded factor counts what it stores.
 """
@@ -25,17 +26,22 @@ def mm(call: Call) -> Cost:
     return _two(call, 0, None)
 
 
+def int_mm(call: Call) -> Cost:
+    """aten::_int_mm(self [m, k], mat2 [k, n]): int8 factors, 32-bit results"""
+    return _two(call, 0, None, "int32")
+
+
 def addmm(call: Call) -> Cost:
     """aten::addmm(self, mat1 [m, k], mat2 [k, n])"""
     return _two(call, 1, 0)
 
 
-def _two(call: Call, first: int, addend: int | None) -> Cost:
+def _two(call: Call, first: int, addend: int | None, dtype: str = "") -> Cost:
     a, b = call.tensor(first, 2), call.tensor(first + 1, 2)
     if a.shape[1] != b.shape[0]:
         raise Unknown
     more = call.maybe(addend) if addend is not None else None
-    return product(a, b, a.shape[0] * b.shape[1], a.shape[1], more)
+    return product(a, b, a.shape[0] * b.shape[1], a.shape[1], more, dtype=dtype)
 
 
 def bmm(call: Call) -> Cost:
@@ -79,7 +85,7 @@ def scaled_mm(call: Call) -> Cost:
     if a.shape[1] != b.shape[0]:
         raise Unknown
     inner = a.shape[1] * (2 if a.dtype == "fp4" else 1)  # two elements in what a shape counts as one
-    return product(a, b, a.shape[0] * b.shape[1], inner, *(call.maybe(i) for i in (2, 3, 4)), dtype=_out(call, 6))
+    return product(a, b, a.shape[0] * b.shape[1], inner, *(call.maybe(i) for i in (2, 3, 4)), dtype=_out(call, 6, ""))
 
 
 def quantized_linear(call: Call) -> Cost:
@@ -155,7 +161,7 @@ MODELS: dict[str, Model] = {
     "aten::mm": mm,
     "aten::addmm": addmm,
     "aten::_addmm_activation": addmm,
-    "aten::_int_mm": mm,
+    "aten::_int_mm": int_mm,
     "aten::bmm": bmm,
     "aten::baddbmm": baddbmm,
     "aten::matmul": matmul,
