@@ -49,6 +49,8 @@ CASES = [
     ("linalg_vector_norm", X, 2, [1]),
     ("arange", 1, 12, 1),
     ("tanh_backward", X, X),
+    ("glu", X, 2),
+    ("_to_copy", X),
 ]  # fmt: skip
 
 
@@ -130,7 +132,8 @@ def test_low_precision_products():
     assert (found.precision, found.bytes) == ("fp8", 32 * 64 + 64 * 16 + 2 * 32 * 16 + 8)
     packed = priced("aten::_scaled_mm", T((32, 64), "c10::Float4_e2m1fn_x2"), T((64, 16), "c10::Float4_e2m1fn_x2"))
     assert (packed.precision, packed.flops) == ("fp4", 2 * 32 * 128 * 16)
-    assert priced("aten::_int_mm", T((3, 5), "signed char"), T((5, 7), "signed char")).precision == "int8"
+    whole = priced("aten::_int_mm", T((3, 5), "signed char"), T((5, 7), "signed char"))
+    assert (whole.precision, whole.bytes) == ("int8", 3 * 5 + 5 * 7 + 4 * 3 * 7)
     rows = priced("aiter::gemm_a8w8", a, T((16, 64), "c10::Float8_e4m3fn"), T((32, 1), F), T((1, 16), F))
     assert (rows.flops, rows.bytes) == (2 * 32 * 64 * 16, 32 * 64 + 16 * 64 + 2 * 32 * 16 + 4 * 48)
 

@@ -103,7 +103,9 @@ def work(trace: Trace) -> Work:
         .otherwise(pl.lit(NO_MODEL))
     )
     return Work(
-        joined.select("dur", "call", kind="of", reason=reason, tf32="of_tf32", host="host"),
+        joined.select(
+            "dur", "call", kind="of", reason=reason, tf32="of_tf32", host=pl.col("host") & (pl.col("role") == "memcpy")
+        ),
         kinds,
         costs,
     )

@@ -55,6 +55,12 @@ def gated(call: Call) -> Cost:
     return Cost(5 * out.size, out.bytes + x.bytes, precision(x.dtype))
 
 
+def glu(call: Call) -> Cost:
+    """aten::glu(self, dim): first half x sigmoid(second half)"""
+    x = call.tensor(0)
+    return Cost(5 * x.size // 2, x.bytes + x.size // 2 * x.item, precision(x.dtype))
+
+
 def dropout(call: Call) -> Cost:
     """aten::native_dropout(input, p, train): the result and a mask of truth values are written"""
     x = call.tensor(0)
@@ -124,12 +130,12 @@ _ELEMENTWISE = words("""
 add sub rsub mul div true_divide floor_divide remainder fmod pow maximum minimum fmax fmin atan2 abs neg sign sgn
 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh erf erfc erfinv
 sigmoid logit relu relu6 gelu silu mish elu celu selu leaky_relu hardtanh hardsigmoid hardswish softplus softshrink
-hardshrink threshold prelu _prelu_kernel glu clamp clamp_min clamp_max clip ceil floor round trunc frac square lerp addcmul addcdiv
-bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift nan_to_num where masked_fill
-masked_scatter tril triu threshold_backward tanh_backward sigmoid_backward gelu_backward silu_backward mish_backward elu_backward
-leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
-smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward native_dropout_backward masked_scale
-_fused_dropout polar complex conj_physical angle real imag copysign ldexp hypot heaviside xlogy rad2deg deg2rad
+hardshrink threshold prelu _prelu_kernel clamp clamp_min clamp_max clip ceil floor round trunc frac square lerp
+addcmul addcdiv bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift nan_to_num
+where masked_fill tril triu threshold_backward tanh_backward sigmoid_backward gelu_backward silu_backward
+mish_backward elu_backward leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward
+softplus_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
+native_dropout_backward masked_scale conj_physical copysign ldexp hypot heaviside xlogy rad2deg deg2rad
 """)
 _COMPARISONS = words(
     "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite isneginf isposinf"
@@ -159,6 +165,8 @@ MODELS: dict[str, Model] = {
     "aten::l1_loss": loss,
     "aten::binary_cross_entropy": loss,
     "aten::native_dropout": dropout,
+    "aten::_fused_dropout": dropout,
+    "aten::glu": glu,
     "_C::silu_and_mul": gated,
     "_C::gelu_and_mul": gated,
     "_C::gelu_tanh_and_mul": gated,
