@@ -56,6 +56,7 @@ ANALYSES = {
     "memory_peak": Analysis("What held the memory at the peak?", "rung.analysis.memory:memory_peak"),
     "memory_timeline": Analysis("How much memory was used, over time?", "rung.analysis.memory:memory_timeline"),
     "copies": Analysis("What is copied, in which direction, and how fast?", "rung.analysis.copies:copies"),
+    "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
 }
 
 

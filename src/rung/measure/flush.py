@@ -40,7 +40,7 @@ def last_level_cache(device: Device) -> int:
     if device.is_gpu:
         peaks = peaks_of(device)
         reported = getattr(torch.cuda.get_device_properties(device.index), "L2_cache_size", 0)
-        return int(max(reported, getattr(peaks, "cache", None) or 0))
+        return int(max(reported, (peaks.cache or 0) if peaks else 0))
     try:
         return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
     except (ValueError, OSError):
