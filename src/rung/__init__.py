@@ -11,15 +11,31 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Comparison": "rung.api",
+    "Measurement": "rung.api",
     "Recipe": "rung.ladder.recipe",
     "RungError": "rung.errors",
+    "Side": "rung.ladder.duel",
     "Workload": "rung.workload.base",
     "apply": "rung.ladder.apply",
-    "bench": "rung.ladder.bench",
+    "bench": "rung.api",
     "climb": "rung.ladder.api",
+    "compare": "rung.api",
 }
 
-__all__ = ["Recipe", "RungError", "Workload", "__version__", "apply", "bench", "climb"]
+__all__ = [
+    "Comparison",
+    "Measurement",
+    "Recipe",
+    "RungError",
+    "Side",
+    "Workload",
+    "__version__",
+    "apply",
+    "bench",
+    "climb",
+    "compare",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -88,3 +88,16 @@ def test_wrong_use_is_one_sentence(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr.count("Traceback")) == (2, 0), done.stderr
         assert says in done.stderr
     assert rung("compare", MICRO, "--same-within", "2x", cwd=tmp_path).returncode == 2
+
+
+def test_three_functions_are_ranked_against_the_first(tmp_path: Path) -> None:
+    (tmp_path / "naps.py").write_text(
+        "import time\ndef nap(ms: float = 2.0): time.sleep(ms / 1000)\ndef long(): nap(6)\n"
+    )
+    sides = ["naps.py:nap", "naps.py:long", "naps.py:nap"]
+    done = rung("compare", *sides, "--call", "--budget", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rank" in done.stdout
+    assert "speedup over A" in done.stdout
+    assert "pairs judged together (Holm)" in done.stdout
+    assert rung("compare", *sides, "--call", "--fail-if-slower", "2%", cwd=tmp_path).returncode == 2

@@ -16,6 +16,7 @@ examples:
   rung bench tiny-transformer --size tiny
   rung bench tiny-transformer --recipe .rung/20260101-120000-tiny-transformer/recipe.toml
   rung bench model.py:make --rungs compile --json
+  rung bench ops.py:softmax --call --n 4096            a plain function; its arguments are its options
   rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
 
 presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default: until the median is known to
@@ -28,10 +29,14 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="the recipe of a climb; its options hold, too")
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="these rungs, instead of a recipe")
+    parser.add_argument("--call", action="store_true", help="TARGET is a plain function: time it, not a workload")
     parser.add_argument("--preset", choices=("sanity", "quick", "proper", "compile"), default="proper")
     parser.add_argument("--target", dest="precision", type=share, default=0.005, metavar="0.5%",
                         help="the half-width of the median's interval to stop at (default: 0.5%%)")  # fmt: skip
     parser.add_argument("--time", type=seconds, default=30.0, metavar="SECONDS", help="measure no longer (default: 30)")
+    parser.add_argument("--timer", choices=("auto", "events", "graph", "batch"), default="auto",
+                        help="on a GPU: as launched, or launches hidden in a graph or a batch (default: auto, which hides them for calls under 100 µs)")  # fmt: skip
+    parser.add_argument("--cold", action="store_true", help="write over the caches before every step")
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
@@ -60,11 +65,14 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     measure = partial(
         bench,
         rungs=rungs,
+        call=parsed.call,
         preset=parsed.preset,
         precision=parsed.precision,
         seconds=parsed.time,
         device=parsed.device,
         deadline=parsed.deadline,
+        timer=parsed.timer,
+        cold=parsed.cold,
     )
     results = sweep(parsed.target, options, grid(parsed.sweep), measure)
     if parsed.csv:

@@ -20,10 +20,11 @@ examples:
   rung compare tiny-transformer --recipe .rung/RUN/recipe.toml       B is A under a climb's recipe
   rung compare old.py:make new.py:make --verify                      two workloads; are they equal, and which is faster?
   rung compare model.py:make --base main --fail-if-slower 2%         A is the revision `main`; exit code 1 if B is slower
+  rung compare ops.py:old ops.py:new ops.py:newer --call             three plain functions, ranked
   rung compare model.py:make --env GPU_MAX_HW_QUEUES=2               B has the environment variable
 
 B is compared with A in fresh processes of both, in alternating blocks, until it is shown to be faster, slower, or the
-same within --same-within. Options that the command does not know go to both targets.
+same within --same-within; of more than two, every pair is, and what is set for B holds for them all but A. Options that the command does not know go to both targets.
 """
 
 
@@ -31,12 +32,14 @@ def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "compare", help_text, EXAMPLE)
     parser.add_argument("a", nargs="?", metavar="A", help="tiny-transformer, path.py:name or module:name")
     parser.add_argument("b", nargs="?", metavar="B", help="the other one (default: A)")
+    parser.add_argument("more", nargs="*", metavar="C", help="further ones: all are ranked")
     for name, side in (("", "B"), ("a-", "A")):
         parser.add_argument(f"--{name}recipe", type=Path, metavar="FILE", help=f"{side} runs under this recipe")
         parser.add_argument(f"--{name}rungs", type=rung_names, metavar="A,B,...", help=f"{side} runs with these rungs")
         parser.add_argument(
             f"--{name}env", action="append", default=[], metavar="NAME=VALUE", help=f"a variable of {side}"
         )
+    parser.add_argument("--call", action="store_true", help="A and B are plain functions: time them, not a workload")
     parser.add_argument("--base", metavar="REV", help="A is taken from this git revision")
     parser.add_argument("--verify", action="store_true", help="first show that B computes what A computes")
     parser.add_argument("--same-within", type=share, default=0.01, metavar="1%", help="what counts as the same (1%%)")
@@ -62,8 +65,11 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.runs import to_json
 
     options = target_options(rest, parsed.words)
-    a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env)
-    b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env)
+    a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
+    b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call)
+    rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]
+    if parsed.more and parsed.fail_if_slower:
+        raise UsageError("--fail-if-slower judges B against A; leave the other sides out.")
     if a == b and not parsed.base:
         say("A and B are the same: this measures how well the machine can tell nothing from something.")
     with ExitStack() as stack:
@@ -72,6 +78,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         result = compare(
             a,
             b,
+            *rest_of_them,
             device=parsed.device,
             margin=parsed.same_within,
             verify=parsed.verify,
@@ -87,7 +94,12 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
 
 
 def side(
-    target: str, options: dict[str, str], recipe: Path | None, rungs: Sequence[str] | None, env: Sequence[str]
+    target: str,
+    options: dict[str, str],
+    recipe: Path | None,
+    rungs: Sequence[str] | None,
+    env: Sequence[str],
+    call: bool,
 ) -> Side:
     """One side as it was typed."""
     from rung.ladder.duel import Side
@@ -104,4 +116,4 @@ def side(
     odd = next((e for e in env if "=" not in e), None)
     if odd:
         raise UsageError(f"--env {odd}: write NAME=VALUE.")
-    return Side(target, options, names, dict(e.split("=", 1) for e in env))
+    return Side(target, options, names, dict(e.split("=", 1) for e in env), call=call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import resource
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +58,7 @@ def pick(wanted: str | None = None) -> Device:
     if wanted is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", wanted):
         raise UsageError(f"unknown device {wanted!r}: use cpu, cuda or cuda:N (ROCm GPUs are cuda:N in torch, too).")
     if wanted == "cpu" or (wanted is None and not torch.cuda.is_available()):
-        import psutil
-
-        return Device(
-            "cpu",
-            0,
-            "cpu",
-            _cpu_name(),
-            platform.machine(),
-            psutil.virtual_memory().total,
-            torch.get_num_threads(),
-        )
+        return cpu()
     if not torch.cuda.is_available():
         raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) sees no GPU; use --device cpu.")
     index = int(str(wanted).partition(":")[2] or 0) if wanted else 0
@@ -85,6 +76,15 @@ def pick(wanted: str | None = None) -> Device:
         p.total_memory,
         p.multi_processor_count,
     )
+
+
+def cpu() -> Device:
+    """This machine's processor; units are the threads that torch would use, or its cores where torch is not loaded."""
+    import psutil
+
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else psutil.cpu_count() or 1
+    return Device("cpu", 0, "cpu", _cpu_name(), platform.machine(), psutil.virtual_memory().total, threads)
 
 
 def _cpu_name() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,20 +25,28 @@ RECORDED = (
 
 def environment(device: Device) -> dict[str, Any]:
     """Versions, device and settings, as plain values that go into JSON."""
-    import torch
-
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": asdict(device),
+        **_of_torch(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
+        "git": git_revision(Path.cwd()),
+    }
+
+
+def _of_torch() -> dict[str, Any]:
+    """Nothing where torch is not loaded: a plain function needs none."""
+    torch = sys.modules.get("torch")
+    if not torch:
+        return {}
+    return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "rocm": torch.version.hip,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "float32_matmul_precision": matmul_precision_name(),
-        "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
-        "git": git_revision(Path.cwd()),
     }
 
 

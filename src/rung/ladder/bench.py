@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
+from rung.hardware.sensors import Watch, sensor_for
 from rung.ladder.duel import Limits, Setup, Side, open_worker
+from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
 from rung.launch import Worker
 from rung.measure import median_interval
@@ -21,6 +23,7 @@ from rung.measure.stats import effective_count
 from rung.measure.summary import precise, summarize
 
 BLOCK_SECONDS = 0.5
+THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
 
 
 @dataclass(frozen=True)
@@ -46,63 +49,107 @@ def bench(
     options: Mapping[str, str] | None = None,
     rungs: Sequence[str] = (),
     *,
+    call: bool = False,
     preset: str = "proper",
     precision: float = 0.005,
     seconds: float = 30.0,
     device: str | None = None,
     deadline: float | None = None,
     logs: Path | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    timer: str = "auto",
+    cold: bool = False,
 ) -> dict[str, Any]:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`.
 
-    Returns plain values: `time` (median and its interval, nanoseconds a step), `summary` (`rung.measure.summary`),
-    `samples` (ns), `reached` (whether the precision was), the first run apart, peak memory in bytes, `work`
-    (FLOP and FLOP/s of a step's matrix products and their share of the chip's rate, where known), and `notes` on what disturbed it. What raises, hangs or dies
-    raises WorkloadError; samples taken until then are in its `samples`.
+    call: the target names a plain function, which is timed itself; timer, cold: `rung.measure.timers`. Returns plain values: `time` (median and its
+    interval, nanoseconds a step), `summary` (`rung.measure.summary`), `samples` (ns), `reached` (whether the precision
+    was), the first run apart, peak memory in bytes, `work` (FLOP and FLOP/s of a step's matrix products and their share
+    of the chip's rate, where known), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
+    GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
+    samples taken until then are in its `samples`.
     """
     chosen(rungs)
-    if preset not in PRESETS:
-        raise UsageError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
-    how = PRESETS[preset]
+    how = _preset(preset)
     limit = deadline or how.deadline
-    samples: list[int] = []
+    side = Side(target, dict(options or {}), tuple(rungs), call=call)
     with tempfile.TemporaryDirectory(prefix="rung-bench-") as folder, ExitStack() as stack:
         setup = Setup(device, logs or Path(folder), Limits(prepare=limit))
-        worker = open_worker(stack, setup, Side(target, dict(options or {}), tuple(rungs)), "bench")
+        worker = open_worker(stack, setup, side, "bench")
         facts = worker.receive("open", limit)
-        first = worker.call("first", limit)
-        try:
-            if how.steps is not None:
-                warm = {"runs": how.warm, "steady": False}
-                if how.warm:
-                    worker.call("block", limit, count=how.warm)
-                block = worker.call("block", limit, count=how.steps)
-                samples, in_use, reached = block["samples"], list[int](), False
-            else:
-                warm = worker.call("warm", limit, seconds=10.0)
-                in_use, reached = _until_precise(
-                    worker, warm["estimate"], facts["steps"], precision, seconds, limit, samples
-                )
-        except Exception as error:
-            error.samples = samples  # type: ignore[attr-defined]
-            raise
-        memory = worker.call("memory", limit)
-        work = worker.call("work", limit) if how.steps is None else {}
+        found = _measured(worker, facts, how, precision, seconds, limit, timer, cold)
+    return {"target": target, "options": side.options, "rungs": list(rungs), "preset": preset, **found}
+
+
+def bench_here(
+    call: Callable[[], object],
+    name: str | None = None,
+    *,
+    preset: str = "proper",
+    precision: float = 0.005,
+    seconds: float = 30.0,
+    device: str | None = None,
+    timer: str = "auto",
+    cold: bool = False,
+) -> dict[str, Any]:
+    """The same for a callable, in this process; what it raises is raised as it is."""
+    how = _preset(preset)
+    function = Function(call, name or named(call), device)
+    found = _measured(Here(function), function.open(), how, precision, seconds, how.deadline, timer, cold)
+    return {"target": function.name, "options": {}, "rungs": [], "preset": preset, **found}
+
+
+def _preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise UsageError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+def _measured(
+    asked: Worker | Here,
+    facts: dict[str, Any],
+    how: Preset,
+    precision: float,
+    seconds: float,
+    limit: float,
+    timer: str,
+    cold: bool,
+) -> dict[str, Any]:
+    """One process, from its first run to its notes."""
+    samples: list[float] = []
+    timed_by, watch, calls = None, Watch(None), 0
+    first = asked.call("first", limit)
+    try:
+        if how.steps is not None:
+            warm = {"runs": how.warm, "steady": False}
+            if how.warm:
+                asked.call("block", limit, count=how.warm)
+            block = asked.call("block", limit, count=how.steps)
+            samples, in_use, reached = block["samples"], list[int](), False
+        else:
+            warm = asked.call("warm", limit, seconds=10.0)
+            timed_by = asked.call("timer", limit, wanted=timer, cold=cold)
+            watch = Watch(sensor_for(timed_by.pop("gpu")))
+            in_use, calls, reached = _until_precise(
+                asked, timed_by.pop("sample_ns"), facts["steps"], precision, seconds, limit, samples, watch
+            )
+    except Exception as error:
+        error.samples = samples  # type: ignore[attr-defined]
+        raise
+    # Before the timer's own graphs and buffers, where there was a warm-up.
+    memory = warm.get("memory") or asked.call("memory", limit)
+    work = asked.call("work", limit) if how.steps is None else {}
+    sensors = _sensors(watch.summary(), 0 if timed_by and timed_by["cold"] else calls)
     growth = grows(in_use)
     notes = explain(samples)
     if how.steps is None and not warm["steady"]:
         notes.append("it never became steady while warming up: the machine, or the workload, drifts.")
     if growth:
         notes.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
+    notes += _held_down(sensors)
     return {
-        "target": target,
         "workload": facts["name"],
         "mode": facts["mode"],
-        "options": dict(options or {}),
-        "rungs": list(rungs),
-        "preset": preset,
         "measured": how.steps is None,
         "time": median_interval(samples).as_dict(),
         "summary": summarize(samples),
@@ -114,12 +161,26 @@ def bench(
         "warm_up_runs": warm["runs"],
         "steady": warm["steady"],
         "memory": memory,
+        "timer": timed_by,
+        "sensors": sensors,
         "work": _rate(work, median_interval(samples).value),
         "notes": notes,
         "samples_per_step": facts["samples"],
         "tokens_per_step": facts["tokens"],
         "environment": facts["environment"],
     }
+
+
+def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:
+    """What was seen of the GPU, with the joules of one call where nothing else ran in between."""
+    if not seen or seen["energy"] is None or not calls:
+        return seen
+    return {**seen, "energy_per_step": seen["energy"] / calls}
+
+
+def _held_down(sensors: dict[str, Any] | None) -> list[str]:
+    return [f"the GPU held its clocks down for its {why} in {share:.0%} of the readings."
+            for why, share in (sensors or {}).get("throttled", {}).items() if share > THROTTLED]  # fmt: skip
 
 
 def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
@@ -131,19 +192,31 @@ def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
 
 
 def _until_precise(
-    worker: Worker, estimate: int, floor: int, precision: float, seconds: float, limit: float, samples: list[int]
-) -> tuple[list[int], bool]:
-    """Fills `samples` block by block; returns the memory in use after each block, and whether it was precise."""
-    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(estimate, 1))))
+    asked: Worker | Here,
+    sample_ns: float,
+    floor: int,
+    precision: float,
+    seconds: float,
+    limit: float,
+    samples: list[float],
+    watch: Watch,
+) -> tuple[list[int], int, bool]:
+    """Fills `samples` block by block; returns the memory in use after each block, the number of calls, and whether it
+    was precise."""
+    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(sample_ns, 1))))
     in_use: list[int] = []
+    calls = 0
     until = time.monotonic() + seconds
     while True:
-        samples += worker.call("block", limit, count=count)["samples"]
-        in_use.append(worker.call("in_use", limit))
+        with watch:
+            block = asked.call("block", limit, count=count)
+        samples += block["samples"]
+        calls += block["calls"]
+        in_use.append(asked.call("in_use", limit))
         if len(samples) >= floor and precise(samples, precision):
-            return in_use, True
+            return in_use, calls, True
         if time.monotonic() >= until:
-            return in_use, False
+            return in_use, calls, False
 
 
 def sweep(

@@ -1,11 +1,13 @@
-"""Is B faster than A, and does it compute the same? Two sides in fresh processes, interleaved, until it is clear."""
+"""Is B faster than A, and does it compute the same? Sides in fresh processes, interleaved, until it is clear."""
 
 from __future__ import annotations
 
+import math
+import string
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +19,13 @@ from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
 from rung.measure import COMPARE
 
-NAMES = {"best": "A", "candidate": "B"}
 # What may differ between two runs of one environment.
 VOLATILE = ("time",)
+LETTERS = string.ascii_uppercase
 
 
 def compare(
-    a: Side,
-    b: Side,
-    *,
+    *sides: Side,
     device: str | None = None,
     margin: float = 0.01,
     verify: bool = False,
@@ -34,53 +34,81 @@ def compare(
     logs: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Restarts A and B side by side until B is shown to be faster, slower or the same within `margin` (a share).
+    """Restarts the sides (A, B and so on) together until each pair is shown to differ, or to be the same within
+    `margin` (a share).
 
-    verify: first shows that B computes what A computes; where it does not, nothing is timed. budget: seconds after
+    verify: first shows that all compute what A computes; where one does not, nothing is timed. budget: seconds after
     which no further restart begins; what is not clear by then is `inconclusive`.
 
-    Returns plain values: verdict (faster, slower, same, inconclusive, not equal), comparison (speedup of B over A
-    with its interval, confidence, the smallest visible change), times and restarts (ns a step), memory (bytes),
-    verification, and what differs between the environments. Raises WorkloadError where a side fails, by name.
+    Returns plain values: verdict (of B: faster, slower, same, inconclusive, not equal; of more than two: ranked,
+    inconclusive, not equal), comparison (speedup of B over A with its interval, confidence, the smallest visible
+    change) or ranking (`rung.measure.Ranking`), times and restarts (ns a step), memory (bytes), verification, and what
+    differs between the environments. Raises WorkloadError where a side fails, by name.
     """
+    if not 2 <= len(sides) <= len(LETTERS):
+        raise UsageError(f"a comparison needs 2 to {len(LETTERS)} sides; {len(sides)} were given.")
+    named = dict(zip(LETTERS, sides, strict=False))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rung-compare-") as folder:
         setup = Setup(device, logs or Path(folder), Limits(prepare=deadline))
-        result: dict[str, Any] = {"kind": "compare", "a": _described(a), "b": _described(b), "margin": margin}
+        result = described({name: asdict_of(side) for name, side in named.items()}, margin)
         if verify:
-            say("verifying that B computes what A computes ...")
-            result["verification"] = _verified(setup, a, b)
-            if not result["verification"]["passed"]:
-                return {**result, "verdict": "not equal", "seconds": time.monotonic() - began}
+            for name in list(named)[1:]:
+                say(f"verifying that {name} computes what A computes ...")
+                result["verification"] = _verified(setup, sides[0], named[name])
+                if not result["verification"]["passed"]:
+                    return {**result, "not_equal": name, "verdict": "not equal", "seconds": time.monotonic() - began}
 
         def seen(duel: Duel) -> None:
-            ratios = [r.log_ratio() for r in duel.restarts]
-            say(f"restart {len(ratios)}: B is {_percent(ratios[-1])} than A")
+            ratios = [
+                f"{name} is {_percent(duel.restarts[-1].log_ratio(0, k))} than A" for k, name in enumerate(named) if k
+            ]
+            say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
 
         def left() -> float:
             return float("inf") if budget is None else budget - (time.monotonic() - began)
 
         try:
-            duel = fight(setup, a, b, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
+            duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
         except SideFailed as failure:
-            raise WorkerFailed(f"{NAMES[failure.side]}: {failure}", failure.error.kind, exit_code=failure.error.exit_code) from failure  # fmt: skip
+            raise WorkerFailed(f"{failure.side}: {failure}", failure.error.kind, exit_code=failure.error.exit_code) from failure  # fmt: skip
     found = duel.as_dict()
-    answer = found["comparison"]["answer"]
     for key in ("times", "memory", "first_run_seconds"):
-        found[key] = {NAMES[side].lower(): value for side, value in found[key].items()}
+        found[key] = lowered(found[key])
     return {
         **result,
-        "verdict": "inconclusive" if answer == "undecided" else answer,
-        "comparison": found["comparison"],
+        **answered(found["comparison"], found["ranking"]),
+        "unit": "restart",
         "times": found["times"],
         "memory": found["memory"],
         "first_run_seconds": found["first_run_seconds"],
-        "restarts": [{"a": r["best"], "b": r["candidate"]} for r in duel.samples],
-        "warnings": [_named(w) for w in found["warnings"]],
-        "environment": duel.environments["candidate"],
-        "differs": _differences(duel.environments["best"], duel.environments["candidate"]),
+        "restarts": [lowered(r) for r in duel.samples],
+        "warnings": found["warnings"],
+        "environment": list(duel.environments.values())[-1],
+        "differs": differences(list(duel.environments.values())),
         "seconds": time.monotonic() - began,
     }
+
+
+def described(sides: Mapping[str, dict[str, Any]], margin: float) -> dict[str, Any]:
+    """How the record of a comparison begins: two sides are `a` and `b`, more are a table of their own."""
+    if len(sides) == 2:
+        return {"kind": "compare", **lowered(sides), "margin": margin}
+    return {"kind": "ranking", "sides": lowered(sides), "margin": margin}
+
+
+def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) -> dict[str, Any]:
+    """The verdict and what it rests on."""
+    if comparison:
+        answer = comparison["answer"]
+        return {"verdict": "inconclusive" if answer == "undecided" else answer, "comparison": comparison}
+    assert ranking is not None
+    open_ = any(p["answer"] == "undecided" for p in ranking["pairs"])
+    return {"verdict": "inconclusive" if open_ else "ranked", "ranking": ranking}
+
+
+def lowered(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.lower(): value for name, value in record.items()}
 
 
 @contextmanager
@@ -112,6 +140,8 @@ def _git(where: Path, *arguments: str) -> str:
 
 
 def _verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
+    if a.call or b.call:
+        raise UsageError("--verify compares workloads; plain functions (--call) are timed only.")
     same = (a.target, a.options) == (b.target, b.options)
     if a.cwd != b.cwd:
         raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
@@ -127,22 +157,17 @@ def _verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
     return joined(found)
 
 
-def _described(side: Side) -> dict[str, Any]:
+def asdict_of(side: Side) -> dict[str, Any]:
     return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "env": side.env}
 
 
-def _differences(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
-    return {k: [a.get(k), b.get(k)] for k in {**a, **b} if k not in VOLATILE and a.get(k) != b.get(k)}
-
-
-def _named(warning: str) -> str:
-    for side, name in NAMES.items():
-        warning = warning.replace(side, name)
-    return warning
+def differences(environments: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """What is not the same in all of them: the name, and the value in each."""
+    names = dict.fromkeys(k for e in environments for k in e if k not in VOLATILE)
+    found = {k: [e.get(k) for e in environments] for k in names}
+    return {k: values for k, values in found.items() if any(v != values[0] for v in values)}
 
 
 def _percent(log_ratio: float) -> str:
-    import math
-
     change = math.expm1(abs(log_ratio))
     return f"{change:.1%} {'faster' if log_ratio >= 0 else 'slower'}"

@@ -1,21 +1,34 @@
-"""Two recipes against each other: fresh pairs of processes, alternating blocks, until the answer is clear."""
+"""Sides against each other: fresh processes of all of them, alternating blocks, until the answer is clear."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rung.launch import Worker, WorkerFailed
-from rung.measure import CLIMB, Comparison, Looks, Restart, decide, interleaved, median_interval, until_next_look
+from rung.measure import (
+    CLIMB,
+    Comparison,
+    Looks,
+    Ranking,
+    Restart,
+    decide,
+    interleaved,
+    median_interval,
+    rank,
+    until_next_look,
+)
 
 PROFILED_STEPS = 3
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
-SERVES = "rung.ladder.candidate:Candidate"
+WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.ladder.function:Function"
 
 
 @dataclass(frozen=True)
@@ -28,18 +41,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are compared: what its workers load, with which variables, and where they start."""
+    """One of those that are compared: what its workers load, with which variables, and where they start.
+
+    call: the target names a plain function, which is timed itself, and not a workload.
+    """
 
     target: str
     options: dict[str, str] = field(default_factory=dict)
     rungs: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     cwd: Path | None = None
+    call: bool = False
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How workers run. together: how many pairs of them may be loaded at once."""
+    """How workers run. together: how many restarts may be loaded at once."""
 
     device: str | None
     logs: Path
@@ -48,7 +65,7 @@ class Setup:
 
 
 class SideFailed(Exception):
-    """A worker of one side failed; `side` is 'best' or 'candidate'."""
+    """A worker of one side failed; `side` is its name."""
 
     def __init__(self, side: str, error: WorkerFailed) -> None:
         super().__init__(str(error))
@@ -57,22 +74,26 @@ class SideFailed(Exception):
 
 @dataclass
 class Duel:
-    """What was seen of both sides. samples: nanoseconds a step, per restart and side."""
+    """What was seen of the sides. comparison: of the second with the first, where there are two; ranking: of all,
+    where there are more; samples: nanoseconds a step, per restart and side."""
 
     comparison: Comparison | None = None
+    ranking: Ranking | None = None
     restarts: list[Restart] = field(default_factory=list)
-    samples: list[dict[str, list[int]]] = field(default_factory=list)
+    samples: list[dict[str, list[float]]] = field(default_factory=list)
     warm: list[dict[str, dict[str, Any]]] = field(default_factory=list)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    outside: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         if not self.warm:
             return {}
-        sides = ("best", "candidate")
         firsts = self.warm[0]
+        sides = list(firsts)
         return {
             "comparison": self.comparison.as_dict() if self.comparison else None,
+            "ranking": self.ranking.as_dict() if self.ranking else None,
             "restarts": self.samples,
             "times": {
                 s: median_interval([x for r in self.samples for x in r[s]]).as_dict() for s in sides if self.samples
@@ -80,22 +101,22 @@ class Duel:
             "memory": {s: max((w[s]["memory"] for w in self.warm), key=lambda m: max(m.values())) for s in sides},
             "first_run_seconds": {s: firsts[s]["first_run_seconds"] for s in sides},
             "warm_up": [{s: {k: w[s][k] for k in ("runs", "steady")} for s in sides} for w in self.warm],
-            "matches": firsts["candidate"]["matches"],
-            "warnings": sorted(set(self.warnings)),
+            "matches": firsts[sides[-1]].get("matches", {}),
+            "warnings": sorted({*self.warnings, *unexplained(self.outside)}),
         }
 
 
 def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
     """A worker that loads one side's target under its recipe; it ends with the stack."""
-    worker = stack.enter_context(Worker(SERVES, setup.logs / f"{log}.log", side.env, side.cwd))
+    serves = FUNCTION if side.call else WORKLOAD
+    worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", side.env, side.cwd))
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device)
     return worker
 
 
 def fight(
     setup: Setup,
-    best: Side,
-    candidate: Side,
+    sides: Mapping[str, Side],
     *,
     log: str,
     left: Callable[[], float],
@@ -105,9 +126,9 @@ def fight(
     seen: Callable[[Duel], None] = lambda duel: None,
     at_least: int = 1,
 ) -> Duel:
-    """Restarts both sides until the comparison is decided, or until `left()` seconds are gone.
+    """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone.
 
-    looks, margin: as in `rung.measure.decide`; trace: where the candidate is profiled to, in its first restart,
+    looks, margin: as in `rung.measure.decide`; trace: where the last side is profiled to, in its first restart,
     after it was timed; seen: is told after every restart; at_least: restarts, however little is left.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
@@ -118,73 +139,84 @@ def fight(
         with ExitStack() as stack:
             count = min(setup.together, until_next_look(len(duel.restarts), looks))
             first = len(duel.restarts) + 1
-            pairs = [_Pair(setup, best, candidate, f"{log}-{first + k}", stack) for k in range(count)]
-            for pair in pairs:
-                pair.warm(setup.limits.prepare)
-            for pair in pairs:
-                duel.restarts.append(pair.timed(duel))
+            starts = [_Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
+            for start in starts:
+                start.warm(setup.limits.prepare)
+            for start in starts:
+                duel.restarts.append(start.timed(duel))
                 if trace and len(duel.restarts) == 1:
-                    pair.profile(trace)
+                    start.profile(trace)
                 seen(duel)
         took = max(took, time.monotonic() - began)
-        duel.comparison = decide(
-            duel.restarts, looks=looks, margin=margin, last=len(duel.restarts) >= at_least and left() < 1.2 * took
-        )
-        if duel.comparison and duel.comparison.final:
+        last = len(duel.restarts) >= at_least and left() < 1.2 * took
+        if len(sides) == 2:
+            duel.comparison = decide(duel.restarts, looks=looks, margin=margin, last=last)
+        else:
+            duel.ranking = rank(log_ratios(list(sides), duel.restarts), looks=looks, margin=margin, last=last)
+        said = duel.comparison or duel.ranking
+        if said and said.final:
             return duel
 
 
-class _Pair:
+def unexplained(outside: Mapping[str, float]) -> list[str]:
+    """What to say of sides whose samples leave out much of the wall time of a block."""
+    return [
+        f"{side}: up to {share:.0%} of a block's wall time lies outside of its samples"
+        for side, share in outside.items()
+        if share > 0.25
+    ]
+
+
+def log_ratios(names: list[str], restarts: list[Restart]) -> dict[tuple[str, str], list[float]]:
+    """Of every pair of sides, the answer of each restart."""
+    pairs = itertools.combinations(enumerate(names), 2)
+    return {(a, b): [r.log_ratio(i, j) for r in restarts] for (i, a), (j, b) in pairs}
+
+
+class _Start:
     """One restart: a fresh worker of each side. All of them begin to load when they are made, and compile and warm
     up at once, the longest parts of a restart; nothing of that is timed."""
 
-    def __init__(self, setup: Setup, best: Side, candidate: Side, log: str, stack: ExitStack) -> None:
+    def __init__(self, setup: Setup, sides: Mapping[str, Side], log: str, stack: ExitStack) -> None:
         self.limits = setup.limits
-        self.workers = {
-            "best": open_worker(stack, setup, best, f"{log}-best"),
-            "candidate": open_worker(stack, setup, candidate, f"{log}-candidate"),
-        }
+        self.workers = {name: open_worker(stack, setup, side, f"{log}-{name}") for name, side in sides.items()}
         for side in self.workers:
             self._send(side, "warm", seconds=WARM_SECONDS)
         self.state: dict[str, dict[str, Any]] = {}
         self.facts: dict[str, dict[str, Any]] = {}
 
     def warm(self, deadline: float) -> None:
-        """Waits until both sides have loaded and warmed up."""
+        """Waits until all sides have loaded and warmed up."""
         for side in self.workers:
             self.facts[side] = self._receive(side, "open", deadline)
             self.state[side] = self._receive(side, "warm", deadline)
 
     def timed(self, duel: Duel) -> Restart:
-        """Alternates blocks of both sides."""
+        """Alternates blocks of all sides."""
         duel.warm.append(self.state)
         duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
-        gpu = duel.environments["best"]["device"]["kind"] == "cuda"
+        gpu = any(e["device"]["kind"] == "cuda" for e in duel.environments.values())
         duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
         counts = {side: _steps_a_block(w["estimate"], gpu) for side, w in self.state.items()}
         once = sum(2 * counts[s] * w["estimate"] for s, w in self.state.items()) / 1e9
-        quads = max(4, min(10, round((2.0 if gpu else 4.0) / once)))
-        restart, best, candidate = interleaved(
-            lambda: self._block("best", counts["best"], duel),
-            lambda: self._block("candidate", counts["candidate"], duel),
-            quads,
-        )
-        duel.samples.append({"best": best, "candidate": candidate})
+        rounds = max(4, min(10, round((2.0 if gpu else 4.0) / once)))
+        blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
+        restart, samples = interleaved(blocks, rounds)
+        duel.samples.append(dict(zip(self.workers, samples, strict=True)))
         for side in self.workers:
             self.state[side]["memory"] = self._ask(side, "memory")
         return restart
 
-    def _block(self, side: str, count: int, duel: Duel) -> list[int]:
+    def _block(self, side: str, count: int, duel: Duel) -> list[float]:
         block = self._ask(side, "block", count=count)
-        if block["outside"] > 0.25:
-            duel.warnings.append(f"{side}: {block['outside']:.0%} of the wall time lies outside of its events")
-        samples: list[int] = block["samples"]
+        duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
+        samples: list[float] = block["samples"]
         return samples
 
     def profile(self, trace: Path) -> None:
-        """Records the candidate. A profile that fails costs the next predictions, and no verdict."""
+        """Records the last side. A profile that fails costs the next predictions, and no verdict."""
         with contextlib.suppress(WorkerFailed):
-            self.workers["candidate"].call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
+            list(self.workers.values())[-1].call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
 
     def _ask(self, side: str, method: str, **arguments: Any) -> Any:
         self._send(side, method, **arguments)

@@ -17,30 +17,37 @@ from typing import Any, Literal
 
 from scipy import special
 
-from rung.measure.stats import Interval, hodges_lehmann, t_interval
+from rung.measure.stats import STUDENT, Interval, Method, hodges_lehmann
 
 # (restarts, share of the false alarms spent at this look)
 Looks = tuple[tuple[int, float], ...]
 # For a climb, whose rungs give percents and whose restarts cost a compilation. Three restarts, because Student's
 # interval of two is nine times as wide.
 CLIMB: Looks = ((3, 0.02), (5, 0.015), (8, 0.015))
+# For the whole stack against the baseline: the figure that is reported, so a fixed number of restarts and no early end.
+FINAL: Looks = ((5, 0.05),)
 # For finding 2 %, and for showing "the same within 1 %", where two processes of one program differ by 1 %.
 COMPARE: Looks = ((5, 0.005), (10, 0.01), (20, 0.015), (30, 0.02))
+# For rounds within one process, which cost milliseconds.
+ROUNDS: Looks = ((16, 0.005), (50, 0.01), (150, 0.015), (400, 0.02))
 
 Answer = Literal["faster", "slower", "same", "undecided"]
 
 
 @dataclass(frozen=True)
 class Restart:
-    """One pair of fresh processes: quads of block medians (a, b, b, a) in nanoseconds a step."""
+    """Fresh processes of all sides: rounds of block medians in nanoseconds a step, each side once and, in reverse,
+    once again: (a, b, b, a) for two."""
 
-    quads: tuple[tuple[float, float, float, float], ...]
+    rounds: tuple[tuple[float, ...], ...]
 
-    def log_ratio(self) -> float:
-        """log(time of A / time of B): positive when B is faster."""
-        return hodges_lehmann(
-            [(math.log(q[0]) + math.log(q[3]) - math.log(q[1]) - math.log(q[2])) / 2 for q in self.quads]
-        )
+    def log_ratios(self, a: int = 0, b: int = 1) -> list[float]:
+        """log(time of side a / time of side b) in each round: positive when b is faster."""
+        return [(math.log(r[a]) + math.log(r[-1 - a]) - math.log(r[b]) - math.log(r[-1 - b])) / 2 for r in self.rounds]
+
+    def log_ratio(self, a: int = 0, b: int = 1) -> float:
+        """Their Hodges-Lehmann estimate."""
+        return hodges_lehmann(self.log_ratios(a, b))
 
 
 @dataclass(frozen=True)
@@ -79,39 +86,59 @@ def decide(
     at once, as a climb does. last: forces an answer with what there is (a budget that ran out), at the
     confidence of the next planned look.
     """
-    n = len(restarts)
+    return judge([r.log_ratio() for r in restarts], looks=looks, margin=margin, last=last)
+
+
+def planned(n: int, looks: Looks, last: bool) -> float | None:
+    """The share of the false alarms that may be spent at n pieces of evidence; None between the planned looks."""
     look = next((k for k in looks if k[0] >= n), looks[-1])
-    if n != look[0] and not last:
+    return look[1] if n == look[0] or last else None
+
+
+def judge(
+    ratios: Sequence[float],
+    *,
+    looks: Looks,
+    margin: float | None = None,
+    last: bool = False,
+    method: Method = STUDENT,
+) -> Comparison | None:
+    """`decide` for independent log-ratios: one a restart, or one a round of a single process."""
+    n = len(ratios)
+    spent = planned(n, looks, last)
+    if spent is None:
         return None
-    spent = look[1]
-    ratios = [r.log_ratio() for r in restarts]
-    logs = t_interval(ratios, 1 - spent)
+    logs = method.interval(ratios, 1 - spent)
     answer: Answer = "faster" if logs.low > 0 else "slower" if logs.high < 0 else "undecided"
     if margin is not None:
         # Two one-sided tests at `spent` each are this interval lying within the margin (Schuirmann 1987).
-        narrow = t_interval(ratios, 1 - 2 * spent)
+        narrow = method.interval(ratios, 1 - 2 * spent)
         if -math.log1p(margin) < narrow.low and narrow.high < math.log1p(margin):
             answer = "same"
     # Giving up on what looks no faster costs power only, never a false alarm.
     hopeless = margin is None and logs.value <= 0
     return Comparison(
         answer,
-        # One restart says nothing of how far two would differ: its interval has no end.
-        Interval(*(math.exp(v) if v < 20 else math.inf for v in (logs.value, logs.low, logs.high))),
+        exponential(logs),
         n,
         1 - spent,
         margin,
-        _visible(logs, n, spent),
+        _visible(logs, n, spent, method),
         last or hopeless or answer != "undecided" or n >= looks[-1][0],
         last and answer == "undecided" and not hopeless and n < looks[-1][0],
     )
 
 
-def _visible(logs: Interval, n: int, spent: float) -> float:
+def exponential(logs: Interval) -> Interval:
+    """Ratios from their logarithms. One restart says nothing of how far two would differ: its interval has no end."""
+    return Interval(*(math.exp(v) if v < 20 else math.inf for v in (logs.value, logs.low, logs.high)))
+
+
+def _visible(logs: Interval, n: int, spent: float, method: Method) -> float:
     """The smallest relative change found with a probability of 80 %: half the interval and the part of a standard
     error that the estimate stays below its truth one time in five."""
     half = logs.high - logs.value
     if not math.isfinite(half):
         return math.inf
-    error = half / float(special.stdtrit(n - 1, 1 - spent / 2))
+    error = half / float(special.stdtrit(n - 1, 1 - spent / 2) if method is STUDENT else special.ndtri(1 - spent / 2))
     return math.expm1(half + 0.842 * error)

@@ -1,4 +1,4 @@
-"""One restart of a comparison: blocks of both sides in an order that favours neither."""
+"""One restart of a comparison: blocks of all sides in an order that favours none."""
 
 from __future__ import annotations
 
@@ -7,25 +7,35 @@ from collections.abc import Callable, Sequence
 
 from rung.measure.compare import Restart
 
-Block = Callable[[], Sequence[int]]  # runs a few steps, returns the nanoseconds of each
+Block = Callable[[], Sequence[float]]  # runs a few steps, returns the nanoseconds of each
 
 
-def interleaved(a: Block, b: Block, quads: int) -> tuple[Restart, list[int], list[int]]:
-    """Runs `quads` quads of blocks, A B B A and B A A B in turn, after one that settles both in each other's company.
+def interleaved(
+    blocks: Sequence[Block], rounds: int, more: Callable[[Restart], bool] = lambda so_far: False
+) -> tuple[Restart, list[list[float]]]:
+    """Runs `rounds` rounds, after one that settles the sides in each other's company, and further ones while
+    `more` of what there is so far says so.
 
-    Drift that is linear over a quad hits both sides alike; what comes first in a quad is A as often as B.
-    Returns the restart and the samples of both sides, nanoseconds, in the order in which they were taken.
+    A round visits every side and then every side again in reverse (A B B A; A B C C B A), so that drift that is
+    linear over it hits all alike; the next round begins with the next side. Returns the restart, and the samples
+    of each side, nanoseconds, in the order in which they were taken.
     """
-    rows: list[tuple[float, float, float, float]] = []
-    blocks = (a, b)
-    samples: tuple[list[int], list[int]] = ([], [])
-    for k in range(quads + 1):
-        medians: tuple[list[float], list[float]] = ([], [])
-        for side in (0, 1, 1, 0) if k % 2 else (1, 0, 0, 1):
-            taken = blocks[side]()
-            medians[side].append(statistics.median(taken))
-            if k:
-                samples[side].extend(taken)
+    rows: list[tuple[float, ...]] = []
+    n = len(blocks)
+    samples: list[list[float]] = [[] for _ in blocks]
+    k = 0
+    while k <= rounds or more(Restart(tuple(rows))):
+        order = [(k - 1 + i) % n for i in range(n)]
+        visits = []
+        for half in (order, order[::-1]):
+            medians = dict.fromkeys(half, 0.0)
+            for side in half:
+                taken = blocks[side]()
+                medians[side] = statistics.median(taken)
+                if k:
+                    samples[side].extend(taken)
+            visits.append([medians[side] for side in range(n)])
         if k:
-            rows.append((medians[0][0], medians[1][0], medians[1][1], medians[0][1]))
-    return Restart(tuple(rows)), *samples
+            rows.append((*visits[0], *reversed(visits[1])))
+        k += 1
+    return Restart(tuple(rows)), samples

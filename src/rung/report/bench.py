@@ -11,6 +11,7 @@ from rung.report import units
 
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
+MODES = {"call": "one call"}
 
 
 def bench_lines(result: dict[str, Any]) -> list[str]:
@@ -18,7 +19,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
     summary, step = result["summary"], result["time"]["value"]
     device = result["environment"]["device"]["name"]
     lines = [
-        f"{result['workload']}, {result['mode']}, on {device}"
+        f"{result['workload']}, {MODES.get(result['mode'], result['mode'])}, on {device}"
         + (f", with {' + '.join(result['rungs'])}" if result["rungs"] else "")
     ]
     if not result["measured"]:
@@ -27,6 +28,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"first run     {units.seconds(result['first_run_seconds'])}")
         return lines
     lines.append(f"median step   {units.duration_interval(result['time'])}, 95 % interval, {len(result['samples'])} samples")  # fmt: skip
+    lines += _timed_lines(result["timer"])
     if not result["reached"]:
         lines.append(f"              not yet within ±{100 * result['precision']:.2g} %: give it more --time")
     if summary["mean"]:
@@ -53,7 +55,47 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         f"warm-up       {result['warm_up_runs']} runs, {'then steady' if result['steady'] else 'and still not steady'}",
         f"peak memory   {units.data_size(units.peak(result['memory']))}",
     ]
+    lines += _sensor_lines(units.section(result, "sensors"))
     return lines + [f"note: {note}" for note in result["notes"]]
+
+
+def _timed_lines(timer: dict[str, Any] | None) -> list[str]:
+    """How it was timed, where there is a choice."""
+    if not timer or (timer["name"] == "clock" and not timer["cold"]):
+        return []
+    said = {
+        "clock": "the CPU's clock around every call",
+        "events": "events between the steps, as the host launches them",
+        "graph": f"slope between graphs of {timer.get('calls', 0)} and {2 * timer.get('calls', 0)} calls: launches hidden",
+        "batch": f"{timer.get('calls', 0)} calls at a time, queued up beforehand: launches hidden",
+    }[timer["name"]]
+    if timer["name"] == "graph" and timer["cold"]:
+        said = f"what {timer['calls']} calls add to a graph of as many flushes: launches hidden"
+    caches = (
+        f"cold caches ({units.data_size(timer['cold'])} written before every call)" if timer["cold"] else "hot caches"
+    )
+    lines = [f"timed by      {said}; {caches}"]
+    if timer["name"] in ("graph", "batch"):
+        lines.append(f"              launching one from the host takes {units.duration(timer['launch_ns'])}")  # fmt: skip
+    return lines
+
+
+def _sensor_lines(seen: dict[str, Any]) -> list[str]:
+    if not seen:
+        return []
+    parts = []
+    if seen.get("power") is not None:
+        limit = f" of {units.digits(seen['limit'])} W" if seen.get("limit") else ""
+        parts.append(f"{units.digits(seen['power'])} W{limit}")
+    if seen.get("energy_per_step") is not None:
+        parts.append(f"{units.energy(seen['energy_per_step'])} a step")
+    if seen.get("core"):
+        clock = seen["core"]
+        span = f" ({clock['low']:.0f} – {clock['high']:.0f})" if clock["low"] != clock["high"] else ""
+        parts.append(f"{clock['median']:.0f} MHz{span}")
+    if seen.get("celsius"):
+        parts.append(f"{seen['celsius']['high']:.0f} °C")
+    return [f"GPU           {', '.join(parts)} ({seen['source']}, {units.seconds(seen['seconds'])})"] if parts else []
 
 
 def histogram(samples: Sequence[float]) -> str:
@@ -67,7 +109,10 @@ def histogram(samples: Sequence[float]) -> str:
         counts[min(len(counts) - 1, int((value - low) / (high - low) * len(counts)))] += 1
     top = max(counts)
     bars = "".join(BARS[round(c / top * (len(BARS) - 1))] if c else " " for c in counts)
-    return f"{units.duration(low)} |{bars}| {units.duration(high)}"
+    ends = [units.duration(low), units.duration(high)]
+    if ends[0] == ends[1]:  # so close together that only further digits tell them apart
+        ends = [f"{low:,.{decimals}f} ns" for low, decimals in ((v, 2 if high < 1e5 else 0) for v in (low, high))]
+    return f"{ends[0]} |{bars}| {ends[1]}"
 
 
 def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -14,36 +14,91 @@ SENTENCES = {
     "inconclusive": "it is not clear whether B is faster than A",
     "not equal": "B does not compute what A computes",
 }
+MORE_TIME = "Give it more time (--budget), or a machine with less noise, to see smaller changes."
+WORDS = {"undecided": "not clear"}
 
 
 def compare_lines(result: dict[str, Any]) -> list[str]:
-    """The verdict, the two sides, memory, and what a reader must know to believe it."""
+    """The verdict, the sides, memory, and what a reader must know to believe it."""
     verdict = result["verdict"]
-    lines = [f"A  {_side(result['a'])}", f"B  {_side(result['b'])}"]
+    sides = result["sides"] if "sides" in result else {name: result[name] for name in ("a", "b")}
+    lines = [f"{name.upper()}  {_side(side)}" for name, side in sides.items()]
     proof = result.get("verification")
     if verdict == "not equal":
-        return [*lines, f"{SENTENCES[verdict]}:", *(f"  {f}" for f in proof["failures"][:5])] if proof else lines
-    comparison = result["comparison"]
-    lines += [
-        f"step   A {units.duration_interval(result['times']['a'])}, B {units.duration_interval(result['times']['b'])}",
-        f"memory A {units.data_size(units.peak(result['memory']['a']))}, B {units.data_size(units.peak(result['memory']['b']))}",
-    ]
+        sentence = SENTENCES[verdict].replace("B", result.get("not_equal", "B"), 1)
+        return [*lines, f"{sentence}:", *(f"  {f}" for f in proof["failures"][:5])] if proof else lines
+    if "ranking" in result:
+        lines += ["", *_table(result), ""]
+    else:
+        lines.append(
+            f"step   {', '.join(f'{n.upper()} {units.duration_interval(t)}' for n, t in result['times'].items())}"
+        )
+    if result["memory"]:
+        lines.append(
+            f"memory {', '.join(f'{n.upper()} {units.data_size(units.peak(m))}' for n, m in result['memory'].items())}"
+        )
     if proof:
         lines.append(f"equal  yes: {proof['checks']} comparisons of outputs, loss, gradients and weights ({', '.join(proof['precisions'])})")  # fmt: skip
-    lines += [f"differs in {what}: {a} and {b}" for what, (a, b) in result["differs"].items()]
+    lines += [f"differs in {what}: {' and '.join(map(str, values))}" for what, values in result["differs"].items()]
     lines += [f"note: {warning}" for warning in result["warnings"]]
+    return lines + (_ranked(result) if "ranking" in result else _compared(result))
+
+
+def _compared(result: dict[str, Any]) -> list[str]:
+    verdict, comparison = result["verdict"], result["comparison"]
     sentence = SENTENCES[verdict] + (f" {_share(result['margin'])}" if verdict == "same" else "")
-    restarts = comparison["restarts"]
-    lines.append(
+    lines = [
         f"{sentence}: {units.interval(comparison['speedup'])} at {comparison['confidence']:.1%} confidence, "
-        f"{restarts} restart{'s' if restarts != 1 else ''} of both."
-    )
+        f"{_evidence(result, comparison['restarts'])}."
+    ]
     visible = comparison["visible"]
     if visible is not None and math.isfinite(visible):
         lines.append(f"The smallest change that this could have seen: {_share(visible)}.")
     if verdict == "inconclusive":
-        lines.append("Give it more time (--budget), or a machine with less noise, to see smaller changes.")
+        lines.append(MORE_TIME)
     return lines
+
+
+def _table(result: dict[str, Any]) -> list[str]:
+    """The sides from the fastest to the slowest, each against the first."""
+    ranking, first = result["ranking"], next(iter(result["sides"])).upper()
+    against = {p["b"]: p for p in ranking["pairs"] if p["a"] == first}
+    rows = [("rank", "", "median step", f"speedup over {first}", f"against {first}")]
+    for name in sorted(ranking["ranks"], key=lambda n: (ranking["ranks"][n], result["times"][n.lower()]["value"])):
+        pair = against.get(name)
+        shared = list(ranking["ranks"].values()).count(ranking["ranks"][name]) > 1
+        rows.append((
+            f"{ranking['ranks'][name]}{'=' if shared else ''}", name, units.duration_interval(result["times"][name.lower()]),
+            units.interval(pair["speedup"]) if pair else "", WORDS.get(pair["answer"], pair["answer"]) if pair else "",
+        ))  # fmt: skip
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _ranked(result: dict[str, Any]) -> list[str]:
+    """Who is first, and which pairs could not be told apart."""
+    ranking = result["ranking"]
+    best = [name for name, place in ranking["ranks"].items() if place == 1]
+    same = [f"{p['a']} and {p['b']}" for p in ranking["pairs"] if p["answer"] == "same"]
+    open_ = [f"{p['a']} and {p['b']}" for p in ranking["pairs"] if p["answer"] == "undecided"]
+    lines = [
+        f"{best[0]} is the fastest" if len(best) == 1 else f"{', '.join(best[:-1])} and {best[-1]} are the fastest"
+    ]
+    lines[0] += (
+        f": all {len(ranking['pairs'])} pairs judged together (Holm) at {ranking['confidence']:.1%} confidence, "
+        f"{_evidence(result, ranking['restarts'])}."
+    )
+    if same:
+        lines.append(f"The same within {_share(ranking['margin'])}: {'; '.join(same)}.")
+    return lines + ([f"Not told apart: {'; '.join(open_)}. {MORE_TIME}"] if open_ else [])
+
+
+def _evidence(result: dict[str, Any], n: int) -> str:
+    """Such as "5 restarts of both" or "50 rounds in one process"."""
+    unit = f"{n} {result.get('unit', 'restart')}{'s' if n != 1 else ''}"
+    if result.get("unit") == "round":
+        return f"{unit} in one process"
+    return f"{unit} of {'all' if 'ranking' in result else 'both'}"
 
 
 def _side(side: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,32 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
     values = convert(target, made, options or {})
     workload = made(**values)
     if not isinstance(workload, Workload):
-        raise UsageError(f"{target} returned {type(workload).__name__}; a factory must return a rung.Workload.")
+        raise UsageError(
+            f"{target} returned {type(workload).__name__}; a factory must return a rung.Workload. To time the function "
+            "itself, add --call (call=True in Python)."
+        )
     return workload
 
 
-def find(target: str) -> Workload | Callable[..., Workload]:
-    """The object behind a target: a Workload or a factory that makes one."""
+def call_of(target: str, options: Mapping[str, str]) -> Callable[[], object]:
+    """The plain function that `target` names, ready to be called with `options` (texts, as typed)."""
+    function = find(target)
+    if isinstance(function, Workload):
+        raise UsageError(f"{target} is a rung.Workload and no function to call; leave --call out.")
+    values = convert(target, function, options)
+    needed = [n for n, p in inspect.signature(function).parameters.items() if _needed(p) and n not in values]
+    if needed:
+        raise UsageError(f"{target} needs --{needed[0].replace('_', '-')}: give every argument that has no default.")
+    return partial(function, **values) if values else function
+
+
+def _needed(parameter: inspect.Parameter) -> bool:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
+
+
+def find(target: str) -> Workload | Callable[..., Any]:
+    """The object behind a target: a Workload, a factory that makes one, or a function to be called."""
     where, _, name = BUILTIN.get(target, target).rpartition(":")
     if not where or not name:
         raise UsageError(
@@ -47,7 +68,7 @@ def find(target: str) -> Workload | Callable[..., Workload]:
         hint = f" It has: {', '.join(names)}." if names else ""
         raise UsageError(f"{where} has no {name!r}.{hint}") from None
     if not isinstance(made, Workload) and not callable(made):
-        raise UsageError(f"{target} is a {type(made).__name__}; it must be a rung.Workload or a function making one.")
+        raise UsageError(f"{target} is a {type(made).__name__}; it must be a rung.Workload or a function.")
     return made
 
 

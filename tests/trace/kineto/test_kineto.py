@@ -206,8 +206,27 @@ def test_every_real_trace_is_read_and_every_event_accounted_for():
     for path in paths:
         trace = read(path)
         raw = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-        assert trace.events.height + sum(trace.unread.values()) == len(raw)
+        assert trace.events.height + trace.memory.height + sum(trace.unread.values()) == len(raw)
         on_gpu = sum(event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") for event in raw)
         kinds = trace.events.filter(trace.events["kind"].is_in(["kernel", "memcpy", "memset"]))
         assert kinds.height == on_gpu
         assert kinds["device"].null_count() == 0
+
+
+@pytest.mark.parametrize("ts", ["7.5", "7.5000001"], ids=["quick", "careful"])
+def test_what_the_allocators_say_is_a_table_of_its_own(tmp_path, ts):
+    text = """{"traceEvents": [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::empty", "pid": 1, "tid": 2, "ts": 7, "dur": 1, "args": {}},
+        {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 2, "ts": TS, "args":
+            {"Total Reserved": 64, "Total Allocated": 48, "Bytes": -16, "Addr": 9, "Device Id": 3, "Device Type": 1}},
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 2, "ts": 8, "args": {"Bytes": 5, "Device Id": -1}},
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 2, "ts": 8, "args": {"Bytes": 5}},
+        {"ph": "i", "name": "mark", "pid": 1, "tid": 2, "ts": 8}]}""".replace("TS", ts)
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    trace = read(path)
+    assert trace.memory.rows() == [
+        (7500, 3, 9, -16, 48, 64, "1", "2", None),
+        (8000, None, None, 5, None, None, "1", "2", None),
+    ]
+    assert trace.unread == {"instant event": 2}

@@ -13,8 +13,8 @@ from rung.trace.table import KINDS, SCHEMA
 
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 # Columns that few events have, where a trace has Python frames.
-IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank")
-TEXTS = ("dims",)
+IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank", "sequence")
+TEXTS = ("dims", "dtypes", "strides", "concrete")
 _PLACES = ("name", "pid", "tid")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
 

@@ -15,9 +15,12 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
+from rung.trace.kineto.collectives import Collectives
 from rung.trace.kineto.columns import IDS, KIND_CODE, TEXTS, Columns
 from rung.trace.kineto.exact import exact, integer, nanoseconds
 from rung.trace.kineto.flows import Flows
+from rung.trace.kineto.memory import NAME as MEMORY
+from rung.trace.kineto.memory import Memory
 from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Quick, QuickArgs
 from rung.trace.table import GPU_KINDS
 
@@ -75,6 +78,8 @@ class Events:
     def __init__(self, columns: Columns, top: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.columns = columns
         self._top = top
+        self.collectives = Collectives()
+        self.memory = Memory()
         self.unread: Counter[str] = Counter()
         self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
         self.flows = Flows()
@@ -85,6 +90,7 @@ class Events:
         """Reads a JSON list of events. Raises msgspec.ValidationError where it is something else, and
         msgspec.DecodeError, UnicodeDecodeError or RecursionError where it is no JSON; then nothing was taken.
         """
+        self.collectives.take(text)
         if self._top.get("writer") == OURS:  # its own columns are read by the careful way alone
             return self._take_carefully(text)
         try:
@@ -98,12 +104,18 @@ class Events:
             others = [event for event in events if event.ph != "X"]
         flows = [event for event in others if _is_flow(event)]
         flow_ts = exact([event.ts for event in flows], text, b"ts") if flows else ()
-        if flow_ts is None or not self._add_quickly(complete, text):
+        memory = [event for event in others if event.ph == "i" and event.name == MEMORY and event.args]
+        moments = exact([event.ts for event in memory], text, b"ts") if memory else np.empty(0, np.int64)
+        if flow_ts is None or moments is None or not self._add_quickly(complete, text):
             return self._take_carefully(text)
         self.seen += len(events)
         self.phases += len(events)
         for phase, count in Counter(event.ph for event in others).items():
             self.unread[_UNREAD[phase]] += count
+        for event, moment in zip(memory, moments.tolist(), strict=True):
+            self.unread["instant event"] -= self.memory.add(moment, event.pid, event.tid, event.args)
+        if memory:
+            self.unread = +self.unread  # without what is none after all
         if flows:
             self.flows.add(flow_ts, *zip(*[(e.ph, e.id, e.pid, e.tid) for e in flows], strict=True))
 
@@ -135,8 +147,14 @@ class Events:
             "correlation": [arg.correlation for arg in args],
             "external_id": [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args],
             "bytes": sizes,
+            "sequence": [arg.sequence for arg in args],
         }
-        texts = {"dims": [_text(arg.old_dims if arg.dims is NOTHING else arg.dims) for arg in args]}
+        texts = {
+            "dims": [_text(arg.old_dims if arg.dims is NOTHING else arg.dims) for arg in args],
+            "dtypes": [_text(arg.dtypes) for arg in args],
+            "strides": [_text(arg.strides) for arg in args],
+            "concrete": [_text(arg.concrete) for arg in args],
+        }
         self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
         return True
 
@@ -168,6 +186,8 @@ class Events:
 
     def _row(self, event: Event) -> tuple[Any, ...] | None:
         if event.ph != "X":
+            if event.ph == "i" and event.name == MEMORY and self._remember(event):
+                return None
             self.unread[_UNREAD.get(event.ph, "event of another phase")] += 1
             return None
         ts, dur = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
@@ -199,8 +219,14 @@ class Events:
             integer(args.external_id, args.old_external_id),
             integer(args.bytes),
             integer(own.rank, limit=2**31),
+            integer(args.sequence),
             _text(args.old_dims if args.dims is NOTHING else args.dims),
+            *map(_text, (args.dtypes, args.strides, args.concrete)),
         )
+
+    def _remember(self, event: Event) -> bool:
+        ts = nanoseconds(bytes(event.ts))
+        return ts is not None and event.args is not None and self.memory.add(ts, event.pid, event.tid, event.args)
 
     def _count(self, reason: str, dur: int | None) -> None:
         self.unread[reason] += 1

@@ -79,7 +79,9 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         source=str(path),
         unread=unread,
         format="kineto",
+        collectives=events.collectives.frame(),
         meta=meta,
+        memory=events.memory.frame(),
     )
 
 

@@ -29,6 +29,15 @@ class QuickArgs(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
     old_external_id: _Int64 = msgspec.field(name="external id", default=None)
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=NOTHING)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NOTHING)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
+    sequence: _Int64 = msgspec.field(name="Sequence number", default=None)
+    size: _Int64 = msgspec.field(name="Bytes", default=None)  # this one and those below: of [memory]
+    address: _Int64 = msgspec.field(name="Addr", default=None)
+    allocated: _Int64 = msgspec.field(name="Total Allocated", default=None)
+    reserved: _Int64 = msgspec.field(name="Total Reserved", default=None)
+    device_id: _Int64 = msgspec.field(name="Device Id", default=None)
 
 
 class Quick(msgspec.Struct, gc=False):
@@ -52,6 +61,15 @@ class Args(msgspec.Struct, gc=False):
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
     old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=NOTHING)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NOTHING)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
+    sequence: Any = msgspec.field(name="Sequence number", default=None)
+    size: Any = msgspec.field(name="Bytes", default=None)  # this one and those below: of [memory]
+    address: Any = msgspec.field(name="Addr", default=None)
+    allocated: Any = msgspec.field(name="Total Allocated", default=None)
+    reserved: Any = msgspec.field(name="Total Reserved", default=None)
+    device_id: Any = msgspec.field(name="Device Id", default=None)
     # What our own writer of Chrome traces adds (write_chrome.py).
     rank: Any = msgspec.field(name="Rung rank", default=None)
     pid: Any = msgspec.field(name="Rung pid", default=None)

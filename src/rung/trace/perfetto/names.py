@@ -14,8 +14,9 @@ _CLEARED, _NEEDS_STATE = 1, 2
 _SEQUENCE = put_number(10, 1) + put_number(13, _NEEDS_STATE)
 _ANNOTATIONS = (
     "pid", "tid", "device", "stream_ID", "rank", "corr_id", "external_id", "dims", "bytes", "begin_ns", "end_ns",
-    "kernel", "text",
+    "kernel", "text", "dtypes", "strides", "concrete", "sequence",
 )  # fmt: skip
+_INPUTS = ("dims", "dtypes", "strides", "concrete")
 _UNIT_COUNT, _UNIT_BYTES = 2, 3
 
 
@@ -32,7 +33,7 @@ class Names:
         self._kinds = {kind: number for number, kind in enumerate(KINDS, 1)}
         self._names = {name: number for number, name in enumerate(_unique(events, "name"), 1)}
         self._keys = {key: number for number, key in enumerate(_ANNOTATIONS, 1)}
-        texts = dict.fromkeys(text for column in ("pid", "tid", "dims") for text in _unique(events, column))
+        texts = dict.fromkeys(text for column in ("pid", "tid", *_INPUTS) for text in _unique(events, column))
         self._texts = {text: number for number, text in enumerate(texts, 1)}
         self._begins: dict[tuple[str, str], bytes] = {}
 

@@ -2,7 +2,7 @@
 
 # Annotation names of rocprofv3 (all versions), rocprof-sys and our own writer, by the column that they fill.
 (TS, STOP, LENGTH_NS, CORRELATION, TID, PID, AGENT, DST, SRC, STREAM, QUEUE, BYTES, DEVICE, EXTERNAL, DIMS, RANK,
- AGENT_TYPE, KERNEL) = range(18)  # fmt: skip
+ AGENT_TYPE, KERNEL, DTYPES, STRIDES, CONCRETE, SEQUENCE) = range(22)  # fmt: skip
 SLOTS = {
     "begin_ns": TS,
     "end_ns": STOP,
@@ -25,5 +25,9 @@ SLOTS = {
     "external_id": EXTERNAL,
     "dims": DIMS,
     "rank": RANK,
+    "dtypes": DTYPES,
+    "strides": STRIDES,
+    "concrete": CONCRETE,
+    "sequence": SEQUENCE,
     "kernel": KERNEL,
 }

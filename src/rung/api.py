@@ -1,0 +1,245 @@
+"""The Python face of `rung bench` and `rung compare`: the same functions, on targets and on callables.
+
+print(rung.bench(lambda: model(x)))
+result = rung.compare(old, new)
+if result.verdict == "slower": ...
+polars.DataFrame(result.rows())
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rung.errors import UsageError
+from rung.ladder.duel import Side
+from rung.ladder.recipe import Recipe
+from rung.measure.stats import Interval
+
+__all__ = ["Comparison", "Measurement", "bench", "compare"]
+
+Call = Callable[[], object]
+
+
+class _Result:
+    """What was measured, as the command's `--json` prints it: read a key by `result["key"]`, take all by `to_dict()`."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self._record = record
+
+    def __getitem__(self, key: str) -> Any:
+        return self._record[key]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole record in plain values, ready for JSON."""
+        return self._record
+
+    @property
+    def notes(self) -> list[str]:
+        """What disturbed it, and what it cannot say."""
+        return list(self._record.get("notes", self._record.get("warnings", [])))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Device, versions and settings that it ran with."""
+        return dict(self._record.get("environment", {}))
+
+
+class Measurement(_Result):
+    """One workload or callable, measured; printing it shows what `rung bench` shows. Times are nanoseconds."""
+
+    @property
+    def median(self) -> float:
+        return float(self._record["time"]["value"])
+
+    @property
+    def interval(self) -> Interval:
+        """The median with its 95 % interval."""
+        return Interval(**self._record["time"])
+
+    @property
+    def samples(self) -> list[float]:
+        """Every sample that was kept, in the order in which they were taken."""
+        return list(self._record["samples"])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a sample (`workload`, `step`, `ns`), for `polars.DataFrame` or `pandas.DataFrame`."""
+        return [{"workload": self._record["workload"], "step": k, "ns": ns} for k, ns in enumerate(self.samples)]
+
+    def __str__(self) -> str:
+        from rung.report.bench import bench_lines
+
+        return "\n".join(bench_lines(self._record))
+
+    def __repr__(self) -> str:
+        from rung.report.units import duration_interval
+
+        return f"<Measurement of {self._record['workload']}: {duration_interval(self._record['time'])}>"
+
+
+class Comparison(_Result):
+    """Two or more, compared; printing it shows what `rung compare` shows. Sides are A, B and so on, as given."""
+
+    @property
+    def verdict(self) -> str:
+        """Of B: faster, slower, same, inconclusive or not equal; of more than two sides: ranked, inconclusive or not
+        equal."""
+        return str(self._record["verdict"])
+
+    @property
+    def speedup(self) -> Interval | None:
+        """Time of A over time of B with its interval: above 1 where B is faster. None for more than two sides."""
+        found = self._record.get("comparison")
+        return Interval(**found["speedup"]) if found else None
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """Of more than two sides: the place of each, shared by those that could not be told apart."""
+        return dict(self._record.get("ranking", {}).get("ranks", {}))
+
+    @property
+    def samples(self) -> dict[str, list[list[float]]]:
+        """Nanoseconds a step, by side and restart."""
+        restarts = self._record.get("restarts", [])
+        return {side.upper(): [r[side] for r in restarts] for side in (restarts[0] if restarts else ())}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a sample (`side`, `restart`, `step`, `ns`), for `polars.DataFrame` or `pandas.DataFrame`."""
+        return [
+            {"side": side, "restart": r, "step": k, "ns": ns}
+            for side, restarts in self.samples.items()
+            for r, samples in enumerate(restarts)
+            for k, ns in enumerate(samples)
+        ]
+
+    def __str__(self) -> str:
+        from rung.report.compare import compare_lines
+
+        return "\n".join(compare_lines(self._record))
+
+    def __repr__(self) -> str:
+        from rung.report.units import interval
+
+        found = self._record.get("comparison")
+        return f"<Comparison: {self.verdict}{', ' + interval(found['speedup']) if found else ''}>"
+
+
+def bench(
+    what: str | Call,
+    options: Mapping[str, Any] | None = None,
+    *,
+    rungs: Sequence[str] = (),
+    recipe: str | Path | None = None,
+    call: bool = False,
+    name: str | None = None,
+    preset: str = "proper",
+    precision: float = 0.005,
+    seconds: float = 30.0,
+    device: str | None = None,
+    deadline: float | None = None,
+    timer: str = "auto",
+    cold: bool = False,
+) -> Measurement:
+    """How long a target (`model.py:make`, in a fresh process) or a callable without arguments (in this one) takes.
+
+    Runs until the 95 % interval of the median lies within `precision` (a share) of it, or for `seconds`. options,
+    rungs, recipe: of a target, as on the command line; call: the target names a plain function, to be timed itself;
+    name: what a callable is called in reports; preset: sanity, quick, proper or compile; device: cpu, cuda or cuda:N
+    (default: the best for a workload, and for a callable the one that it is seen to use); deadline: seconds that a
+    target may take for compiling; timer: on a GPU, `events` (as launched), `graph` or `batch` (launches hidden), or
+    `auto`, which hides them for calls under 100 us; cold: the caches are written over before every call.
+
+    A GPU is drained before and after what is timed. Raises UsageError where it was asked for wrongly; WorkloadError
+    where a target fails, with the `samples` taken until then; what a callable raises is raised as it is.
+    """
+    from rung.ladder.bench import bench as target_bench
+    from rung.ladder.bench import bench_here
+
+    _not_in_a_worker("rung.bench")
+    how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device,
+                           "timer": timer, "cold": cold}  # fmt: skip
+    if callable(what):
+        if options or rungs or recipe or call:
+            raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")
+        return Measurement(bench_here(what, name, **how))
+    side = _side(what, options, rungs, recipe, call)
+    found = target_bench(side.target, side.options, side.rungs, call=call, deadline=deadline, **how)
+    return Measurement(found)
+
+
+def compare(
+    *what: str | Side | Call,
+    options: Mapping[str, Any] | None = None,
+    call: bool = False,
+    fresh: bool = False,
+    margin: float = 0.01,
+    verify: bool = False,
+    seconds: float | None = None,
+    device: str | None = None,
+    deadline: float = 900.0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Which of two or more is faster: targets, `rung.Side`s (a target with options, rungs, variables) or callables.
+
+    Targets run in fresh processes of each, restarted together until the answer is clear. Callables alternate in this
+    process, which is quick but leaves out what differs between processes; fresh=True runs them as targets do, which
+    needs functions that a fresh process can import. options: of every target; call: the targets name plain functions;
+    margin: the share within which two count as the same; verify: first show that all compute what the first does;
+    seconds: the most to spend (callables: 20 by default; targets: until it is clear, and the restart under way ends).
+    """
+    from rung.ladder.compare import compare as compare_sides
+    from rung.ladder.compare_here import by_name, compare_here
+
+    _not_in_a_worker("rung.compare")
+    calls = [w for w in what if callable(w)]
+    if calls and len(calls) < len(what):
+        raise UsageError("callables and targets cannot be compared with each other; give one kind.")
+    if calls and not fresh:
+        if verify or options:
+            raise UsageError("callables are timed only: leave `verify` and `options` out.")
+        return Comparison(compare_here(by_name(tuple(calls)), margin=margin, seconds=seconds or 20.0, device=device))
+    sides = [_importable(w) if callable(w) else _as_side(w, options, call) for w in what]
+    found = compare_sides(
+        *sides, device=device, margin=margin, verify=verify, budget=seconds, deadline=deadline, say=say
+    )
+    return Comparison(found)
+
+
+def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], recipe: Any, call: bool) -> Side:
+    typed = {name.replace("_", "-"): str(value) for name, value in (options or {}).items()}
+    if recipe:
+        if rungs:
+            raise UsageError("give a recipe or rungs, not both.")
+        read = Recipe.read(Path(recipe))
+        typed, rungs = read.options_for(target, typed), read.rungs
+    return Side(target, typed, tuple(rungs), call=call)
+
+
+def _as_side(what: str | Side, options: Mapping[str, Any] | None, call: bool) -> Side:
+    return what if isinstance(what, Side) else _side(what, options, (), None, call)
+
+
+def _importable(call: Call) -> Side:
+    """A function as a target that a fresh process can import."""
+    name, module = getattr(call, "__qualname__", ""), getattr(call, "__module__", "")
+    if getattr(sys.modules.get(module), name, None) is not call:
+        shown = name or type(call).__name__
+        raise UsageError(
+            f"{shown} cannot be imported by a fresh process; define it at the top of a file, or leave out fresh=True."
+        )
+    where = str(getattr(sys.modules["__main__"], "__file__", "")) if module == "__main__" else module
+    if not where.endswith(".py") and module == "__main__":
+        raise UsageError(
+            f"{name} was typed into an interpreter, which a fresh process cannot import; put it in a file."
+        )
+    return replace(Side(f"{where}:{name}", call=True), env={"PYTHONPATH": ":".join(p or "." for p in sys.path)})
+
+
+def _not_in_a_worker(name: str) -> None:
+    """A file that measures whenever it is imported would start workers that import it, and so on."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name == "rung.launch.worker":
+        raise UsageError(f'{name} is called as this file is imported; put the call under `if __name__ == "__main__":`.')

@@ -1,0 +1,99 @@
+"""Python callables against each other within this process, in alternating blocks, until the answer is clear."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from rung.errors import UsageError
+from rung.ladder.compare import LETTERS, answered, described, lowered
+from rung.ladder.duel import unexplained
+from rung.ladder.function import Function, named
+from rung.measure import ROUNDS, SIGNED_RANK, Comparison, Ranking, Restart, interleaved, judge, median_interval, rank
+
+BLOCK = 5e6  # ns: short against what disturbs a machine, so that it disturbs all sides alike
+WARM_SECONDS = 8.0
+ONE_PROCESS = (
+    "all sides ran in one process: what differs from process to process (where memory landed, which code came first) is "
+    "not covered; fresh=True starts every side afresh several times."
+)
+
+
+def compare_here(
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    margin: float = 0.01,
+    seconds: float = 20.0,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Alternates short blocks of the callables until each pair is shown to differ, or to be the same within `margin`
+    (a share), or for `seconds` of timing.
+
+    calls: by name. A round (A B B A) gives one log-ratio for each pair; their Hodges-Lehmann estimate and the interval
+    of the signed-rank test are the answer. Returns what `rung.ladder.compare.compare` does, with `unit` "round" and
+    the one process's samples as the only restart.
+    """
+    if not 2 <= len(calls) <= len(LETTERS):
+        raise UsageError(f"a comparison needs 2 to {len(LETTERS)} callables; {len(calls)} were given.")
+    began = time.monotonic()
+    sides = {letter: Function(call, name, device) for letter, (name, call) in zip(LETTERS, calls.items(), strict=False)}
+    facts = {letter: side.open() for letter, side in sides.items()}
+    warm = {letter: side.warm(WARM_SECONDS) for letter, side in sides.items()}
+    outside: dict[str, float] = {}
+
+    def block(letter: str, count: int) -> list[float]:
+        taken = sides[letter].block(count)
+        outside[letter] = max(outside.get(letter, 0.0), taken["outside"])
+        return list(taken["samples"])
+
+    blocks = [partial(block, k, max(1, round(BLOCK / max(w["estimate"], 1)))) for k, w in warm.items()]
+    until = time.monotonic() + seconds
+    said: list[Comparison | Ranking] = []
+
+    def more(so_far: Restart) -> bool:
+        last = time.monotonic() >= until
+        found = _judged(so_far, list(sides), margin, last)
+        if found:
+            said[:] = [found]
+        return not (found and found.final)
+
+    _, samples = interleaved(blocks, 1, more)
+    taken = dict(zip(sides, samples, strict=True))
+    found = said[0].as_dict()
+    never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w["steady"]]
+    return {
+        **described(
+            {k: {"target": side.name, "options": {}, "rungs": [], "env": {}} for k, side in sides.items()}, margin
+        ),
+        **(answered(found, None) if len(sides) == 2 else answered(None, found)),
+        "unit": "round",
+        "times": lowered({k: median_interval(v).as_dict() for k, v in taken.items()}),
+        "memory": {},
+        "first_run_seconds": lowered({k: w["first_run_seconds"] for k, w in warm.items()}),
+        "restarts": [lowered(taken)],
+        "warnings": [*never, *unexplained(outside), ONE_PROCESS],
+        "environment": facts["A"]["environment"],
+        "differs": {},
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _judged(so_far: Restart, names: list[str], margin: float, last: bool) -> Comparison | Ranking | None:
+    pairs = itertools.combinations(enumerate(names), 2)
+    ratios = {(a, b): so_far.log_ratios(i, j) for (i, a), (j, b) in pairs}
+    if len(names) == 2:
+        return judge(ratios["A", "B"], looks=ROUNDS, margin=margin, last=last, method=SIGNED_RANK)
+    return rank(ratios, looks=ROUNDS, margin=margin, last=last, method=SIGNED_RANK)
+
+
+def by_name(calls: tuple[Callable[[], object], ...]) -> dict[str, Callable[[], object]]:
+    """Names for callables that have none of their own to tell them apart."""
+    found: dict[str, Callable[[], object]] = {}
+    for call in calls:
+        name = named(call)
+        k = 1 + sum(n == name or n.startswith(f"{name} #") for n in found)
+        found[name if k == 1 else f"{name} #{k}"] = call
+    return found

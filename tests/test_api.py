@@ -1,0 +1,136 @@
+"""`rung.bench` and `rung.compare` from Python: on callables, on functions in fresh processes, and used wrongly."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+import timed_functions
+
+import rung
+from rung.errors import UsageError, WorkloadError
+
+HERE = Path(timed_functions.__file__)
+
+
+def test_a_callable_is_measured_and_prints_as_the_command_does() -> None:
+    found = rung.bench(lambda: time.sleep(0.002), name="a nap", seconds=1)
+    assert 2e6 < found.median < 6e6
+    assert found.interval.low <= found.median <= found.interval.high
+    assert len(found.samples) >= 10
+    assert str(found).startswith("a nap, one call, on ")
+    assert "median step" in str(found)
+    assert json.loads(json.dumps(found.to_dict()))["workload"] == "a nap"
+    assert found["measured"]
+    assert pl.DataFrame(found.rows()).columns == ["workload", "step", "ns"]
+    assert "a nap" in repr(found)
+
+
+def test_a_call_shorter_than_the_clock_can_see_is_timed_in_batches() -> None:
+    found = rung.bench(timed_functions.short, seconds=0.5)
+    truth = min(_ns_of(timed_functions.short, 50) for _ in range(2000))  # short runs: others use this machine, too
+    assert 0.8 * truth < min(found.samples) < 1.5 * truth + 200
+
+
+def _ns_of(call, times: int) -> float:  # type: ignore[no-untyped-def]
+    begin = time.perf_counter_ns()
+    for _ in range(times):
+        call()
+    return (time.perf_counter_ns() - begin) / times
+
+
+def test_what_a_callable_raises_is_raised_as_it_is() -> None:
+    def broken() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        rung.bench(broken)
+
+
+def test_two_callables_are_compared_and_the_limits_of_one_process_are_said() -> None:
+    found = rung.compare(timed_functions.long, timed_functions.longer, seconds=5)
+    assert found.verdict == "slower"
+    assert found.speedup is not None
+    assert found.speedup.high < 1
+    assert found["unit"] == "round"
+    assert any("one process" in note for note in found.notes)
+    text = str(found)
+    assert "A  long" in text
+    assert "B is slower than A" in text
+    assert "rounds in one process" in text
+    frame = pl.DataFrame(found.rows())
+    assert set(frame["side"]) == {"A", "B"}
+    json.dumps(found.to_dict())
+
+
+def test_more_than_two_are_ranked() -> None:
+    calls = (lambda: time.sleep(0.001), lambda: time.sleep(0.004), lambda: time.sleep(0.0021))
+    found = rung.compare(*calls, seconds=5)
+    assert found.verdict == "ranked"
+    assert found.ranks == {"A": 1, "B": 3, "C": 2}
+    assert found.speedup is None
+    assert "A is the fastest: all 3 pairs judged together (Holm)" in str(found)
+
+
+def test_time_that_is_up_leaves_it_open() -> None:
+    found = rung.compare(timed_functions.short, timed_functions.short, seconds=0.01, margin=1e-6)
+    assert found.verdict == "inconclusive"
+    assert found["comparison"]["cut"]
+
+
+def test_fresh_processes_import_the_functions_by_name(tmp_path: Path) -> None:
+    found = rung.compare(timed_functions.long, timed_functions.longer, fresh=True, seconds=1)
+    assert found["unit"] == "restart"
+    assert found["a"]["target"] == "timed_functions:long"
+    assert not any("one process" in note for note in found.notes)
+    assert found["times"]["a"]["value"] < found["times"]["b"]["value"]
+
+
+def test_a_target_can_be_a_plain_function_with_options() -> None:
+    found = rung.bench(f"{HERE}:long", {"seconds": 0.003}, call=True, seconds=0.5)
+    assert 3e6 < found.median < 8e6
+    assert found["options"] == {"seconds": "0.003"}
+    with pytest.raises(WorkloadError, match="needs --x"):
+        rung.bench(f"{HERE}:needs", call=True)
+    with pytest.raises(WorkloadError, match="add --call"):
+        rung.bench(f"{HERE}:short")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: rung.compare(timed_functions.long), "2 to 26 callables; 1 were given"),
+        (lambda: rung.compare(timed_functions.long, "a.py:b"), "give one kind"),
+        (lambda: rung.compare(lambda: 1, lambda: 2, fresh=True), "cannot be imported by a fresh process"),
+        (lambda: rung.compare(timed_functions.long, timed_functions.longer, verify=True), "timed only"),
+        (lambda: rung.bench(timed_functions.long, rungs=["compile"]), "takes no options"),
+        (lambda: rung.bench(timed_functions.long, preset="best"), "there is no preset 'best'"),
+        (lambda: rung.bench("x.py:y", rungs=["compile"], recipe="r.toml"), "not both"),
+    ],
+    ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "recipe"],
+)  # fmt: skip
+def test_wrong_use_is_one_sentence(call, says: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UsageError, match=says):
+        call()
+
+
+def test_a_file_that_measures_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "careless.py"
+    script.write_text("import rung\ndef f(): pass\ndef g(): pass\nrung.compare(f, g, fresh=True)\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert 'put the call under `if __name__ == "__main__":`' in done.stderr
+
+
+def test_measuring_plain_python_loads_neither_torch_nor_polars() -> None:
+    code = (
+        "import sys, rung\n"
+        "assert not {'numpy', 'torch', 'polars'} & set(sys.modules)\n"
+        "str(rung.compare(lambda: 1, lambda: 2, seconds=0.1)); str(rung.bench(lambda: 1, seconds=0.1))\n"
+        "assert not {'torch', 'polars'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
