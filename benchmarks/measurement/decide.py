@@ -10,7 +10,7 @@ import math
 import statistics
 
 from machine import STREAMS, Machine
-from rules import RULES, rung
+from rules import RULES, any_different, rung, rung_fixed
 
 
 def table(title: str, rows: dict[str, list[str]]) -> None:
@@ -69,6 +69,29 @@ def main() -> None:
             f"{statistics.median(c.visible for c, _ in v):.2%}" for v in seen.values()
         ]
     table("Rung's answers in full", rows)
+
+    rows = {}
+    for effect in (1.0, 1.02):
+        seen = {
+            key: [rung_fixed(Machine(s, seed * 10**6 + 3 * 10**5 + k), effect) for k in range(n)]
+            for key, s in STREAMS.items()
+        }
+        at = "no difference" if effect == 1.0 else f"{effect - 1:.0%}"
+        rows[f"95 % interval covers the truth at {at}"] = [
+            f"{statistics.fmean(i.low <= -math.log(effect) <= i.high for i in v):.1%}" for v in seen.values()
+        ]
+        rows[f"bias of the ratio at {at}"] = [
+            f"{statistics.fmean(i.value + math.log(effect) for i in v):+.3%}" for v in seen.values()
+        ]
+    table("The interval itself: ten restarts, no looks, nominal 95 %", rows)
+
+    rows = {}
+    for sides in (3, 5):
+        rows[f"{sides} equal sides: any pair called different"] = [
+            f"{statistics.fmean(any_different(Machine(s, seed * 10**6 + 4 * 10**5 + k), sides) for k in range(n // 2)):.0%}"
+            for s in STREAMS.values()
+        ]
+    table("More than two: Holm's procedure over all pairs", rows)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,12 +15,17 @@ from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
 from rung.launch import Worker
-from rung.measure import median_interval
+from rung.measure import MINIMUM_RUNS, Collected, collect, median_interval
 from rung.measure.noise import explain, grows
 from rung.measure.stats import effective_count
-from rung.measure.summary import precise, summarize
+from rung.measure.summary import summarize
 
 BLOCK_SECONDS = 0.5
+WARM_SECONDS = 10.0
+NEVER_STEADY = (
+    "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
+    "more."
+)
 
 
 @dataclass(frozen=True)
@@ -103,28 +107,38 @@ def _measured(
 ) -> dict[str, Any]:
     """One process, from its first run to its notes."""
     samples: list[float] = []
+    in_use: list[int] = []
     first = asked.call("first", limit)
     try:
         if how.steps is not None:
             warm = {"runs": how.warm, "steady": False}
             if how.warm:
                 asked.call("block", limit, count=how.warm)
-            block = asked.call("block", limit, count=how.steps)
-            samples, in_use, reached = block["samples"], list[int](), False
+            samples += asked.call("block", limit, count=how.steps)["samples"]
+            found = Collected(samples, None, False)
         else:
-            warm = asked.call("warm", limit, seconds=10.0)
-            in_use, reached = _until_precise(
-                asked, warm["estimate"], facts["steps"], precision, seconds, limit, samples
-            )
+            warm = asked.call("warm", limit, seconds=WARM_SECONDS)
+            count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(warm["estimate"], 1))))
+
+            def block() -> list[float]:
+                taken: list[float] = asked.call("block", limit, count=count)["samples"]
+                in_use.append(asked.call("in_use", limit))
+                return taken
+
+            found = collect(block, precision=precision, seconds=seconds, at_least=facts["steps"], into=samples)
     except Exception as error:
         error.samples = samples  # type: ignore[attr-defined]
         raise
+    discarded, samples = samples[: found.begin or 0], found.kept
+    steady = found.begin is not None
     memory = asked.call("memory", limit)
     work = asked.call("work", limit) if how.steps is None else {}
     growth = grows(in_use)
     notes = explain(samples)
-    if how.steps is None and not warm["steady"]:
-        notes.append("it never became steady while warming up: the machine, or the workload, drifts.")
+    if how.steps is None and not steady:
+        notes.insert(0, NEVER_STEADY)
+    if len(discarded) > MINIMUM_RUNS:
+        notes.append(f"the first {len(discarded)} steps are left out: the stream settled only after them.")
     if growth:
         notes.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
     return {
@@ -134,12 +148,13 @@ def _measured(
         "time": median_interval(samples).as_dict(),
         "summary": summarize(samples),
         "precision": precision,
-        "reached": reached,
+        "reached": found.reached,
         "samples": samples,
         "effective_samples": effective_count(samples),
         "first_run_seconds": first,
         "warm_up_runs": warm["runs"],
-        "steady": warm["steady"],
+        "discarded": discarded,
+        "steady": steady,
         "memory": memory,
         "work": _rate(work, median_interval(samples).value),
         "notes": notes,
@@ -155,28 +170,6 @@ def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
         return work
     rate = work["flops"] / step_ns * 1e9
     return {**work, "flops_per_second": rate, "of_peak": rate / work["peak_flops"] if work["peak_flops"] else None}
-
-
-def _until_precise(
-    asked: Worker | Here,
-    estimate: float,
-    floor: int,
-    precision: float,
-    seconds: float,
-    limit: float,
-    samples: list[float],
-) -> tuple[list[int], bool]:
-    """Fills `samples` block by block; returns the memory in use after each block, and whether it was precise."""
-    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(estimate, 1))))
-    in_use: list[int] = []
-    until = time.monotonic() + seconds
-    while True:
-        samples += asked.call("block", limit, count=count)["samples"]
-        in_use.append(asked.call("in_use", limit))
-        if len(samples) >= floor and precise(samples, precision):
-            return in_use, True
-        if time.monotonic() >= until:
-            return in_use, False
 
 
 def sweep(
