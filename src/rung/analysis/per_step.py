@@ -24,7 +24,7 @@ def divisor(trace: Trace) -> tuple[int, str]:
     if steps == 0 or before <= whole * FEW:
         return max(steps, 1), ""
     return 1, (
-        f"{before / whole:.0%} of the GPU's time lies before the first work of the {steps} recorded step{'s' * (steps > 1)}: "
+        f"{before / whole:.0%} of the GPU's time lies before the first work of the recorded step{'s' * (steps > 1)}: "
         "figures are of the whole recording. --step all leaves out what was launched before."
     )
 
@@ -40,9 +40,8 @@ def of_steps(trace: Trace, wanted: set[int] | None) -> Trace:
     missing = sorted((wanted or set()) - set(chosen["step"].to_list()))
     if chosen.is_empty() or missing:
         known = ", ".join(str(step) for step in spans["step"].unique().sort().to_list()) or "none"
-        raise UsageError(
-            f"the trace has no step {missing[0] if missing else ''}: its steps are {known}.".replace(" :", ":")
-        )
+        what = f"step {missing[0]}" if missing else "steps"
+        raise UsageError(f"the trace has no {what}: its steps are {known}.")
     events = trace.events.with_row_index("row").with_columns(end=pl.col("ts") + pl.col("dur"))
     launched = gpu_events(trace)["launched"]
     on_gpu = pl.col("kind").is_in(GPU_KINDS) & pl.col("device").is_not_null()
