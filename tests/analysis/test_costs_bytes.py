@@ -151,3 +151,9 @@ def test_compiled_kernels_touch_their_tensors_once():
     assert (found.flops, found.bytes) == (0, 2 * 2 * 2048 + 4 * 32)
     product = priced("triton_tem_fused_addmm_1", T((8,)), T((64, 32)), T((32, 8)), T((64, 8)), 1)
     assert (product.flops, product.matrix) == (2 * 64 * 32 * 8, True)
+
+
+def test_a_complex_product_is_four_real_ones():
+    real, complex_ = (priced("aten::mm", T((3, 5), kind), T((5, 7), kind)) for kind in (F, "c10::complex<float>"))
+    assert complex_.flops == 4 * real.flops
+    assert complex_.precision == "fp32"

@@ -168,6 +168,12 @@ def test_products_in_tf32_are_told_by_their_kernels():
         assert row["precision"] == precision
 
 
+def test_but_a_product_of_another_type_keeps_it():
+    name = "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1"
+    (row,) = roofline(trace(op(0, 9, "aten::mm", X, W), launch(1, 7), kernel(20, 1000, 7, name))).to_dicts()
+    assert row["precision"] == "bf16"
+
+
 def test_types_of_lists_are_told_by_their_kernels():
     call = op(0, 9, "aten::cat", [X, X], 0)
     name = (
