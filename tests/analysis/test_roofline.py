@@ -238,6 +238,18 @@ def test_no_time_of_real_traces_is_lost_and_what_operators_answer_for_is_modelle
 
 
 @needs_traces
+def test_nothing_real_is_faster_than_its_floor():
+    """Work that was counted too high would be: these are recordings on MI210, MI300X and H100."""
+    held = 0
+    for path in sorted(SHARED.glob("*.json.gz")):
+        found = roofline(read(path)).filter(pl.col("floor_ns").is_not_null(), ~pl.col("fits_cache"))
+        held += found.height
+        assert found.filter(pl.col("roof_share") > 1).is_empty(), path
+        assert found.filter(pl.col("measured_floor_ns") > pl.col("time_ns")).is_empty(), path
+    assert held > 40
+
+
+@needs_traces
 @pytest.mark.parametrize("name", ["mi300_bert", "torch_compile_triton"])
 def test_two_traces_give_the_tables_that_were_checked_by_hand(name):
     """Operations and bytes of every row were worked out with pencil and paper from its shapes, the floors from the
