@@ -40,6 +40,58 @@ def test_convolutions(name):
             assert names[getattr(form, field)] == field
 
 
+# What the other models read by position.
+PLACES = {
+    "_scaled_mm": {2: "scale_a", 3: "scale_b", 4: "bias", 6: "out_dtype"},
+    "_grouped_mm": {2: "offs", 4: "out_dtype"},
+    "_scaled_grouped_mm": {2: "scale_a", 3: "scale_b", 4: "offs", 7: "out_dtype"},
+    "convolution_backward": {0: "grad_output", 1: "input", 2: "weight", 7: "transposed", 10: "output_mask"},
+    "native_batch_norm": {0: "input", 5: "training"},
+    "cudnn_batch_norm": {0: "input", 5: "training"},
+    "miopen_batch_norm": {0: "input", 5: "training"},
+    "_native_batch_norm_legit": {0: "input", 5: "training"},
+    "native_layer_norm_backward": {0: "grad_out", 1: "input"},
+    "native_group_norm_backward": {0: "grad_out", 1: "input"},
+    "native_batch_norm_backward": {0: "grad_out", 1: "input"},
+    "cudnn_batch_norm_backward": {0: "input", 1: "grad_output"},
+    "miopen_batch_norm_backward": {0: "input", 1: "grad_output"},
+    "_fused_rms_norm_backward": {0: "grad_out", 1: "input"},
+    "_softmax": {2: "half_to_float"},
+    "_softmax_backward_data": {0: "grad_output", 1: "output"},
+    "nll_loss_forward": {0: "self", 1: "target"},
+    "nll_loss_backward": {0: "grad_output", 1: "self", 2: "target"},
+    "embedding": {0: "weight", 1: "indices"},
+    "embedding_dense_backward": {0: "grad_output", 1: "indices", 2: "num_weights"},
+    "_embedding_bag": {0: "weight", 1: "indices", 2: "offsets"},
+    "index_select": {0: "self", 1: "dim", 2: "index"},
+    "gather": {0: "self", 1: "dim", 2: "index"},
+    "scatter_": {0: "self", 1: "dim", 2: "index", 3: "src"},
+    "index_add_": {0: "self", 1: "dim", 2: "index", 3: "source"},
+    "index_put_": {0: "self", 1: "indices", 2: "values"},
+    "topk": {0: "self", 1: "k", 2: "dim"},
+    "max_pool2d_with_indices": {1: "kernel_size", 2: "stride", 3: "padding", 4: "dilation", 5: "ceil_mode"},
+    "avg_pool2d": {1: "kernel_size", 2: "stride", 3: "padding", 4: "ceil_mode"},
+    "max_pool2d_with_indices_backward": {0: "grad_output", 1: "self"},
+    "upsample_bilinear2d": {0: "self", 1: "output_size"},
+    "constant_pad_nd": {0: "self", 1: "pad"},
+    "repeat": {0: "self", 1: "repeats"},
+    "mse_loss": {0: "self", 1: "target", 2: "reduction"},
+    "linalg_vector_norm": {0: "self", 2: "dim"},
+    "_fused_adamw_": {0: "self", 1: "grads", 2: "exp_avgs", 3: "exp_avg_sqs", 5: "state_steps"},
+    "_fused_sgd_": {0: "self", 1: "grads", 2: "momentum_buffer_list"},
+    "_fused_adagrad_": {0: "self", 1: "grads", 2: "state_sums"},
+    "_foreach_addcdiv_": {0: "self", 1: "tensor1", 2: "tensor2"},
+    "_foreach_lerp_": {0: "self", 1: "tensors1"},
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_others(name):
+    assert f"aten::{name}" in MODELS
+    names = arguments(name)
+    assert {place: names[place] for place in PLACES[name]} == PLACES[name]
+
+
 def test_there_is_such_an_operator():
     """A name with a slip in it would never be met."""
     known = {schema.name for schema in torch._C._jit_get_all_schemas()}
