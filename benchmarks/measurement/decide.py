@@ -1,6 +1,6 @@
 """Which rule is right how often, on streams whose truth is known. Prints the tables of docs/measurement.md.
 
-python benchmarks/measurement/decide.py [--trials 400] [--seed 1]
+python benchmarks/measurement/decide.py [--trials 400] [--seed 1] [--rung]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import statistics
 
 from machine import STREAMS, Machine
-from rules import RULES, rung
+from rules import RULES, any_different, rung, rung_fixed
 
 
 def table(title: str, rows: dict[str, list[str]]) -> None:
@@ -23,11 +23,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rung", action="store_true", help="leave the rules of others out")
     options = parser.parse_args()
     n, seed = options.trials, options.seed
+    rules = {name: rule for name, rule in RULES.items() if "rung" in name or not options.rung}
 
     rows = {}
-    for name, rule in RULES.items():
+    for name, rule in rules.items():
         rows[name] = [
             f"{sum(rule(Machine(s, seed * 10**6 + k), 1.0) in ('faster', 'slower') for k in range(n)) / n:.0%}"
             for s in STREAMS.values()
@@ -35,7 +37,7 @@ def main() -> None:
     table("A against A: called different", rows)
     for effect in (1.01, 1.02):
         rows = {}
-        for name, rule in RULES.items():
+        for name, rule in rules.items():
             rows[name] = [
                 f"{sum(rule(Machine(s, seed * 10**6 + 10**5 + k), effect) == 'slower' for k in range(n // 2)) / (n // 2):.0%}"
                 for s in STREAMS.values()
@@ -69,6 +71,29 @@ def main() -> None:
             f"{statistics.median(c.visible for c, _ in v):.2%}" for v in seen.values()
         ]
     table("Rung's answers in full", rows)
+
+    rows = {}
+    for effect in (1.0, 1.02):
+        seen = {
+            key: [rung_fixed(Machine(s, seed * 10**6 + 3 * 10**5 + k), effect) for k in range(n)]
+            for key, s in STREAMS.items()
+        }
+        at = "no difference" if effect == 1.0 else f"{effect - 1:.0%}"
+        rows[f"95 % interval covers the truth at {at}"] = [
+            f"{statistics.fmean(i.low <= -math.log(effect) <= i.high for i in v):.1%}" for v in seen.values()
+        ]
+        rows[f"bias of the ratio at {at}"] = [
+            f"{statistics.fmean(i.value + math.log(effect) for i in v):+.3%}" for v in seen.values()
+        ]
+    table("The interval itself: ten restarts, no looks, nominal 95 %", rows)
+
+    rows = {}
+    for sides in (3, 5):
+        rows[f"{sides} equal sides: any pair called different"] = [
+            f"{statistics.fmean(any_different(Machine(s, seed * 10**6 + 4 * 10**5 + k), sides) for k in range(n // 2)):.0%}"
+            for s in STREAMS.values()
+        ]
+    table("More than two: Holm's procedure over all pairs", rows)
 
 
 if __name__ == "__main__":

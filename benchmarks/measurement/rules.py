@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import numpy as np
 from machine import CALL, Machine, Process
 from scipy import stats
 
-from rung.measure import COMPARE, Comparison, Restart, decide, interleaved, warm_up
+from rung.measure import COMPARE, STUDENT, Comparison, Interval, Restart, decide, interleaved, rank, warm_up
 
 BLOCK = 10  # calls: 10 ms, as long as the shortest noise that is to be cancelled
 QUADS = 6
@@ -19,17 +20,35 @@ def rung(machine: Machine, factor: float, margin: float = 0.01) -> Comparison:
     """Rung's own procedure: fresh processes, warm-up found, interleaved blocks, planned looks."""
     restarts: list[Restart] = []
     while True:
-        restarts.append(_restart(machine.process(), machine.process(factor)))
+        restarts.append(_restart([machine.process(), machine.process(factor)]))
         said = decide(restarts, looks=COMPARE, margin=margin)
         if said and said.final:
             return said
 
 
-def _restart(a: Process, b: Process) -> Restart:
-    for side in (a, b):
+def rung_fixed(machine: Machine, factor: float) -> Interval:
+    """The log-ratio of ten restarts with Student's interval at 95 %, as a comparison without looks would give it."""
+    restarts = [_restart([machine.process(), machine.process(factor)]) for _ in range(10)]
+    return STUDENT.interval([r.log_ratio() for r in restarts], 0.95)
+
+
+def any_different(machine: Machine, sides: int) -> bool:
+    """Whether Rung's ranking calls any two of so many equal sides different."""
+    names, restarts = [str(k) for k in range(sides)], list[Restart]()
+    while True:
+        restarts.append(_restart([machine.process() for _ in names]))
+        pairs = itertools.combinations(range(sides), 2)
+        ratios = {(names[i], names[j]): [r.log_ratio(i, j) for r in restarts] for i, j in pairs}
+        said = rank(ratios, looks=COMPARE, margin=0.01)
+        if said and said.final:
+            return any(p.answer in ("faster", "slower") for p in said.pairs)
+
+
+def _restart(sides: list[Process]) -> Restart:
+    for side in sides:
         side.run()
         warm_up(lambda side=side: side.run()[0], lambda: 1.0)
-    return interleaved(lambda: a.run(BLOCK), lambda: b.run(BLOCK), QUADS)[0]
+    return interleaved([lambda side=side: side.run(BLOCK) for side in sides], QUADS)[0]
 
 
 def rung_answer(machine: Machine, factor: float) -> str:

@@ -21,6 +21,7 @@ examples:
   rung compare old.py:make new.py:make --verify                      two workloads; are they equal, and which is faster?
   rung compare model.py:make --base main --fail-if-slower 2%         A is the revision `main`; exit code 1 if B is slower
   rung compare ops.py:old ops.py:new ops.py:newer --call             three plain functions, ranked
+  rung compare monday.json tuesday.json             two measurements kept by `rung bench --json` or `pytest --rung-save`
   rung compare model.py:make --env GPU_MAX_HW_QUEUES=2               B has the environment variable
 
 B is compared with A in fresh processes of both, in alternating blocks, until it is shown to be faster, slower, or the
@@ -59,6 +60,8 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         raise UsageError(
             "give A, as in `rung compare tiny-transformer --rungs compile`; `rung compare --help` says more."
         )
+    if parsed.b and all(name.endswith(".json") for name in (parsed.a, parsed.b, *parsed.more)):
+        return saved(parsed)
     need_torch()
     from rung.ladder.compare import at_revision, compare
     from rung.report.compare import compare_lines
@@ -91,6 +94,20 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         return 1
     slower = result["verdict"] == "slower" and 1 / result["comparison"]["speedup"]["value"] - 1
     return int(bool(parsed.fail_if_slower and slower >= parsed.fail_if_slower))
+
+
+def saved(parsed: argparse.Namespace) -> int:
+    """Two measurements that were kept as files."""
+    from rung.ladder.saved import compare_saved
+    from rung.report.benchmarks import saved_lines
+    from rung.runs import to_json
+
+    if parsed.more:
+        raise UsageError("give two files of measurements; more than two cannot be compared.")
+    result = compare_saved(Path(parsed.a), Path(parsed.b))
+    print(to_json(result) if parsed.json else "\n".join(saved_lines(result)))
+    slower = [r["change"] for r in result["rows"] if r["apart"]]
+    return int(bool(parsed.fail_if_slower and slower and max(slower) >= parsed.fail_if_slower))
 
 
 def side(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,13 +16,18 @@ from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
 from rung.launch import Worker
-from rung.measure import median_interval
+from rung.measure import MINIMUM_RUNS, Collected, collect, median_interval
 from rung.measure.noise import explain, grows
 from rung.measure.stats import effective_count
-from rung.measure.summary import precise, summarize
+from rung.measure.summary import summarize
 
 BLOCK_SECONDS = 0.5
 THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
+WARM_SECONDS = 10.0
+NEVER_STEADY = (
+    "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
+    "more."
+)
 
 
 @dataclass(frozen=True)
@@ -118,32 +122,46 @@ def _measured(
     """One process, from its first run to its notes."""
     samples: list[float] = []
     timed_by, watch, calls = None, Watch(None), 0
+    in_use: list[int] = []
     first = asked.call("first", limit)
     try:
         if how.steps is not None:
             warm = {"runs": how.warm, "steady": False}
             if how.warm:
                 asked.call("block", limit, count=how.warm)
-            block = asked.call("block", limit, count=how.steps)
-            samples, in_use, reached = block["samples"], list[int](), False
+            samples += asked.call("block", limit, count=how.steps)["samples"]
+            found = Collected(samples, None, False)
         else:
-            warm = asked.call("warm", limit, seconds=10.0)
+            warm = asked.call("warm", limit, seconds=WARM_SECONDS)
             timed_by = asked.call("timer", limit, wanted=timer, cold=cold)
             watch = Watch(sensor_for(timed_by.pop("gpu")))
-            in_use, calls, reached = _until_precise(
-                asked, timed_by.pop("sample_ns"), facts["steps"], precision, seconds, limit, samples, watch
-            )
+            count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timed_by.pop("sample_ns"), 1))))
+
+            def block() -> list[float]:
+                nonlocal calls
+                with watch:
+                    taken = asked.call("block", limit, count=count)
+                calls += taken["calls"]
+                in_use.append(asked.call("in_use", limit))
+                return list(taken["samples"])
+
+            found = collect(block, precision=precision, seconds=seconds, at_least=facts["steps"], into=samples)
     except Exception as error:
         error.samples = samples  # type: ignore[attr-defined]
         raise
-    # Before the timer's own graphs and buffers, where there was a warm-up.
-    memory = warm.get("memory") or asked.call("memory", limit)
+    discarded, samples = samples[: found.begin or 0], found.kept
+    steady = found.begin is not None
+    # A timer's own graphs and buffers are not the step's: then, what was in use while it warmed up.
+    own = timed_by and (timed_by["cold"] or timed_by["name"] in ("graph", "batch"))
+    memory = warm["memory"] if own else asked.call("memory", limit)
     work = asked.call("work", limit) if how.steps is None else {}
     sensors = _sensors(watch.summary(), 0 if timed_by and timed_by["cold"] else calls)
     growth = grows(in_use)
     notes = explain(samples)
-    if how.steps is None and not warm["steady"]:
-        notes.append("it never became steady while warming up: the machine, or the workload, drifts.")
+    if how.steps is None and not steady:
+        notes.insert(0, NEVER_STEADY)
+    if len(discarded) > MINIMUM_RUNS:
+        notes.append(f"the first {len(discarded)} steps are left out: the stream settled only after them.")
     if growth:
         notes.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
     notes += _held_down(sensors)
@@ -154,12 +172,13 @@ def _measured(
         "time": median_interval(samples).as_dict(),
         "summary": summarize(samples),
         "precision": precision,
-        "reached": reached,
+        "reached": found.reached,
         "samples": samples,
         "effective_samples": effective_count(samples),
         "first_run_seconds": first,
         "warm_up_runs": warm["runs"],
-        "steady": warm["steady"],
+        "discarded": discarded,
+        "steady": steady,
         "memory": memory,
         "timer": timed_by,
         "sensors": sensors,
@@ -189,34 +208,6 @@ def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
         return work
     rate = work["flops"] / step_ns * 1e9
     return {**work, "flops_per_second": rate, "of_peak": rate / work["peak_flops"] if work["peak_flops"] else None}
-
-
-def _until_precise(
-    asked: Worker | Here,
-    sample_ns: float,
-    floor: int,
-    precision: float,
-    seconds: float,
-    limit: float,
-    samples: list[float],
-    watch: Watch,
-) -> tuple[list[int], int, bool]:
-    """Fills `samples` block by block; returns the memory in use after each block, the number of calls, and whether it
-    was precise."""
-    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(sample_ns, 1))))
-    in_use: list[int] = []
-    calls = 0
-    until = time.monotonic() + seconds
-    while True:
-        with watch:
-            block = asked.call("block", limit, count=count)
-        samples += block["samples"]
-        calls += block["calls"]
-        in_use.append(asked.call("in_use", limit))
-        if len(samples) >= floor and precise(samples, precision):
-            return in_use, calls, True
-        if time.monotonic() >= until:
-            return in_use, calls, False
 
 
 def sweep(

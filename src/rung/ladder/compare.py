@@ -7,20 +7,19 @@ import string
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
+from rung.hardware.environment import differences
 from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, fight, open_worker
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
 from rung.measure import COMPARE
 
-# What may differ between two runs of one environment.
-VOLATILE = ("time",)
 LETTERS = string.ascii_uppercase
 
 
@@ -159,13 +158,6 @@ def _verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
 
 def asdict_of(side: Side) -> dict[str, Any]:
     return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "env": side.env}
-
-
-def differences(environments: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """What is not the same in all of them: the name, and the value in each."""
-    names = dict.fromkeys(k for e in environments for k in e if k not in VOLATILE)
-    found = {k: [e.get(k) for e in environments] for k in names}
-    return {k: values for k, values in found.items() if any(v != values[0] for v in values)}
 
 
 def _percent(log_ratio: float) -> str:

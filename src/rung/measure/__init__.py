@@ -1,6 +1,7 @@
 """How long, and how sure: clocks, warm-up, intervals, comparison."""
 
 from rung.measure.clock import Block, time_block
+from rung.measure.collect import Collected, collect
 from rung.measure.compare import (
     CLIMB,
     COMPARE,
@@ -19,6 +20,6 @@ from rung.measure.stats import SIGNED_RANK, STUDENT, Interval, median_interval
 from rung.measure.steady import MINIMUM_RUNS, steady_from, warm_up
 
 __all__ = [
-    "CLIMB", "COMPARE", "FINAL", "MINIMUM_RUNS", "ROUNDS", "SIGNED_RANK", "STUDENT", "Block", "Comparison", "Interval", "Looks", "Pair", "Ranking",
-    "Restart", "decide", "interleaved", "judge", "median_interval", "rank", "steady_from", "time_block", "until_next_look", "warm_up",
+    "CLIMB", "COMPARE", "FINAL", "MINIMUM_RUNS", "ROUNDS", "SIGNED_RANK", "STUDENT", "Block", "Collected", "Comparison", "Interval", "Looks", "Pair", "Ranking",
+    "Restart", "collect", "decide", "interleaved", "judge", "median_interval", "rank", "steady_from", "time_block", "until_next_look", "warm_up",
 ]  # fmt: skip

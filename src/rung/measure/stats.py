@@ -22,14 +22,18 @@ class Interval:
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
-def effective_count(samples: Sequence[float]) -> float:
+def effective_count(samples: Sequence[float] | np.ndarray) -> float:
     """How many independent samples these are worth: n / (1 + 2 * sum of autocorrelations).
 
     Autocorrelations are summed by Geyer's initial positive sequence (1992): pairs, up to the first pair
-    whose sum is not positive.
+    whose sum is not positive. What lies far outside of the central 80 % is clipped: rare spikes come one by one, and
+    would hide how slowly everything else changes.
     """
     x = np.asarray(samples, dtype=float)
     n = len(x)
+    if n >= 10:
+        low, middle, high = np.percentile(x, [10, 50, 90])
+        x = np.clip(x, middle - 1.5 * (high - low), middle + 1.5 * (high - low))
     x = x - x.mean()
     variance = float(x @ x)
     if n < 4 or variance == 0:
@@ -44,16 +48,20 @@ def effective_count(samples: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The median and its interval from order statistics (binomial, normal approximation), with the
-    number of samples replaced by the effective number, so that a correlated stream gets a wider one."""
+    """The median and its interval from order statistics, with the number of samples replaced by the effective number,
+    so that a correlated stream gets a wider one.
+
+    The effective number is an estimate, and too high where it is small: hence Student's quantile with half as many
+    degrees of freedom, and an allowance of one sample.
+    """
     x = np.sort(np.asarray(samples, dtype=float))
     n = len(x)
     if n == 0:
         raise ValueError("no samples")
-    z = float(special.ndtri(0.5 + confidence / 2))
-    half = z * 0.5 / math.sqrt(effective_count(samples))
-    low = max(0, math.floor((0.5 - half) * n) - 0)
-    high = min(n - 1, math.ceil((0.5 + half) * n))
+    count = max(2.0, effective_count(samples))
+    quantile = float(special.stdtrit(max(1.0, count / 2), 0.5 + confidence / 2))
+    half = quantile * 0.5 / math.sqrt(count) * (1 + 1 / count)
+    low, high = max(0, math.floor((0.5 - half) * n)), min(n - 1, math.ceil((0.5 + half) * n))
     return Interval(float(np.median(x)), float(x[low]), float(x[high]))
 
 

@@ -1,8 +1,8 @@
 """Where warm-up ends, found by change points and not assumed.
 
-The rule is that of Barrett et al. 2017: split the stream by PELT (Killick et al. 2012) with a normal
-mean-and-variance cost and a penalty of 15 ln n; the last segment is the steady state, together with the
-earlier ones that look like it; a stream that still changes in its last quarter is not steady.
+The stream is split as by Barrett et al. 2017: PELT (Killick et al. 2012) with a normal mean-and-variance cost and a
+penalty of 15 ln n. A machine that switches between two clocks changes for ever and is steady all the same, so what
+counts is whether the stream settles: whether the states after a change point come again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rung.measure.stats import effective_count
+
 MINIMUM_RUNS = 3
 MOST_RUNS = 400
 TOLERANCE = 0.01  # segments whose means differ by less than this are the same state
+DRIFT = 0.005  # what moves by less than this from end to end does not drift
+# Independent samples that a settled stream is worth, and below which nobody can tell how correlated they are.
+INDEPENDENT = 30
+LONG = 40
+MOST_POINTS = 200  # a longer stream is looked at through the medians of so many groups, at least
 
 
 def change_points(samples: Sequence[float]) -> list[int]:
@@ -67,24 +74,54 @@ def warm_up(run: Callable[[], int], left: Callable[[], float]) -> tuple[list[int
 
 
 def steady_from(samples: Sequence[float]) -> int | None:
-    """The index from which a stream is steady, at least 3; None where it is not, or is too short to say."""
+    """The index from which a stream is steady, at least 3; None where it is not, or is too short to say.
+
+    A long stream is steady from the first change point on after which it settles, and which begins with nothing that
+    the rest does not show again; at most half of it may be warm-up. Of a short one (40 samples) only its last levels
+    can be compared.
+    """
     x = np.asarray(samples, dtype=float)
     n = len(x)
     if n < 2 * MINIMUM_RUNS:
         return None
+    group = -(-n // MOST_POINTS) if n > 2 * MOST_POINTS else 1
+    skipped = n % group
+    y = np.median(x[skipped:].reshape(-1, group), axis=1)
     # Spikes are no change of state: clip what lies far outside of the central 80 %.
-    low, middle, high = np.percentile(x, [10, 50, 90])
-    clipped = np.clip(x, middle - 3 * (high - low), middle + 3 * (high - low)) if n >= 10 else x
-    starts = change_points(clipped.tolist())
-    ends = [*starts[1:], n]
-    last = clipped[starts[-1] :]
+    low, middle, high = np.percentile(y, [10, 50, 90])
+    y = np.clip(y, middle - 3 * (high - low), middle + 3 * (high - low)) if len(y) >= 10 else y
+    starts = change_points(y.tolist())
+    begin = _first_settled(y, starts) if len(y) >= LONG else _like_the_last(y, starts)
+    return None if begin is None else max(begin and skipped + begin * group, MINIMUM_RUNS)
+
+
+def _first_settled(y: np.ndarray, starts: list[int]) -> int | None:
+    for start, end in zip(starts, [*starts[1:], len(y)], strict=True):
+        if start > len(y) / 2:
+            return None
+        rest = y[end:] if end < len(y) else y[start:]
+        low, middle, high = np.percentile(rest, [5, 50, 95])
+        edge = DRIFT * middle
+        if low - edge <= y[start:end].mean() <= high + edge and settled(y[start:]):
+            return start
+    return None
+
+
+def settled(y: np.ndarray) -> bool:
+    """Whether a stream varies around one level: it is worth thirty independent samples, because its states come
+    again and again (a trend, a late step and a random walk are worth a few), or it hardly moves at all."""
+    low, middle, high = np.percentile(y, [5, 50, 95])
+    return bool(effective_count(y) >= min(INDEPENDENT, len(y) / 4) or high - low < DRIFT * middle)
+
+
+def _like_the_last(y: np.ndarray, starts: list[int]) -> int | None:
+    """The start of the last segment and of those before it that look like it (Barrett et al. 2017)."""
+    ends = [*starts[1:], len(y)]
+    last = y[starts[-1] :]
     begin = starts[-1]
     for start, end in zip(reversed(starts[:-1]), reversed(ends[:-1]), strict=True):
-        segment = clipped[start:end]
         margin = max(TOLERANCE * abs(last.mean()), 2 * last.std() / math.sqrt(len(last)))
-        if abs(segment.mean() - last.mean()) > margin:
+        if abs(y[start:end].mean() - last.mean()) > margin:
             break
         begin = start
-    if begin > 0.75 * n:
-        return None
-    return max(begin, MINIMUM_RUNS)
+    return begin if begin <= 0.75 * len(y) else None

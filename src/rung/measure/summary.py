@@ -62,11 +62,3 @@ def samples_for(p: float) -> int:
     while p > 0.5 and special.bdtr(1, n, 1 - p) > CHANCE:
         n += 1
     return n
-
-
-def precise(samples: Sequence[float], target: float) -> bool:
-    """Whether the median's interval is within `target` (a share of the median) on both sides."""
-    if len(samples) < FLOOR_FOR_MEAN:
-        return False
-    found = median_interval(samples)
-    return found.high - found.low <= 2 * target * found.value

@@ -52,7 +52,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"matrix work   {work['flops_per_second'] / 1e12:.3g} TFLOP/s{share}")
     lines += [
         f"first run     {units.seconds(result['first_run_seconds'])} (compiling and loading; not part of the median)",
-        f"warm-up       {result['warm_up_runs']} runs, {'then steady' if result['steady'] else 'and still not steady'}",
+        f"warm-up       {result['warm_up_runs']} runs and {len(result['discarded'])} discarded samples, {'then steady' if result['steady'] else 'and never steady'}",
         f"peak memory   {units.data_size(units.peak(result['memory']))}",
     ]
     lines += _sensor_lines(units.section(result, "sensors"))

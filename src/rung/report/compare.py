@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from rung.report import units
+from rung.report.benchmarks import columns, difference_lines
 
 SENTENCES = {
     "faster": "B is faster than A",
@@ -39,7 +40,7 @@ def compare_lines(result: dict[str, Any]) -> list[str]:
         )
     if proof:
         lines.append(f"equal  yes: {proof['checks']} comparisons of outputs, loss, gradients and weights ({', '.join(proof['precisions'])})")  # fmt: skip
-    lines += [f"differs in {what}: {' and '.join(map(str, values))}" for what, values in result["differs"].items()]
+    lines += difference_lines(result["differs"])
     lines += [f"note: {warning}" for warning in result["warnings"]]
     return lines + (_ranked(result) if "ranking" in result else _compared(result))
 
@@ -71,8 +72,7 @@ def _table(result: dict[str, Any]) -> list[str]:
             f"{ranking['ranks'][name]}{'=' if shared else ''}", name, units.duration_interval(result["times"][name.lower()]),
             units.interval(pair["speedup"]) if pair else "", WORDS.get(pair["answer"], pair["answer"]) if pair else "",
         ))  # fmt: skip
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return columns(rows)
 
 
 def _ranked(result: dict[str, Any]) -> list[str]:

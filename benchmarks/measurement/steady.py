@@ -1,0 +1,138 @@
+"""What one measurement says of streams whose truth is known: its median, the interval, and where it was warm.
+
+python benchmarks/measurement/steady.py [--trials 400] [--seed 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+from machine import STREAMS, Machine, Stream
+from settling import NEVER, RULES, SETTLING, Settling
+
+from rung.measure import collect, median_interval, warm_up
+from rung.measure.steady import steady_from
+from rung.measure.summary import percentile, samples_for
+
+LOOKED = 500  # calls between two looks at the clock, as `rung bench` takes them
+
+
+@dataclass(frozen=True)
+class Result:
+    steady: bool
+    covered: bool
+    bias: float
+    seconds: float
+    half: float
+
+
+def bench(stream: Stream, level: float, seed: int) -> Result:
+    """`rung bench` on a machine from cold; level: the stream's median without drift and luck, ns."""
+    machine = Machine(stream, seed)
+    process = machine.process()
+    process.run()
+    warm_up(lambda: process.run()[0], lambda: 1.0)
+    cold = machine.load
+    found = collect(lambda: process.run(LOOKED), precision=0.005, seconds=30, clock=lambda: machine.load)
+    interval = median_interval(found.kept)
+    window = np.linspace(cold + sum(found.samples[: found.begin or 0]) / 1e9, machine.load, 200)
+    drift = float(np.median(stream.drift * (1 - np.exp(-window / 3))))
+    here = level * process.factor
+    return Result(
+        found.begin is not None,
+        interval.low <= here * math.exp(drift) <= interval.high,
+        interval.value / (here * math.exp(stream.drift)) - 1,
+        machine.load - cold,
+        (interval.high - interval.low) / 2 / interval.value,
+    )
+
+
+def level_of(stream: Stream) -> float:
+    """The median of a stream's calls, warm and without drift, from two million of them."""
+    random = np.random.default_rng(0)
+    n = 2_000_000
+    log = random.normal(0, math.hypot(stream.jitter, stream.wander), n) + stream.clocks * (random.random(n) < 0.5)
+    log += np.where(random.random(n) < stream.spikes, np.log1p(random.exponential(stream.spike, n)), 0)
+    if stream.clocks > 4 * stream.jitter:  # nothing lies between two clocks: the middle stands for the median
+        return 1e6 * math.exp(stream.clocks / 2) if not stream.spikes else 1e6 * float(np.exp(np.median(log)))
+    return 1e6 * float(np.exp(np.median(log)))
+
+
+def median_table(trials: int, seed: int) -> None:
+    print("\n### The median and its interval\n")
+    print(
+        "| | 95 % interval covers | bias against the warm state | half-width, median | seconds, median / 95 % below |"
+    )
+    print("|---|---|---|---|---|")
+    for name, stream in STREAMS.items():
+        level = level_of(stream)
+        runs = [bench(stream, level, seed * 10**6 + k) for k in range(trials)]
+        seconds = [r.seconds for r in runs]
+        print(
+            f"| {name} | {statistics.fmean(r.covered for r in runs):.1%} | {statistics.fmean(r.bias for r in runs):+.2%} "
+            f"| {statistics.median(r.half for r in runs):.2%} "
+            f"| {statistics.median(seconds):.1f} / {statistics.quantiles(seconds, n=20)[-1]:.1f} |",
+            flush=True,
+        )
+
+
+def warm_table(trials: int, seed: int) -> None:
+    print("\n### Where it is warm, on 600 calls\n")
+    print(
+        f"| | {' | '.join(f'{n}: found within 5 %' for n in SETTLING)} | {' | '.join(f'{n}: bias' for n in SETTLING)} |"
+    )
+    print(f"|---|{'---|' * 2 * len(SETTLING)}")
+    for rule, found in {**RULES, "**rung**": steady_from}.items():
+        right, bias = [], []
+        for kind in SETTLING.values():
+            streams = [kind(np.random.default_rng(seed * 10**6 + k)) for k in range(trials)]
+            begins = [found(s.times.tolist()) for s in streams]
+            right.append(f"{statistics.fmean(_near(b, s) for b, s in zip(begins, streams, strict=True)):.0%}")
+            kept = [
+                np.median(s.times[b : b + 200]) / 1e6 - 1 for b, s in zip(begins, streams, strict=True) if b is not None
+            ]
+            bias.append(f"{statistics.fmean(kept):+.1%}" if kept else "refused")
+        print(f"| {rule} | {' | '.join(right)} | {' | '.join(bias)} |", flush=True)
+    print("\n### Streams that never settle: accepted, on 600 calls and on 6,000\n")
+    print(f"| | {' | '.join(f'{n}, {k}' for n in NEVER for k in (600, 6000))} |\n|---|{'---|' * 2 * len(NEVER)}")
+    for rule, found in {**RULES, "**rung**": steady_from}.items():
+        cells = []
+        for kind in NEVER.values():
+            for calls in (600, 6000):
+                streams = [kind(np.random.default_rng(seed * 10**6 + k), calls) for k in range(trials)]
+                cells.append(f"{statistics.fmean(found(s.times.tolist()) is not None for s in streams):.0%}")
+        print(f"| {rule} | {' | '.join(cells)} |", flush=True)
+
+
+def _near(begin: int | None, stream: Settling) -> bool:
+    return begin is not None and abs(begin - stream.true) <= 0.05 * len(stream.times)
+
+
+def percentile_table(trials: int, seed: int) -> None:
+    """How often the true p99 lies above everything that was seen, with n samples."""
+    print(
+        "\n### When a p99 may be printed\n\n| samples | printed | the true p99 lies above all but one of them |\n|---|---|---|"
+    )
+    random = np.random.default_rng(seed)
+    for n in (100, 300, samples_for(0.99) - 1, samples_for(0.99), 2000):
+        low = statistics.fmean((random.random(n) > 0.99).sum() <= 1 for _ in range(50 * trials))
+        said = percentile(random.random(n).tolist(), 0.99)
+        print(f"| {n} | {'yes' if said else 'no'} | {low:.2%} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    percentile_table(options.trials, options.seed)
+    warm_table(options.trials // 2, options.seed)
+    median_table(options.trials, options.seed)
+
+
+if __name__ == "__main__":
+    main()

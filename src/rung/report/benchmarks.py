@@ -1,0 +1,71 @@
+"""Measurements that were kept: a test session's table, and two files against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rung.report import units
+
+
+def session_lines(rows: Sequence[dict[str, Any]], base: Mapping[str, Any] | None = None) -> list[str]:
+    """One line a benchmark, in the order in which they ran; notes below."""
+    lines = [["benchmark", "median", "95 % interval", "samples", *(["against saved"] if base is not None else [])]]
+    for row in rows:
+        time = row["time"]
+        between = f"{units.duration(time['low'])} – {units.duration(time['high'])}"
+        cells = [_short(row["test"]), units.duration(time["value"]), between, str(len(row["samples"]))]
+        lines.append([*cells, *([change(row.get("against"))] if base is not None else [])])
+    notes = [f"note: {_short(row['test'])}: {note}" for row in rows for note in row["notes"]]
+    missing = sorted(set(base or {}) - {row["test"] for row in rows})
+    return [
+        *columns(lines),
+        *notes,
+        *([f"not run this time: {', '.join(map(units.clean, missing))}"] if missing else []),
+    ]
+
+
+def saved_lines(result: dict[str, Any]) -> list[str]:
+    """Two files: every change, what differs around them, and what that is worth."""
+    lines = [["", units.clean(f"A {result['a']}"), units.clean(f"B {result['b']}"), "B against A"]]
+    for row in result["rows"]:
+        lines.append(
+            [units.clean(row["name"]), units.duration(row["before"]), units.duration(row["after"]), change(row)]
+        )
+    only = [
+        f"only in {side.upper()}: {', '.join(map(units.clean, names))}"
+        for side, names in result["only_in"].items()
+        if names
+    ]
+    return [
+        *columns(lines),
+        *only,
+        *difference_lines(result["differs"]),
+        *(f"note: {warning}" for warning in result["warnings"]),
+    ]
+
+
+def difference_lines(differs: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What was not the same for all sides."""
+    return [
+        units.clean(f"differs in {name}: {' and '.join('not set' if v is None else str(v) for v in values)}")
+        for name, values in differs.items()
+    ]
+
+
+def change(found: Mapping[str, Any] | None) -> str:
+    """Such as "3.1% slower", or "not apart (+0.2%)" where the intervals overlap; "new" without an earlier one."""
+    if not found:
+        return "new"
+    side = "slower" if found["change"] > 0 else "faster"
+    return f"{abs(found['change']):.1%} {side}" if found["apart"] else f"not apart ({found['change']:+.1%})"
+
+
+def columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Cells below each other."""
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _short(test: str) -> str:
+    return units.clean(test.rpartition("/")[2])

@@ -1,0 +1,101 @@
+"""How a machine is set up: read where it can be, left out where it cannot, compared by what matters."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung.hardware import environment, pick, state
+from rung.hardware.device import cpu
+from rung.hardware.environment import differences
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(state, "SYS", tmp_path / "sys")
+    monkeypatch.setattr(state, "PROC", tmp_path / "proc")
+    return tmp_path
+
+
+def put(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_kernel_s_settings_are_read_and_what_is_missing_is_left_out(kernel: Path) -> None:
+    put(kernel, "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n")
+    put(kernel, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    put(kernel, "proc/sys/kernel/numa_balancing", "1\n")
+    settings, now = state.state(cpu())
+    assert settings["cpu_governor"] == "powersave"
+    assert settings["transparent_hugepage"] == "madvise"
+    assert settings["numa_balancing"] == "1"
+    assert "smt" not in settings
+    assert "gpu_driver" not in settings
+    assert len(now["load"]) == 3
+
+
+def test_an_amd_gpu_is_read_from_the_kernel(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_pci", lambda device: "0000:c1:00.0")
+    card = "sys/bus/pci/devices/0000:c1:00.0"
+    put(kernel, f"{card}/hwmon/hwmon3/power1_cap", "750000000\n")
+    put(kernel, f"{card}/hwmon/hwmon3/temp1_input", "41000\n")
+    put(kernel, f"{card}/pp_dpm_sclk", "0: 500Mhz\n1: 1207Mhz *\n2: 2100Mhz\n")
+    put(kernel, f"{card}/current_compute_partition", "SPX\n")
+    put(kernel, "sys/module/amdgpu/version", "6.10.5\n")
+    for pid in ("1", "2"):
+        (kernel / f"sys/class/kfd/kfd/proc/{pid}").mkdir(parents=True)
+    settings, now = state.state(replace(cpu(), kind="cuda", vendor="amd"))
+    assert (settings["gpu_power_cap"], settings["gpu_clock_most"]) == (750, 2100)
+    assert (settings["gpu_driver"], settings["gpu_partition"]) == ("6.10.5", "SPX")
+    assert (now["gpu_clock"], now["gpu_temperature"]) == (1207, 41)
+    assert now["gpu_other_processes"] in (1, 2)
+
+
+def fake_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(state, "_pci", lambda device: "0000:41:00.0")
+
+
+def test_an_nvidia_gpu_is_asked_through_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tool(
+        tmp_path,
+        monkeypatch,
+        '[ "$2" = 0000:41:00.0 ] || exit 9\ncase "$3" in\n--query-gpu*) echo "570.1, 700.00, 1980, Enabled, [N/A], 1755, 38";;\n'
+        "*) echo 1; echo 99999999;;\nesac",
+    )
+    settings, now = state.state(replace(cpu(), kind="cuda", vendor="nvidia"))
+    assert (settings["gpu_driver"], settings["gpu_power_cap"], settings["gpu_clock_most"]) == ("570.1", 700, 1980)
+    assert (now["gpu_clock"], now["gpu_temperature"], now["gpu_other_processes"]) == (1755, 38, 2)
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo nothing of use", "sleep 60"], ids=["fails", "odd", "hangs"])
+def test_a_tool_that_does_not_answer_costs_nothing_but_its_facts(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "PATIENCE", 0.3)
+    fake_tool(tmp_path, monkeypatch, script)
+    settings, now = state.state(replace(cpu(), kind="cuda", vendor="nvidia"))
+    assert "gpu_driver" not in settings
+    assert now["load"]
+
+
+def test_differences_name_what_was_set_and_not_what_changes_by_itself() -> None:
+    a = environment(pick("cpu"))
+    torch.backends.cudnn.benchmark = True
+    try:
+        b = environment(pick("cpu"))
+    finally:
+        torch.backends.cudnn.benchmark = False
+    b["now"], b["time"] = {"load": [99.0]}, "later"
+    b["variables"] = {"OMP_NUM_THREADS": "7"}
+    found = differences([a, b])
+    assert found["blas.cudnn_benchmark"] == [False, True]
+    assert found["variables.OMP_NUM_THREADS"][1] == "7"
+    assert set(found) == {"blas.cudnn_benchmark", "variables.OMP_NUM_THREADS"}
+    assert differences([a, a]) == {}

@@ -1,0 +1,74 @@
+"""The `rung_bench` fixture, in sessions of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import time
+def test_nap(rung_bench):
+    found = rung_bench(lambda: time.sleep(SECONDS))
+    assert found is None or found.median > 1e6
+def test_named(rung_bench):
+    for ms in (1, 2):
+        rung_bench(lambda: time.sleep(ms / 1000), name=f"{ms} ms")
+def test_nothing():
+    pass
+"""
+
+
+@pytest.fixture
+def session(pytester: pytest.Pytester):  # type: ignore[no-untyped-def]
+    """Runs the tests above in a process of their own, the nap as long as it is told."""
+
+    def run(seconds: float, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(test_naps=TESTS.replace("SECONDS", str(seconds)))
+        plugin = () if _installed() else ("-p", "rung.pytest_plugin")
+        return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", "--rung-time", "0.3", *arguments)
+
+    return run
+
+
+def _installed() -> bool:
+    from importlib.metadata import entry_points
+
+    return any(e.value == "rung.pytest_plugin" for e in entry_points(group="pytest11"))
+
+
+def test_benchmarks_are_tabled_saved_and_compared(session, pytester: pytest.Pytester) -> None:  # type: ignore[no-untyped-def]
+    first = session(0.002, "--rung-save", "base.json")
+    first.assert_outcomes(passed=3)
+    first.stdout.fnmatch_lines(
+        ["*benchmarks*", "benchmark *median*", "test_naps.py::test_nap *ms*", "*1 ms]*", "saved: base.json"]
+    )
+    rows = json.loads((pytester.path / "base.json").read_text())["benchmarks"]
+    assert [r["test"] for r in rows] == [
+        "test_naps.py::test_nap", "test_naps.py::test_named [1 ms]", "test_naps.py::test_named [2 ms]",
+    ]  # fmt: skip
+    assert all(r["samples"] and r["environment"]["device"] for r in rows)
+
+    slow = session(0.02, "--rung-compare", "base.json", "--rung-fail-if-slower", "90%", "test_naps.py::test_nap")
+    slow.assert_outcomes(failed=1)
+    slow.stdout.fnmatch_lines(["*slower than in the saved run; the limit is 90.0%*", "not run this time: *test_named*"])
+
+
+def test_skipped_benchmarks_are_called_once_and_wrong_use_is_told(session, pytester: pytest.Pytester) -> None:  # type: ignore[no-untyped-def]
+    done = session(0.002, "--rung-skip")
+    done.assert_outcomes(passed=3)
+    done.stdout.no_fnmatch_line("*= benchmarks =*")
+    assert session(0.002, "--rung-fail-if-slower", "5%").ret == 4
+    missing = session(0.002, "--rung-compare", "none.json")
+    assert missing.ret == 4
+    missing.stderr.fnmatch_lines(["*none.json could not be read*"])
+
+
+def test_unused_the_plugin_imports_nothing_of_weight() -> None:
+    code = (
+        "import sys, pytest, rung.pytest_plugin\n"
+        "assert not {'numpy', 'scipy', 'torch', 'polars', 'rich', 'rung.api'} & set(sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
