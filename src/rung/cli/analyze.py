@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,9 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
     from rung.report.headlines import headlines
 
     found = overview(trace, steps=steps)
+    found["findings"] = table("findings", trace, steps=steps).to_dicts()
     found["headlines"] = headlines(lambda name: table(name, trace, steps=steps))
-    return found if parsed.json else "\n".join(analyze_lines(found))
+    return found if parsed.json else "\n".join(analyze_lines(found, shutil.get_terminal_size((100, 24)).columns))
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:

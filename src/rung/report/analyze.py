@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from rung.report import units
+from rung.report.findings import findings_lines
 from rung.report.terminal import breakdown_lines
 
 TOP = 10
 
 
-def analyze_lines(found: dict[str, Any]) -> list[str]:
-    """The trace's facts; for each rank its GPUs, where the time went, and the kernels that took most of it."""
+def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
+    """The trace's facts and what to do first; for each rank its GPUs, where the time went, and the kernels that took most of it."""
     many = f", {found['ranks']} ranks" if found["ranks"] > 1 else ""
     counters = f", {units.count(found['counters'])} counter values" if found["counters"] else ""
     lines = [
@@ -21,14 +23,19 @@ def analyze_lines(found: dict[str, Any]) -> list[str]:
         unread = ", ".join(f"{units.count(n)} x {units.clean(why)}" for why, n in sorted(found["unread"].items()))
         lines.append(f"not in the table: {unread}")
     lines += [f"note: {units.clean(note)}" for note in found["notes"]]
+    first = findings_lines(found.get("findings") or [], width)
+    lines += ["", *first] if first else []
     for part in found["parts"]:
         lines += ["", *_part(part, found["ranks"] > 1)]
     if found["ranks"] > len(found["parts"]):
         lines.append(f"... and {found['ranks'] - len(found['parts'])} more ranks")
     said = found.get("headlines") or {}
     if said:
-        width = max(map(len, said))
-        lines += ["", *(f"{name:<{width}}  {units.clean(text)}" for name, text in said.items())]
+        head = max(map(len, said))
+        indent = " " * (head + 2)
+        lines.append("")
+        for name, text in said.items():
+            lines += textwrap.wrap(f"{name:<{head}}  {units.clean(text)}", width, subsequent_indent=indent)
         lines.append("As a table: rung analyze PATH --show NAME")
     return lines
 
