@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from rung.analysis.classified import classified
-from rung.analysis.frames import enclosing, user_frames
+from rung.analysis.frames import enclosing, place, user_frames
 from rung.analysis.spending import part, spending, without
 from rung.trace.table import Trace
 
@@ -21,8 +21,12 @@ def call_sites(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """
     frames = user_frames(trace)
     of_event, _ = enclosing(trace, frames)
-    named = classified(trace).select(
-        "dur", "backward", "graph", call_site=pl.coalesce(frames["name"].gather(of_event), without("Python frame"))
+    named = (
+        classified(trace)
+        .select(
+            "dur", "backward", "graph", call_site=pl.coalesce(frames["name"].gather(of_event), without("Python frame"))
+        )
+        .with_columns(place())
     )
     ranked = spending(named, ["call_site"], steps, [part("backward", "backward"), part("graph", "graph")])
     return ranked.select(pl.exclude("call_site", "^m.*_ns$", "std_ns"), "call_site", "^m.*_ns$", "std_ns")

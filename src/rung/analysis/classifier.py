@@ -43,9 +43,8 @@ class Kind(NamedTuple):
     detail: str
 
 
-_DIRECTION = re.compile(
-    r"(?<![A-Za-z])(Host|HOST|Device|DEVICE|Peer|H|D|P)(?:to|_TO_|-to-|To)(Host|HOST|Device|DEVICE|Peer|H|D|P)"
-)
+_END = "(Host|HOST|Device|DEVICE|Peer|H|D|P)"
+_DIRECTION = re.compile(f"(?:(?<![A-Za-z])|(?<=Copy)){_END}(?:to|To|_TO_|-to-){_END}")
 OTHER = Kind("other", "")
 _own: list[Path] = []
 
@@ -56,11 +55,15 @@ def use(path: Path | None) -> None:
     It has the form of categories.toml: tables [[kernel]] and [[op]] with `category`, `patterns` (regular expressions)
     and, if wanted, `detail`. Raises InputError where it is not so.
     """
+    before = list(_own)
     _own[:] = [path] if path else []
-    _families.cache_clear()
-    kernel_kind.cache_clear()
-    op_kind.cache_clear()
-    _families()
+    for cached in (_families, kernel_kind, op_kind):
+        cached.cache_clear()
+    try:
+        _families()
+    except InputError:
+        _own[:] = before
+        raise
 
 
 @lru_cache(maxsize=1)

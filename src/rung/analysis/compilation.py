@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from rung.analysis.frames import python_names
 from rung.analysis.intervals import covered
 from rung.analysis.origins import host_calls
 from rung.analysis.runtime_roles import with_role
@@ -34,7 +35,9 @@ def compilation(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     time_ns: what they cover, in the whole recording, on the host; meaning: what it says.
     """
     events = trace.events.select("kind", "name", "ts", "dur", end=pl.col("ts") + pl.col("dur"))
-    names = events.select("kind", "name").filter(pl.col("kind").is_in(["python", "annotation", "cpu_op"])).unique()
+    called = host_calls(trace).filter(pl.col("kind") != "runtime").select("kind", "name").unique()
+    python = python_names(trace).select(pl.lit("python").cast(called.schema["kind"]).alias("kind"), "name")
+    names = pl.concat([called, python])
     rows = []
     for sign, kinds, pattern, meaning in _SIGNS:
         found = names.filter(pl.col("kind").cast(pl.String).is_in(kinds.split()), pl.col("name").str.contains(pattern))

@@ -7,6 +7,7 @@ import polars as pl
 
 from rung.analysis.intervals import Ints
 from rung.analysis.nesting import callers, nearest, outermost
+from rung.analysis.once import once
 from rung.analysis.origins import host_calls, origins
 from rung.trace.table import Trace
 
@@ -17,13 +18,23 @@ _BEFORE_PACKAGE = r"^.*(site|dist)-packages/"
 
 def frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
     """The chosen Python frames, a caller before what it calls: `ts`, `end`, `name`, `rank`, `pid`, `tid`."""
-    python = trace.events.filter(pl.col("kind") == "python")
-    names = python.select("name").unique().filter(chosen)
-    return (
-        python.filter(pl.col("name").is_in(names["name"].implode()))
+    python = trace.events.lazy().filter(pl.col("kind") == "python")
+    names = python_names(trace).filter(chosen)
+    found = (
+        python.select("ts", "dur", "name", "rank", "pid", "tid")
+        .filter(pl.col("name").is_in(names["name"].implode()))
         .select("ts", "name", "rank", "pid", "tid", end=pl.col("ts") + pl.col("dur"))
-        .sort("ts", "end", descending=[False, True], maintain_order=True)
+        .collect()
     )
+    if (found["ts"].diff() > 0).all():
+        return found
+    return found.sort("ts", "end", descending=[False, True], maintain_order=True)
+
+
+@once
+def python_names(trace: Trace) -> pl.DataFrame:
+    """The different names of Python frames: few, as a program's functions are."""
+    return trace.events.lazy().filter(pl.col("kind") == "python").select("name").unique().collect()
 
 
 def module_frames(trace: Trace) -> pl.DataFrame:
@@ -31,10 +42,15 @@ def module_frames(trace: Trace) -> pl.DataFrame:
     return frames(trace, pl.col("name").str.starts_with("nn.Module: "))
 
 
+@once
 def user_frames(trace: Trace) -> pl.DataFrame:
-    """The frames of the user's program and its libraries, PyTorch's own left out; paths as from the packages' folder."""
-    found = frames(trace, ~pl.col("name").str.contains(_INTERNAL))
-    return found.with_columns(pl.col("name").str.replace(_BEFORE_PACKAGE, ""))
+    """The frames of the user's program and its libraries, PyTorch's own left out."""
+    return frames(trace, ~pl.col("name").str.contains(_INTERNAL))
+
+
+def place(name: str = "call_site") -> pl.Expr:
+    """A frame's name with the path from the packages' folder on: `transformers/activations.py(77): forward`."""
+    return pl.col(name).str.replace(_BEFORE_PACKAGE, "")
 
 
 def enclosing(trace: Trace, of: pl.DataFrame) -> tuple[pl.Series, pl.Series]:

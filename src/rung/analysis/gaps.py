@@ -5,11 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from rung.analysis.dry_times import dry_times
-from rung.analysis.frames import frames, user_frames
-from rung.analysis.intervals import Ints
+from rung.analysis.frames import frames, place, user_frames
 from rung.analysis.once import once
 from rung.analysis.origins import host_calls, origins
-from rung.analysis.stabbing import THREAD, open_at
+from rung.analysis.stabbing import THREAD, at_rows, open_at
 from rung.analysis.waiting import host_waits
 from rung.trace.table import Trace
 
@@ -82,20 +81,14 @@ def caused(trace: Trace) -> pl.DataFrame:
     return waits.with_columns(cause=cause).select(
         "rank", "device", "gap_ns", "cause",
         pl.when("late").then(
-            pl.when(pl.col("cause") == "sync").then(_at(blocking["name"], blocked)).otherwise(_at(doing["name"], middle))
+            pl.when(pl.col("cause") == "sync").then(at_rows(blocking["name"], blocked)).otherwise(at_rows(doing["name"], middle))
         ).alias("during"),
-        pl.when("late").then(_at(program["name"], line)).alias("call_site"),
+        pl.when("late").then(at_rows(program["name"], line)).alias("call_site"),
         "next", "ts", "end",
-    )  # fmt: skip
+    ).with_columns(place())  # fmt: skip
 
 
 def _previous(events: pl.DataFrame, dry: pl.DataFrame) -> pl.Series:
     """The launch of the event that ended when each gap began; of several, any."""
     ended = events.select("rank", "device", "launch", ts="end").unique(["rank", "device", "ts"], keep="last")
     return dry.join(ended, on=["rank", "device", "ts"], how="left", nulls_equal=True, maintain_order="left")["launch"]
-
-
-def _at(values: pl.Series, rows: pl.Series | Ints) -> pl.Series:
-    """The values at these rows, null where a row is -1."""
-    index = pl.Series(rows, dtype=pl.Int64)
-    return values.gather(pl.select(pl.when(index >= 0).then(index)).to_series())

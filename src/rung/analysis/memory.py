@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rung.analysis.frames import user_frames
-from rung.analysis.intervals import Ints
+from rung.analysis.frames import place, user_frames
 from rung.analysis.nesting import outermost
 from rung.analysis.origins import host_calls
-from rung.analysis.stabbing import THREAD, open_at
+from rung.analysis.stabbing import THREAD, at_rows, open_at
 from rung.trace.counter_tracks import memory_in_use
 from rung.trace.table import Trace
 
@@ -80,7 +79,7 @@ def memory_peak(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     order, gone, moment = pl.col("order"), pl.col("gone"), pl.col("moment")
     alive = numbered.filter(pl.col("bytes") > 0, order <= moment, gone.is_null() | (gone > moment))
     op, call_site = _makers(trace, alive)
-    made = alive.with_columns(op=pl.coalesce(op, pl.lit("(no operator)")), call_site=call_site)
+    made = alive.with_columns(op=pl.coalesce(op, pl.lit("(no operator)")), call_site=call_site).with_columns(place())
     before = peaks.join(made.group_by(_ON).agg(pl.col("bytes").sum()), on=_ON, how="left", nulls_equal=True).select(
         *_ON, "peak", op=pl.lit(BEFORE), call_site=pl.lit(None, pl.String), tensors=pl.lit(None, pl.UInt32),
         bytes=pl.col("peak") - pl.col("bytes").fill_null(0),
@@ -99,9 +98,4 @@ def _makers(trace: Trace, records: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     top = outermost(calls["caller"].to_numpy(), (calls["kind"] == "cpu_op").to_numpy())
     of_top = np.where(inside >= 0, top[np.maximum(inside, 0)], -1) if top.size else inside
     program = user_frames(trace)
-    return _at(calls["name"], of_top), _at(program["name"], open_at(program, moments))
-
-
-def _at(values: pl.Series, rows: Ints) -> pl.Series:
-    index = pl.Series(rows, dtype=pl.Int64)
-    return values.gather(pl.select(pl.when(index >= 0).then(index)).to_series())
+    return at_rows(calls["name"], of_top), at_rows(program["name"], open_at(program, moments))

@@ -17,6 +17,13 @@ def open_at(spans: pl.DataFrame, moments: pl.DataFrame) -> Ints:
     """
     if spans.is_empty() or moments.is_empty():
         return np.full(moments.height, -1, dtype=np.int64)
+    # Most spans of a long recording hold none of a few moments.
+    sorted_at = moments["at"].sort().to_numpy()
+    holds = np.searchsorted(sorted_at, spans["ts"].to_numpy()) < np.searchsorted(sorted_at, spans["end"].to_numpy())
+    rows = np.flatnonzero(holds)
+    spans = spans.filter(holds)
+    if spans.is_empty():
+        return np.full(moments.height, -1, dtype=np.int64)
     threads = pl.concat([spans.select(THREAD), moments.select(THREAD)]).select(pl.struct(THREAD).rank("dense"))
     of_span, of_moment = np.split(threads.to_series().to_numpy().astype(np.int64), [spans.height])
     start, end, at = spans["ts"].to_numpy(), spans["end"].to_numpy(), moments["at"].to_numpy()
@@ -35,5 +42,11 @@ def open_at(spans: pl.DataFrame, moments: pl.DataFrame) -> Ints:
     while True:
         over = (row >= 0) & (end[np.maximum(row, 0)] <= at)
         if not over.any():
-            return row
+            return np.where(row >= 0, rows[np.maximum(row, 0)], -1)
         row = np.where(over, caller[np.maximum(row, 0)], row)
+
+
+def at_rows(values: pl.Series, rows: Ints | pl.Series) -> pl.Series:
+    """The values at these rows, null where a row is -1."""
+    index = pl.Series(rows, dtype=pl.Int64)
+    return values.gather(pl.select(pl.when(index >= 0).then(index)).to_series())

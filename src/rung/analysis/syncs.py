@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from rung.analysis.frames import around, user_frames
+from rung.analysis.frames import place, user_frames
 from rung.analysis.origins import host_calls
 from rung.analysis.spending import spending
+from rung.analysis.stabbing import THREAD, at_rows, open_at
 from rung.analysis.waiting import host_waits
 from rung.trace.table import Trace
 
@@ -21,12 +22,12 @@ def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """
     calls, waits = host_calls(trace), host_waits(trace)
     frames = user_frames(trace)
-    op = waits.select(pl.when(pl.col("op") >= 0).then("op")).to_series()
+    line = open_at(frames, waits.select(*THREAD, at="ts"))
     named = waits.select(
         "dur", "why", call="name",
-        op=calls["name"].gather(op),
-        call_site=frames["name"].gather(around(trace, frames)[0].gather(waits["position"])),
-    )  # fmt: skip
+        op=at_rows(calls["name"], waits["op"]),
+        call_site=at_rows(frames["name"], line),
+    ).with_columns(place())  # fmt: skip
     return spending(named, ["call", "why", "op", "call_site"], steps).select(
         "call", "count", "time_ns", "share", "op", "call_site", "why", "mean_ns", "max_ns", "median_ns", "min_ns", "std_ns"
     )  # fmt: skip

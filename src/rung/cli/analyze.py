@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
     found = overview(trace, steps=steps)
     found["findings"] = table("findings", trace, steps=steps).to_dicts()
     found["headlines"] = headlines(lambda name: table(name, trace, steps=steps))
-    return found if parsed.json else "\n".join(analyze_lines(found, shutil.get_terminal_size((100, 24)).columns))
+    return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:

@@ -23,7 +23,12 @@ def shown(table: pl.DataFrame, top: int | None) -> str:
     from rung.report.tables import table_lines
 
     rows = TOP if top is None else (top or None)
-    return "\n".join(table_lines(table, width=shutil.get_terminal_size((100, 24)).columns, top=rows))
+    return "\n".join(table_lines(table, width=width(), top=rows))
+
+
+def width() -> int:
+    """Of the terminal, or 100 where there is none; at least 60."""
+    return max(60, shutil.get_terminal_size((100, 24)).columns)
 
 
 def write_csv(table: pl.DataFrame, path: Path) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from rung.report import distributed, units
-from rung.report.tables import shortened
+from rung.report import distributed, pace, units
 
 if TYPE_CHECKING:
     import polars as pl
 
-# What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
-HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
-    "critical_path": lambda table: critical_path_line(table),
-    "what_if": lambda table: what_if_line(table),
-    "communication": distributed.communication_line,
-    "stragglers": distributed.stragglers_line,
-    "skew": distributed.skew_line,
-}
+Row = dict[str, Any]
+FEW = 3
 
 
 def headlines(table: Callable[[str], pl.DataFrame]) -> dict[str, str]:
@@ -27,31 +20,141 @@ def headlines(table: Callable[[str], pl.DataFrame]) -> dict[str, str]:
     return {name: text for name, text in said.items() if text}
 
 
-def critical_path_line(table: pl.DataFrame) -> str:
-    """ "set by computation 94 %, host 5 %; most of it: aten::_softmax 35 %" """
-    rows = table.to_dicts()
-    if not rows or rows[0]["what"] == "none":
-        return rows[0]["name"] if rows else ""
-    shares: dict[str, float] = {}
-    for row in rows:
-        shares[row["what"]] = shares.get(row["what"], 0.0) + row["path_share"]
-    order = sorted(shares.items(), key=lambda item: -item[1])
-    said = ", ".join(f"{what} {units.percent(round(share, 2))}" for what, share in order if share >= 0.005)
-    of = "" if rows[0]["of"] == "recording" else f" in {rows[0]['of']}"
-    where = f" of rank {rows[0]['rank']}" if rows[0]["rank"] is not None else ""
-    name = f"the host before {rows[0]['name']}" if rows[0]["what"] == "host" else rows[0]["name"]
-    return f"the pace{of} is set by {said}; first: {shortened(name, 60)}{where}, {units.percent(round(rows[0]['path_share'], 2))}"
+def _percent(share: Any) -> str:
+    known = units.number(share)
+    if known is None:
+        return units.NONE
+    return "under 0.1%" if 0 < known < 0.0005 else f"{known:.0%}" if known >= 0.0995 or not known else f"{known:.1%}"
 
 
-def what_if_line(table: pl.DataFrame) -> str:
-    """ "at most: -34.5 % if aten::_softmax took no time, -33.2 % if aten::bmm" """
+def _ranked(parts: Iterable[tuple[str, float]]) -> str:
+    """The first few of them: "gemm 54%, attention 22%"; those below 1 % are not worth a word."""
+    return ", ".join(f"{name} {_percent(share)}" for name, share in list(parts)[:FEW] if share >= 0.01)
+
+
+def _sums(frame: pl.DataFrame, by: str, share: str = "share") -> list[tuple[str, float]]:
+    sums: dict[str, float] = {}
+    for name, value in frame.select(by, share).iter_rows():
+        sums[str(name)] = sums.get(str(name), 0.0) + (value or 0.0)
+    return sorted(sums.items(), key=lambda item: -item[1])
+
+
+def _categories(frame: pl.DataFrame) -> str:
+    rows = frame.select("category", "detail", "share").iter_rows()
+    return _ranked((f"{category} {detail}".strip(), share) for category, detail, share in rows)
+
+
+def _kernels(frame: pl.DataFrame) -> str:
+    if frame.height <= 10:
+        return ""
+    return (
+        f"the first 10 of {units.count(frame.height)} names take {_percent(frame['cumulative_share'][9])} of GPU time"
+    )
+
+
+def _ops(frame: pl.DataFrame) -> str:
+    known = [(op, share) for op, share in _sums(frame, "op") if not op.startswith("(")]
+    return _ranked(known)
+
+
+def _modules(frame: pl.DataFrame) -> str:
+    last = frame.with_columns(module=frame["module"].str.split(" / ").list.last())
+    return _ranked((name, share) for name, share in _sums(last, "module") if not name.startswith("("))
+
+
+def _launches(frame: pl.DataFrame) -> str:
+    row: Row = max(frame.to_dicts(), key=lambda row: row["kernels"], default={})
+    if not row:
+        return ""
+    said = [f"{units.count(row['kernels'])} kernels and copies a step"]
+    if row["launches"]:
+        said[0] += f" in {units.count(row['launches'])} launches"
+        said.append(f"the GPU waits for the host {_percent(row['host_bound_share'])} of the time")
+    short = row["short_kernels"] / row["kernels"]
+    said.append(f"{_percent(short)} of them are shorter than 10 µs ({_percent(row['short_share'])} of GPU time)")
+    return ", ".join(said)
+
+
+def _idle(frame: pl.DataFrame) -> str:
+    if frame.is_empty():
+        return ""
+    causes = _ranked(_sums(frame, "cause"))
+    first = frame.row(0, named=True)
+    doing = first["during"] or first["call_site"]
+    longest = f"; most in {units.clean(doing)}" if doing and first["share"] >= 0.1 else ""
+    return f"{units.duration(frame['time_ns'].sum())} a step: {causes}{longest}"
+
+
+def _streams(frame: pl.DataFrame) -> str:
+    rows = [row for row in frame.to_dicts() if row["total_ns"]]
+    waits = [(row, row["collective_ns"] / row["total_ns"]) for row in rows]
+    row, share = max(waits, key=lambda wait: wait[1] * wait[0]["total_ns"], default=({}, 0.0))
+    return f"stream {row['stream']} waits {_percent(share)} of its time while another runs a collective" if share >= 0.01 else ""  # fmt: skip
+
+
+def _syncs(frame: pl.DataFrame) -> str:
+    if frame.is_empty():
+        return ""
+    first = frame.row(0, named=True)
+    by = f" in {units.clean(first['op'])}" if first["op"] else ""
+    calls = units.count(frame["count"].sum())
+    return f"{units.duration(frame['time_ns'].sum())} of host time a step in {calls} calls that wait for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
+
+
+def _runtime(frame: pl.DataFrame) -> str:
+    often = [
+        row for row in frame.to_dicts() if row["role"] == "query" and row["per_launch"] >= 1 and row["count"] >= 100
+    ]
+    named = (f"{units.clean(row['name'])} {units.count(row['count'])} times a step ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
+    return ", ".join(named)
+
+
+def _memory(frame: pl.DataFrame) -> str:
+    row: Row = max(
+        (r for r in frame.to_dicts() if r["device"] is not None), key=lambda r: r["peak_bytes"] or 0, default={}
+    )
+    if not row:
+        return ""
+    return f"peak {units.data_size(row['peak_bytes'])} of {units.data_size(row['reserved_bytes'])} reserved"
+
+
+def _memory_peak(frame: pl.DataFrame) -> str:
+    return _ranked(_sums(frame, "op"))
+
+
+def _copies(frame: pl.DataFrame) -> str:
+    rows = [row for row in frame.to_dicts() if row["share"] >= 0.01 or row["blocking"] >= 2]
     said = []
-    for row in table.to_dicts()[:3]:
-        if row["saved_share"] >= 0.01:
-            what = {"host": "the host", "communication": "collectives", "memcpy": "copies"}.get(
-                row["what"], row["what"]
-            )
-            said.append(
-                f"-{units.percent(round(row['saved_share'], 3))} if {shortened(row['name'], 40) if row['name'] else what}"
-            )
-    return f"at most: {', '.join([f'{said[0]} took no time', *said[1:]])}" if said else ""
+    for row in rows[:FEW]:
+        rate = f" at {units.digits(row['gb_per_s'])} GB/s" if units.number(row["gb_per_s"]) else ""
+        size = f" {units.data_size(row['moved_bytes'])}{rate}" if row["moved_bytes"] else ""
+        blocking = ", the host waits for it" if row["blocking"] else ""
+        said.append(f"{row['direction']}{size} ({_percent(row['share'])} of GPU time{blocking})")
+    return ", ".join(said)
+
+
+def _compilation(frame: pl.DataFrame) -> str:
+    return ", ".join(f"{row['sign']} {units.count(row['count'])} times" for row in frame.to_dicts()[:FEW])
+
+
+# What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
+HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
+    "critical_path": pace.critical_path_line,
+    "what_if": pace.what_if_line,
+    "communication": distributed.communication_line,
+    "stragglers": distributed.stragglers_line,
+    "skew": distributed.skew_line,
+    "categories": _categories,
+    "ops": _ops,
+    "modules": _modules,
+    "kernels": _kernels,
+    "launches": _launches,
+    "idle": _idle,
+    "streams": _streams,
+    "syncs": _syncs,
+    "runtime": _runtime,
+    "compilation": _compilation,
+    "memory": _memory,
+    "memory_peak": _memory_peak,
+    "copies": _copies,
+}

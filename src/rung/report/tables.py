@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from rung.report import units
+from rung.report.kernel_names import readable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -92,7 +93,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, str):
-        return " ".join(units.clean(value).split())
+        return " ".join(units.clean(readable(value) if name in _KERNELS else value).split())
     if isinstance(value, (list, tuple)):
         return ", ".join(_cell("", item) for item in value)
     if name.endswith("_ns"):
@@ -101,9 +102,14 @@ def _cell(name: str, value: Any) -> str:
         return units.data_size(value)
     if name.endswith("share"):
         return (f"{value:.1%}" if value else "") if units.number(value) is not None else units.NONE
+    if isinstance(value, float) and units.number(value) is None:
+        return units.NONE
+    if isinstance(value, float) and not value.is_integer():
+        return units.digits(value)
     if isinstance(value, float):
-        return units.NONE if units.number(value) is None else units.digits(value)
+        value = int(value)
     return f"{value:,}" if isinstance(value, int) and name not in _NUMBERS else str(value)
 
 
+_KERNELS = ("name", "largest", "next")
 _NUMBERS = ("device", "stream", "rank", "step", "pid", "tid", "correlation", "ts", "end")  # names, not amounts

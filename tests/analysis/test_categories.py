@@ -1,0 +1,80 @@
+"""The category of GPU time: nothing of weight is "other" on any real trace, and operators know better than some names."""
+
+from pathlib import Path
+
+import pytest
+from random_traces import call, on_gpu, op, trace_of
+
+from rung.analysis.analyses import table
+from rung.analysis.categories import categories
+from rung.trace import read
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+REAL = sorted([*SHARED.glob("traces/*.json.gz"), *SHARED.glob("rocprofv3/*.json.gz")])
+
+
+def kinds(*events):
+    return {(row["category"], row["detail"]): row["time_ns"] for row in categories(trace_of(*events)).to_dicts()}
+
+
+def test_real_traces_are_here_or_that_is_said():
+    if not REAL:
+        pytest.skip("the shared real traces are not here")
+    assert len(REAL) >= 14
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+def test_less_than_three_percent_of_a_real_trace_is_other(path):
+    answer = categories(read(path))
+    assert answer["share"].sum() == pytest.approx(1.0)
+    assert answer.filter(answer["category"] == "other")["share"].sum() < 0.03
+
+
+def test_a_tensile_kernel_under_a_convolution_convolves_and_its_copies_are_layout():
+    events = [
+        op(0, 30, "aten::convolution_backward"), call(1, 1, 1), call(3, 1, 2),
+        on_gpu(50, 5, "Cijk_Ailk_Bljk_MT64x64", correlation=1),
+        on_gpu(60, 4, "void elementwise_kernel<direct_copy_kernel_cuda>", correlation=2),
+        on_gpu(70, 3, "Cijk_Ailk_Bljk_MT64x64", correlation=9),
+    ]  # fmt: skip
+    assert kinds(*events) == {("convolution", "backward"): 5, ("convolution", "layout"): 4, ("gemm", ""): 3}
+
+
+def test_what_an_attention_operator_launches_is_attention_and_a_decoding_kernel_stays_one():
+    events = [
+        op(0, 9, "aten::scaled_dot_product_attention"), op(1, 7, "aten::mul"), call(2, 1, 1), call(4, 1, 2),
+        op(20, 9, "aten::_flash_attention_backward"), call(21, 1, 3),
+        on_gpu(50, 5, "vectorized_elementwise_kernel", correlation=1),
+        on_gpu(60, 4, "paged_attention_ll4mi_QKV", correlation=2),
+        on_gpu(70, 3, "unknown", correlation=3),
+    ]  # fmt: skip
+    assert kinds(*events) == {("attention", "forward"): 5, ("attention", "decode"): 4, ("attention", "backward"): 3}
+
+
+def test_unfused_attention_is_told_by_the_shapes_of_its_scores():
+    scores = "[[2, 4, 8, 8], [], []]"
+    events = [
+        op(0, 5, "aten::_softmax", dims=scores), call(1, 1, 1),
+        op(10, 5, "aten::bmm", dims="[[8, 8, 8], [8, 8, 16]]"), call(11, 1, 2),
+        op(20, 5, "aten::mm", dims="[[3, 5], [5, 7]]"), call(21, 1, 3),
+        on_gpu(50, 5, "softmax_warp_forward", correlation=1), on_gpu(60, 4, "Cijk_", correlation=2),
+        on_gpu(70, 3, "Cijk_", correlation=3),
+    ]  # fmt: skip
+    assert kinds(*events) == {("attention", "unfused"): 9, ("gemm", ""): 3}
+
+
+def test_collectives_stay_collectives_and_graphs_and_unlinked_work_go_by_their_names():
+    events = [
+        op(0, 9, "aten::scaled_dot_product_attention"), call(1, 1, 1), call(3, 1, 2, "hipGraphLaunch"),
+        on_gpu(50, 5, "ncclDevKernel_Generic", correlation=1), on_gpu(60, 4, "Cijk_", correlation=2),
+        on_gpu(70, 3, "Cijk_", correlation=8),
+    ]  # fmt: skip
+    assert kinds(*events) == {("communication", ""): 5, ("gemm", ""): 7}
+    graph, outside = table("ops", trace_of(*events)).filter(category="gemm").sort("time_ns", descending=True)["op"]
+    assert (graph, outside) == ("(replayed by a graph)", "(launched outside of the trace)")
+
+
+def test_times_are_per_step():
+    events = [on_gpu(0, 10, "attn_fwd"), on_gpu(20, 10, "attn_fwd")]
+    row = categories(trace_of(*events), steps=2).row(0, named=True)
+    assert (row["events"], row["time_ns"], row["mean_ns"], row["share"]) == (1.0, 10, 10, 1.0)
