@@ -130,7 +130,13 @@ def gemm_bound(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "gemm")
     if share < 0.4:
         return None
-    return Seen(share, f"{events.height / facts.per:.0f} a step, {largest(events)} first")
+    said = f"{events.height / facts.per:.0f} a step, {largest(events)} first"
+    roof = facts.table("roofline")
+    known = roof.filter(pl.col("family") == "gemm", pl.col("floor_ns") > 0) if roof.height else roof
+    if known.is_empty():
+        return Seen(share, said)
+    best = min(1.0, float(known["floor_ns"].sum()) / max(1.0, float(known["time_ns"].sum())))
+    return Seen(share, f"{said}; at {best:.0%} of their roof", (best, 1.0))
 
 
 def far_from_roof(facts: Facts) -> Seen | None:
