@@ -30,7 +30,7 @@ def critical_path_line(table: pl.DataFrame) -> str:
 
 def what_if_line(table: pl.DataFrame) -> str:
     """ "at most -34.5 % if aten::_softmax took no time (-27.6 % at its floor), -33.2 % if aten::bmm did" """
-    said = []
+    said: list[str] = []
     kinds = {"host": "the host", "communication": "collectives", "memcpy": "copies"}
     for row in table.to_dicts()[:3]:
         if row["saved_share"] < 0.01:
