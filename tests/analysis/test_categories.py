@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from random_traces import call, on_gpu, op, trace_of
 
+from rung.analysis import classifier
 from rung.analysis.analyses import table
 from rung.analysis.categories import categories
 from rung.trace import read
@@ -72,6 +73,18 @@ def test_collectives_stay_collectives_and_graphs_and_unlinked_work_go_by_their_n
     assert kinds(*events) == {("communication", ""): 5, ("gemm", ""): 7}
     graph, outside = table("ops", trace_of(*events)).filter(category="gemm").sort("time_ns", descending=True)["op"]
     assert (graph, outside) == ("(replayed by a graph)", "(launched outside of the trace)")
+
+
+def test_a_users_family_knows_better_than_any_operator(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('[[kernel]]\ncategory = "ours"\npatterns = ["^zz_"]\n')
+    events = [op(0, 9, "aten::scaled_dot_product_attention"), call(1, 1, 1), on_gpu(50, 5, "zz_top", correlation=1)]
+    classifier.use(own)
+    try:
+        assert kinds(*events) == {("ours", ""): 5}
+    finally:
+        classifier.use(None)
+    assert kinds(*events) == {("attention", "forward"): 5}
 
 
 def test_times_are_per_step():

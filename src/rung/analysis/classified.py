@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rung.analysis.attention import score_shapes, softmax_shapes, touches_scores
-from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, op_kind
+from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, named_by_user, op_kind
 from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
 from rung.analysis.origins import host_calls, origins
@@ -30,6 +30,7 @@ def classified(trace: Trace) -> pl.DataFrame:
     kinds = [_named(*row) for row in names.iter_rows()]
     by_name = names.with_columns(
         named=pl.Series([kind.category for kind in kinds], dtype=pl.String),
+        own=pl.Series([named_by_user(name) for name in names["name"]], dtype=pl.Boolean),
         named_detail=pl.Series([kind.detail for kind in kinds], dtype=pl.String),
     )
     above = _verdicts(trace)
@@ -42,6 +43,7 @@ def classified(trace: Trace) -> pl.DataFrame:
     named, verdict = pl.col("named"), pl.col("verdict")
     decides = (
         verdict.is_not_null()
+        & ~pl.col("own")
         & (named != "communication")
         & (verdict.is_in(_RULES) | (named == "other") | pl.concat_str(named, verdict, separator=" ").is_in(_pairs()))
     )
@@ -61,7 +63,7 @@ def classified(trace: Trace) -> pl.DataFrame:
             detail=pl.when(keeps).then("named_detail").otherwise(detail),
             backward=pl.col("backward").fill_null(False),
         )
-        .drop("named_detail", "verdict", "verdict_detail")
+        .drop("own", "named_detail", "verdict", "verdict_detail")
     )
 
 

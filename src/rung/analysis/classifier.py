@@ -57,7 +57,7 @@ def use(path: Path | None) -> None:
     """
     before = list(_own)
     _own[:] = [path] if path else []
-    for cached in (_families, kernel_kind, op_kind):
+    for cached in (_families, _own_families, kernel_kind, op_kind):
         cached.cache_clear()
     try:
         _families()
@@ -68,20 +68,23 @@ def use(path: Path | None) -> None:
 
 @lru_cache(maxsize=1)
 def _families() -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
-    built_in = (resources.files("rung.analysis") / "categories.toml").read_text("utf-8")
-    families = _parsed(built_in)
+    families = _parsed((resources.files("rung.analysis") / "categories.toml").read_text("utf-8"))
+    return {table: _own_families().get(table, []) + families[table] for table in families}
+
+
+@lru_cache(maxsize=1)
+def _own_families() -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
     own = _own[0] if _own else Path(os.environ[OWN_FILE]) if os.environ.get(OWN_FILE) else None
     if own is None:
-        return families
+        return {}
     try:
-        first = _parsed(own.read_text("utf-8"))
+        return _parsed(own.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{own}: the categories cannot be read ({error.strerror}).") from None
-    except (KeyError, TypeError, ValueError, re.error) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
         raise InputError(
             f"{own} has no families of names ({error}): it needs [[kernel]] or [[op]] tables with a category and patterns."
         ) from None
-    return {table: first.get(table, []) + families[table] for table in families}
 
 
 def _parsed(text: str) -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
@@ -102,6 +105,11 @@ def _kind(table: str, name: str) -> Kind:
 def kernel_kind(name: str) -> Kind:
     """The kind of a GPU kernel, from its name as recorded, mangled or not."""
     return _kind("kernel", name)
+
+
+def named_by_user(name: str) -> bool:
+    """Whether a user's own family knows this kernel: then no operator knows it better."""
+    return any(pattern.search(name) for _, pattern in _own_families().get("kernel", []))
 
 
 @lru_cache(maxsize=65536)

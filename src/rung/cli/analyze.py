@@ -36,6 +36,9 @@ def add(commands: Any, help_text: str) -> None:
     )
     tables.add_options(parser)
     parser.add_argument(
+        "--categories", type=Path, metavar="FILE", help="kernel families of your own, tried before ours"
+    )
+    parser.add_argument(
         "--steps", type=int, metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
@@ -58,6 +61,10 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.runs import to_json
     from rung.trace import read
 
+    if parsed.categories:
+        from rung.analysis import classifier
+
+        classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
         trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)

@@ -50,6 +50,16 @@ def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None
     return lines if not frame.is_empty() else [*lines, "(no rows)"]
 
 
+def catalogue_lines(tables: pl.DataFrame, width: int) -> list[str]:
+    """A table's name and its columns, for each row of (name, columns)."""
+    margin = max(map(len, tables["table"].to_list())) + GAP
+    return [
+        line
+        for name, columns in tables.iter_rows()
+        for line in textwrap.wrap(f"{name:<{margin}}{columns}", width, subsequent_indent=" " * margin)
+    ]
+
+
 def _head(name: str, names: list[str]) -> str:
     plain = name.removesuffix("_ns").removesuffix("_bytes")
     if plain != name and plain in names:  # "unlinked" counts what "unlinked_ns" times
