@@ -43,14 +43,14 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         raise UsageError('give a trace and a question, as in `rung query trace.json.gz "select * from kernels"`.')
     if parsed.csv and parsed.json:
         raise UsageError("give one of --csv and --json.")
+    from rung.analysis.per_step import divisor
     from rung.analysis.query import catalogue, query
-    from rung.analysis.steps import found_steps
     from rung.report.tables import catalogue_lines
     from rung.runs import to_json
     from rung.trace import read
 
     trace = read(parsed.path)
-    steps = found_steps(trace) if parsed.steps is None else parsed.steps
+    steps = divisor(trace)[0] if parsed.steps is None else parsed.steps
     answer = query(trace, parsed.sql, steps=steps) if parsed.sql is not None else catalogue()
     if parsed.csv:
         tables.write_csv(answer, parsed.csv)
