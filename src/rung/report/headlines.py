@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rung.report import distributed, paths, units
+from rung.report import distributed, pace, units
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def _roofline(frame: pl.DataFrame) -> str:
 
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
 HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
-    "critical_path": paths.critical_path_line,
-    "what_if": paths.what_if_line,
+    "critical_path": pace.critical_path_line,
+    "what_if": pace.what_if_line,
     "communication": distributed.communication_line,
     "stragglers": distributed.stragglers_line,
     "skew": distributed.skew_line,
