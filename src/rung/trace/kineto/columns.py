@@ -57,7 +57,7 @@ class Columns:
     def _restart(self) -> None:
         self._height = 0
         self._arrays: dict[str, list[Array]] = {c: [] for c in ("ts", "dur", "kind", *_PLACES, *TEXTS)}
-        self._ids: dict[str, list[pl.Series]] = {column: [] for column in IDS}
+        self._ids: dict[str, list[int | None]] = {column: [] for column in IDS}
         self._rows: list[Array] = []
         # Made anew for every stretch: a trace whose names are all different must not be kept twice.
         self._codes = {c: _Codes(self._rename if c == "name" else str) for c in (*_PLACES, *TEXTS)}
@@ -85,10 +85,7 @@ class Columns:
             self._arrays[column].append(self._codes[column].of(values))
         self._rows.append(rows + self._height)
         for column in IDS:
-            known = ids.get(column)
-            self._ids[column].append(
-                _nulls(column, len(rows)) if known is None else pl.Series(known, dtype=SCHEMA[column])
-            )
+            self._ids[column] += ids[column] if column in ids else [None] * len(rows)
         self._height += len(kind)
         if self._height >= _FLUSH:
             self._flush()
@@ -108,7 +105,7 @@ class Columns:
         columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(np.concatenate(arrays["kind"]))
         for column in _PLACES:
             columns[column] = self._codes[column].decoded(arrays[column])
-        sparse = {column: pl.concat(self._ids[column], rechunk=True) for column in IDS}
+        sparse = {column: pl.Series(self._ids[column], dtype=SCHEMA[column]) for column in IDS}
         sparse |= {column: self._codes[column].decoded(arrays[column]) for column in TEXTS}
         for column, known in sparse.items():
             columns[column] = _nulls(column, self._height)
