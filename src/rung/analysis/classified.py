@@ -77,10 +77,12 @@ def _named(name: str, kind: str, role: str) -> Kind:
     return Kind("copy", copy_direction(name, "memset" if kind == "memset" else "runtime"))
 
 
+@once
 def scores_of(trace: Trace) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]]:
     """The shapes of softmax inputs in the trace, and those of attention scores."""
-    ops = trace.events.lazy().filter(pl.col("kind") == "cpu_op", pl.col("name").str.contains("softmax"))
-    softmax = softmax_shapes(ops.select("name", "dims").unique(maintain_order=True).collect().iter_rows())
+    ops = trace.events.select("kind", "name", "dims").filter(pl.col("kind") == "cpu_op")  # first: names are many
+    named = ops.filter(pl.col("name").str.contains("softmax")).select("name", "dims").unique(maintain_order=True)
+    softmax = softmax_shapes(named.iter_rows())
     return softmax, score_shapes(softmax)
 
 

@@ -12,7 +12,8 @@ STEP = r"^ProfilerStep#(\d+)$"
 def step_spans(trace: Trace) -> pl.DataFrame:
     """The steps on the host, by rank and start: `rank`, `step` (its number), `ts`, `end` in ns."""
     return (
-        trace.events.filter(pl.col("kind") == "annotation", pl.col("name").str.starts_with("ProfilerStep#"))
+        trace.events.filter(pl.col("kind") == "annotation")  # first: names are many
+        .filter(pl.col("name").str.starts_with("ProfilerStep#"))
         .select("rank", "ts", step=pl.col("name").str.extract(STEP).cast(pl.Int64, strict=False), end=pl.col("ts") + pl.col("dur"))
         .filter(pl.col("step").is_not_null())
         .sort("rank", "ts")

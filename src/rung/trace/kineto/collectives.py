@@ -35,7 +35,7 @@ _decode = msgspec.json.Decoder(list[_Event]).decode
 
 
 class Collectives:
-    """Takes what the event reader takes; most texts have no collective in them and cost one search."""
+    """Takes those texts that have a collective in them; others cost one search."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []

@@ -90,7 +90,6 @@ class Events:
         """Reads a JSON list of events. Raises msgspec.ValidationError where it is something else, and
         msgspec.DecodeError, UnicodeDecodeError or RecursionError where it is no JSON; then nothing was taken.
         """
-        self.collectives.take(text)
         if self._top.get("writer") == OURS:  # its own columns are read by the careful way alone
             return self._take_carefully(text)
         try:
@@ -156,10 +155,13 @@ class Events:
             "concrete": [_text(arg.concrete) for arg in args],
         }
         self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
+        if any(arg.collective is not NOTHING for arg in args):
+            self.collectives.take(text)
         return True
 
     def _take_carefully(self, text: Buffer) -> None:
         events = _careful(text)
+        self.collectives.take(text)
         rows = [row for event in events if (row := self._row(event)) is not None]
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)

@@ -33,6 +33,7 @@ class QuickArgs(msgspec.Struct, gc=False):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NOTHING)
     concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
     sequence: _Int64 = msgspec.field(name="Sequence number", default=None)
+    collective: msgspec.Raw = msgspec.field(name="Collective name", default=NOTHING)  # there is more to read
     size: _Int64 = msgspec.field(name="Bytes", default=None)  # this one and those below: of [memory]
     address: _Int64 = msgspec.field(name="Addr", default=None)
     allocated: _Int64 = msgspec.field(name="Total Allocated", default=None)
