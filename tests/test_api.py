@@ -31,7 +31,7 @@ def test_a_callable_is_measured_and_prints_as_the_command_does() -> None:
 
 def test_a_call_shorter_than_the_clock_can_see_is_timed_in_batches() -> None:
     found = rung.bench(timed_functions.short, seconds=0.5)
-    truth = min(_ns_of(timed_functions.short, 20_000) for _ in range(5))
+    truth = min(_ns_of(timed_functions.short, 50) for _ in range(2000))  # short runs: others use this machine, too
     assert 0.8 * truth < min(found.samples) < 1.5 * truth + 200
 
 

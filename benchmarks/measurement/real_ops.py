@@ -22,8 +22,8 @@ PRODUCTS = 50
 
 
 def chain(products: int) -> Callable[[], None]:
-    """So many products of 128 x 128, on data of its own."""
-    a, b, out = torch.randn(128, 128), torch.randn(128, 128), torch.empty(128, 128)
+    """So many products of 64 x 64, on data of its own."""
+    a, b, out = torch.randn(64, 64), torch.randn(64, 64), torch.empty(64, 64)
 
     def run() -> None:
         for _ in range(products):
@@ -47,7 +47,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     device = cpu()
-    print(f"{device.name}, {os.cpu_count()} cores, torch {torch.__version__}, load before {state(device)[1].get('load')}\n")
+    print(
+        f"{device.name}, {os.cpu_count()} cores, torch {torch.__version__}, load before {state(device)[1].get('load')}\n"
+    )
     print("| | B is | called slower | called faster | same | seconds timed, median |\n|---|---|---|---|---|---|")
     for extra in (0, 1):
         theirs, ours, seconds = [], [], []
@@ -58,7 +60,10 @@ def main() -> None:
             ours.append(rung.compare(a, b, seconds=options.seconds, device="cpu").verdict)
             seconds.append(time.perf_counter() - began)
         what = f"{extra / PRODUCTS:.0%} slower" if extra else "A again"
-        for name, said, took in (("torch blocked_autorange, 1 %", theirs, "0.4"), ("**rung.compare**", ours, f"{statistics.median(seconds):.1f}")):
+        for name, said, took in (
+            ("torch blocked_autorange, 1 %", theirs, "0.4"),
+            ("**rung.compare**", ours, f"{statistics.median(seconds):.1f}"),
+        ):
             cells = [f"{statistics.fmean(v == verdict for v in said):.0%}" for verdict in ("slower", "faster", "same")]
             print(f"| {name} | {what} | {' | '.join(cells)} | {took} |", flush=True)
     print(f"\nload after {state(device)[1].get('load')}")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# The route of `rung.trace.rocpd_statistics` first, then those that it was chosen over.
+# The route of `rung.trace.databases.rocpd_statistics` first, then those that it was chosen over.
 ROUTES = {
     "kernel_statistics (with median)": """
-from rung.trace.rocpd_statistics import kernel_statistics
+from rung.trace.databases.rocpd_statistics import kernel_statistics
 rows = kernel_statistics(path).height""",
     "SQL, GROUP BY (no median)": """
 rows = len(db.execute(f'SELECT kernel_id, count(*), sum("end" - start), min("end" - start), max("end" - start) '
@@ -38,7 +38,7 @@ rows = frame.group_by("kernel").agg(pl.col("dur").sum(), pl.col("dur").median().
     "view top_kernels, as rocpd reports": """
 rows = len(db.execute("SELECT * FROM top_kernels").fetchall())""",
     "whole trace: rocpd.read": """
-from rung.trace import rocpd
+from rung.trace.databases import rocpd
 rows = rocpd.read(path).events.height""",
 }
 
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def make(path: Path, dispatches: int) -> None:
-    sys.path.insert(0, str(ROOT / "tests" / "trace"))
+    sys.path.insert(0, str(ROOT / "tests" / "trace" / "databases"))
     from rocpd_writer import Writer
 
     with Writer(path) as writer:

@@ -140,6 +140,8 @@ def bench(
     seconds: float = 30.0,
     device: str | None = None,
     deadline: float | None = None,
+    timer: str = "auto",
+    cold: bool = False,
 ) -> Measurement:
     """How long a target (`model.py:make`, in a fresh process) or a callable without arguments (in this one) takes.
 
@@ -147,7 +149,8 @@ def bench(
     rungs, recipe: of a target, as on the command line; call: the target names a plain function, to be timed itself;
     name: what a callable is called in reports; preset: sanity, quick, proper or compile; device: cpu, cuda or cuda:N
     (default: the best for a workload, and for a callable the one that it is seen to use); deadline: seconds that a
-    target may take for compiling.
+    target may take for compiling; timer: on a GPU, `events` (as launched), `graph` or `batch` (launches hidden), or
+    `auto`, which hides them for calls under 100 us; cold: the caches are written over before every call.
 
     A GPU is drained before and after what is timed. Raises UsageError where it was asked for wrongly; WorkloadError
     where a target fails, with the `samples` taken until then; what a callable raises is raised as it is.
@@ -156,7 +159,8 @@ def bench(
     from rung.ladder.bench import bench_here
 
     _not_in_a_worker("rung.bench")
-    how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device}
+    how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device,
+                           "timer": timer, "cold": cold}  # fmt: skip
     if callable(what):
         if options or rungs or recipe or call:
             raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")

@@ -6,8 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rung.analysis import breakdown
-from rung.analysis.breakdown import PARTS
+from rung.analysis.breakdown import PARTS, breakdown
 from rung.errors import UsageError
 from rung.trace import Trace, read
 from rung.trace.table import SCHEMA

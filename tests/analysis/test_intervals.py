@@ -1,10 +1,11 @@
 """Interval arithmetic against brute force: a set of the integers that are covered."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.analysis.intervals import covered, parents, self_times, union
+from rung.analysis.nesting import callers, nearest, outermost
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
 
@@ -55,3 +56,34 @@ def test_the_caller_is_the_innermost_open_call_of_the_same_thread():
     assert caller == [-1, 0, 1, -1, -1]
     assert order.index(0) < order.index(1) < order.index(2)
     assert self_times(start, end, caller) == [60, 32, 8, 4, 20]
+
+
+CALLS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 15), st.integers(0, 2)), max_size=25)
+
+
+@settings(max_examples=300)
+@given(CALLS)
+def test_the_vectorized_nesting_is_that_of_the_loop(calls):
+    start, end = arrays([(s, d) for s, d, _ in calls])
+    thread = np.array([t for _, _, t in calls], dtype=np.int64)
+    assert callers(start, end, thread).tolist() == parents(start, end, thread)[1]
+
+
+@given(CALLS)
+def test_an_item_without_length_is_inside_what_is_open_there(calls):
+    start, end = arrays([*((s, d) for s, d, _ in calls), (20, 0)])
+    thread = np.array([*(t for _, _, t in calls), 0], dtype=np.int64)
+    assert callers(start, end, thread)[-1] == parents(start, end, thread)[1][-1]
+
+
+@given(CALLS, st.data())
+def test_the_nearest_and_the_outermost_are_found_by_going_up(calls, data):
+    parent = np.array([data.draw(st.integers(-1, i - 1)) for i in range(len(calls))], dtype=np.int64)
+    chosen = np.array([data.draw(st.booleans()) for _ in calls], dtype=bool)
+    for item in range(len(calls)):
+        path, at = [], item
+        while at >= 0:
+            path += [at] if chosen[at] else []
+            at = parent[at]
+        assert nearest(parent, chosen)[item] == (path[0] if path else -1)
+        assert outermost(parent, chosen)[item] == (path[-1] if path else -1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rung.analysis import timeline
+from rung.analysis.timeline import timeline
 from rung.trace import Trace, read
 from rung.trace.table import SCHEMA
 
@@ -16,14 +16,14 @@ SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 EXPECTED = SHARED / "expected_timeline.json"
 real = pytest.mark.skipif(not EXPECTED.is_file(), reason="the shared real traces are not here")
 FIGURES = {
-    "total": "total_time",
-    "busy": "busy_time",
-    "idle": "idle_time",
-    "computation": "computation_time",
-    "communication": "total_comm_time",
-    "exposed_communication": "exposed_comm_time",
-    "memcpy": "total_memcpy_time",
-    "exposed_memcpy": "exposed_memcpy_time",
+    "total_ns": "total_time",
+    "busy_ns": "busy_time",
+    "idle_ns": "idle_time",
+    "computation_ns": "computation_time",
+    "communication_ns": "total_comm_time",
+    "exposed_communication_ns": "exposed_comm_time",
+    "memcpy_ns": "total_memcpy_time",
+    "exposed_memcpy_ns": "exposed_memcpy_time",
 }
 
 
@@ -47,14 +47,16 @@ def test_overlap_is_counted_once_and_the_earlier_class_hides_the_later():
     ).row(0, named=True)
     assert row == {
         "device": 0,
-        "total": 210,
-        "busy": 180,
-        "idle": 30,
-        "computation": 110,
-        "communication": 100,
-        "exposed_communication": 50,
-        "memcpy": 30,
-        "exposed_memcpy": 20,
+        "rank": None,
+        "step": None,
+        "total_ns": 210,
+        "busy_ns": 180,
+        "idle_ns": 30,
+        "computation_ns": 110,
+        "communication_ns": 100,
+        "exposed_communication_ns": 50,
+        "memcpy_ns": 30,
+        "exposed_memcpy_ns": 20,
         "kernels": 2,
         "unlinked": 4,
         "unlinked_ns": 240,
@@ -63,8 +65,8 @@ def test_overlap_is_counted_once_and_the_earlier_class_hides_the_later():
 
 def test_the_runtime_copy_kernels_of_rocm_are_copies_and_its_fills_are_not():
     copies = timeline(trace_of(on_gpu(0, 5, "__amd_rocclr_copyBuffer"), on_gpu(9, 5, "MEMORY_COPY_HtoD")))
-    assert copies["memcpy"].item() == 10
-    assert timeline(trace_of(on_gpu(0, 5, "__amd_rocclr_fillBufferAligned")))["computation"].item() == 5
+    assert copies["memcpy_ns"].item() == 10
+    assert timeline(trace_of(on_gpu(0, 5, "__amd_rocclr_fillBufferAligned")))["computation_ns"].item() == 5
 
 
 def test_an_event_is_linked_by_the_correlation_id_of_a_runtime_call():
@@ -76,7 +78,7 @@ def test_an_event_is_linked_by_the_correlation_id_of_a_runtime_call():
 def test_two_devices_have_two_timelines():
     table = timeline(trace_of(on_gpu(0, 10), {**on_gpu(50, 5), "device": 1}))
     assert table["device"].to_list() == [0, 1]
-    assert table["total"].to_list() == [10, 5]
+    assert table["total_ns"].to_list() == [10, 5]
 
 
 def test_a_trace_without_gpu_events_has_no_rows():
@@ -96,11 +98,11 @@ def test_the_parts_add_up_to_the_total_and_equal_brute_force(events):
     compute, comm, copy = (
         {i for t, d, n in events if n == name for i in range(t, t + d)} for name in ("k", "nccl", "Memcpy")
     )
-    assert row["computation"] == len(compute)
-    assert row["exposed_communication"] == len(comm - compute)
-    assert row["exposed_memcpy"] == len(copy - comm - compute)
-    parts = row["computation"] + row["exposed_communication"] + row["exposed_memcpy"] + row["idle"]
-    assert parts == row["total"]
+    assert row["computation_ns"] == len(compute)
+    assert row["exposed_communication_ns"] == len(comm - compute)
+    assert row["exposed_memcpy_ns"] == len(copy - comm - compute)
+    parts = row["computation_ns"] + row["exposed_communication_ns"] + row["exposed_memcpy_ns"] + row["idle_ns"]
+    assert parts == row["total_ns"]
 
 
 @real
@@ -111,18 +113,42 @@ def test_real_traces_have_their_known_timelines():
     assert len(expected) == 10
     for name, entry in expected.items():
         table = timeline(read(SHARED / f"{name}.json.gz"))
-        assert table.height == 1
-        row = table.row(0, named=True)
+        row, *of_steps = table.to_dicts()
+        assert row["step"] is None
+        for column in (*FIGURES, "kernels", "unlinked", "unlinked_ns") if of_steps else ():
+            assert sum(step[column] for step in of_steps) == row[column], (name, column)
         for ours, theirs in FIGURES.items():
             assert row[ours] / 1e3 == pytest.approx(entry["all"][theirs], abs=1, rel=1e-4), (name, ours)
-        parts = row["computation"] + row["exposed_communication"] + row["exposed_memcpy"] + row["idle"]
-        assert parts == row["total"]
+        parts = row["computation_ns"] + row["exposed_communication_ns"] + row["exposed_memcpy_ns"] + row["idle_ns"]
+        assert parts == row["total_ns"]
 
 
 @real
 def test_work_launched_before_the_window_is_reported():
     row = timeline(read(SHARED / "mi300_qwen.json.gz")).row(0, named=True)
     assert row["unlinked"] == 463
-    assert row["unlinked_ns"] / row["busy"] == pytest.approx(0.31, abs=0.01)
+    assert row["unlinked_ns"] / row["busy_ns"] == pytest.approx(0.31, abs=0.01)
     # 1,049 GPU events lack a flow, but 81 of these are hipMemsetAsync, which never has one: its id links it.
-    assert timeline(read(SHARED / "mi300_resnet_fsdp_ckpt.json.gz"))["unlinked"].item() == 1049 - 81
+    assert timeline(read(SHARED / "mi300_resnet_fsdp_ckpt.json.gz"))["unlinked"][0] == 1049 - 81
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS, st.lists(st.integers(0, 30), min_size=1, max_size=4), st.data())
+def test_the_steps_of_a_device_add_up_to_its_whole(events, lengths, data):
+    cuts = [sum(lengths[:i]) for i in range(len(lengths))]
+    spans = [
+        {"ts": ts, "dur": dur, "kind": "annotation", "name": f"ProfilerStep#{i}"}
+        for i, (ts, dur) in enumerate(zip(cuts, lengths, strict=True))
+    ]
+    calls, work = [], []
+    for i, (t, d, n) in enumerate(events):
+        work.append(on_gpu(t, d, n, "memcpy" if n == "Memcpy" else "kernel", correlation=i))
+        if data.draw(st.booleans()):
+            launched = data.draw(st.integers(-5, t))
+            calls.append({"ts": launched, "dur": 1, "kind": "runtime", "name": "hipLaunchKernel", "correlation": i})
+    whole, *of_steps = timeline(trace_of(*spans, *calls, *work)).to_dicts()
+    for row in of_steps:
+        assert row["computation_ns"] + row["exposed_communication_ns"] + row["exposed_memcpy_ns"] + row["idle_ns"] == row["total_ns"]  # fmt: skip
+    for column in whole:
+        if of_steps and column not in ("rank", "device", "step"):
+            assert sum(row[column] for row in of_steps) == whole[column], column

@@ -2,11 +2,14 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from rung.analysis.analyses import ANALYSES, described, table
 from rung.cli.main import main
 from rung.trace import read
 
@@ -51,7 +54,7 @@ def test_the_document_has_the_same_in_nanoseconds(path: Path, capsys: Any) -> No
     found = json.loads(capsys.readouterr().out)
     assert found["unread"] == {"flow event": 1}
     part = found["parts"][0]
-    assert part["timeline"][0]["total"] == 50_000
+    assert part["timeline"][0]["total_ns"] == 50_000
     assert part["breakdown"]["parts"]["gemm"] == 15_000
 
 
@@ -92,5 +95,32 @@ def test_wrong_use_is_a_sentence(path: Path, capsys: Any) -> None:
     assert main(["analyze"]) == 2
     assert main(["analyze", str(path), "--write", "x.xyz"]) == 2
     assert main(["analyze", str(path), str(path), "--write", "x.csv"]) == 2
+    assert main(["analyze", str(path), "--show", "nothing"]) == 2
+    assert main(["analyze", str(path), "--csv", "-"]) == 2
     assert main(["analyze", str(path.with_name("none.json"))]) == 3
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_table_is_shown_written_and_in_the_document(path: Path, capsys: Any) -> None:
+    assert main(["analyze", str(path), "--show", "timeline"]) == 0
+    assert "50.0 µs" in capsys.readouterr().out
+    assert main(["analyze", str(path), "--show", "timeline", "--csv", "-"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith(",0,,50000,40000,")
+    assert main(["analyze", str(path), "--show", "timeline", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"]["timeline"][0]["busy_ns"] == 40_000
+
+
+def test_the_analyses_are_listed_and_each_says_what_its_columns_are(path: Path, capsys: Any) -> None:
+    assert main(["analyze", "--show", "list", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == list(ANALYSES)
+    assert all(described(name) for name in ANALYSES)
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_analysis_has_an_answer_for_a_small_trace_and_for_an_empty_one(name: str, path: Path) -> None:
+    trace = read(path)
+    answers = [table(name, t, steps=1) for t in (trace, replace(trace, events=trace.events.clear()))]
+    assert answers[0].schema == answers[1].schema
+    for column, dtype in answers[0].schema.items():
+        assert dtype == pl.Int64 or not column.endswith(("_ns", "_bytes")), column
+        assert dtype == pl.Float64 or not column.endswith("share"), column

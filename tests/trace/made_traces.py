@@ -31,6 +31,7 @@ def events(draw):
         draw(_dims),
         draw(st.integers(0, 2**40) | st.integers(-(2**40), -1) | st.none()),
         draw(st.integers(0, 2) | st.none()),
+        *((draw(_dims), draw(_dims), draw(_dims), draw(_ids | st.none())) if kind == "cpu_op" else (None,) * 4),
     )
 
 

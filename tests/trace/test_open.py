@@ -202,7 +202,7 @@ def no_reader(*_, **__):
 
 def test_a_second_opening_reads_no_text_and_gives_the_same(kept, monkeypatch):
     first = read(kept)
-    monkeypatch.setattr("rung.trace.kineto.read", no_reader)
+    monkeypatch.setattr("rung.trace.kineto.reader.read", no_reader)
     second = read(kept)
     assert second.events.equals(first.events)
     assert (second.devices, second.meta, second.unread, second.source) == (

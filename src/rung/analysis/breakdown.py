@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rung.analysis.attention import Dims, score_shapes, softmax_shapes, touches_scores
-from rung.analysis.categories import classify_kernel, classify_op
+from rung.analysis.attention import Dims, touches_scores
+from rung.analysis.classified import classified, scores_of
+from rung.analysis.classifier import classify_op
 from rung.analysis.intervals import Ints, covered, parents, self_times, union
-from rung.analysis.timeline import gpu_events
 from rung.errors import UsageError
 from rung.trace.table import Trace
 
@@ -29,7 +29,7 @@ PARTS = (
     "launch_gap",
     "idle",
 )
-_POINTWISE = frozenset(("elementwise", "normalization", "reduction", "softmax", "embedding"))
+_POINTWISE = frozenset(("elementwise", "normalization", "reduction", "softmax", "embedding", "triton", "moe"))
 LAUNCHES = frozenset(
     (
         "hipLaunchKernel",
@@ -53,7 +53,6 @@ LAUNCHES = frozenset(
         "cuLaunchCooperativeKernel",
     )
 )
-_GRAPH_LAUNCHES = ("hipGraphLaunch", "cudaGraphLaunch")
 _OPTIMIZER_STEP = r"^Optimizer\.step#"
 _COMPILED_GRAPH = "CompiledFxGraph"
 _COMPILED_REGION = "Torch-Compiled Region"
@@ -62,8 +61,6 @@ _HOST_WORK = re.compile(
     r"^(autograd::engine::|torch::autograd::|\w+Backward\d+$|TorchDynamo|Pregraph|AOTDispatcher|CompiledFunction)"
 )
 _TOP = 15
-# Where the launching operator knows better than the kernel's name: MIOpen convolves with Tensile GEMMs.
-_BY_OPERATOR = {"gemm": ("convolution",), "copy": ("convolution",)}
 
 
 @dataclass(frozen=True)
@@ -128,11 +125,9 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     """
     if steps < 1:
         raise UsageError(f"A breakdown needs steps of at least 1, not {steps}: give the number of recorded steps.")
-    ops = trace.events.filter(pl.col("kind") == "cpu_op")
-    softmax = softmax_shapes(zip(ops["name"].to_list(), ops["dims"].to_list(), strict=True))
-    scores = score_shapes(softmax)
-    gpu = gpu_events(trace)
-    account = _cpu(trace, scores) if gpu.is_empty() else _gpu(trace, gpu, scores)
+    softmax, scores = scores_of(trace)
+    gpu = classified(trace)
+    account = _cpu(trace, scores) if gpu.is_empty() else _gpu(trace, gpu)
     notes = account.notes
     negative = trace.unread.get("negative duration", 0)
     if negative:
@@ -140,7 +135,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
 
     parts = dict.fromkeys(PARTS, 0.0)
     for (_, category), ns in account.times.items():
-        parts["pointwise" if category in _POINTWISE else category] += ns / steps
+        parts["pointwise" if category in _POINTWISE else category if category in parts else "other"] += ns / steps
     busy = account.busy / steps
     if step_ns is None:
         step_ns = account.window / steps
@@ -186,47 +181,36 @@ def _bottleneck(parts: dict[str, float], step_ns: float) -> tuple[str, float]:
 # ---- GPU clock -----------------------------------------------------------------------------------------
 
 
-def _gpu(trace: Trace, gpu: pl.DataFrame, scores: set[Dims]) -> _Account:
+def _gpu(trace: Trace, events: pl.DataFrame) -> _Account:
     notes = []
-    per_device = gpu.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device", descending=[True, False])
+    per_device = events.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device", descending=[True, False])
     if per_device.height > 1:
         device = per_device["device"][0]
-        gpu = gpu.filter(pl.col("device") == device)
+        events = events.filter(pl.col("device") == device)
         notes.append(f"The trace has {per_device.height} devices; device {device}, the busiest, is shown.")
-    gpu = gpu.sort("ts", "end", descending=[False, True], maintain_order=True)
-    start, end = gpu["ts"].to_numpy(), gpu["end"].to_numpy()
+    start, end = events["ts"].to_numpy(), events["end"].to_numpy()
     busy, window = covered(start, end), int(end.max() - start.min())
-    origins = _Origins(trace, scores)
-
-    times: dict[tuple[str, str], float] = defaultdict(float)
-    counts: Counter[tuple[str, str]] = Counter()
-    gemms = 0
-    columns = ("name", "kind", "role", "dur", "correlation", "external_id")
-    for name, kind, role, dur, correlation, external in gpu.select(columns).iter_rows():
-        category = "copy" if kind != "kernel" or role == "memcpy" else classify_kernel(name)
-        gemms += category == "gemm"
-        category = origins.refine(category, correlation, external)
-        times[name, category] += dur
-        counts[name, category] += 1
+    launch_gap = _launch_gap(events)
+    sums = events.group_by("name", "category", maintain_order=True).agg(pl.len(), pl.col("dur").sum())
     # Streams overlap: each category keeps its proportion, together they cover the busy time once.
-    scale = busy / max(1, sum(times.values()))
-    launch_gap = _launch_gap(gpu, origins.launch_start)
+    scale = busy / max(1, int(sums["dur"].sum()))
+    rows = list(sums.iter_rows())
 
-    unlinked = gpu.filter(~pl.col("linked"))
-    if not origins.launch_start:
+    unlinked = events.filter(~pl.col("linked"))
+    if unlinked.height == events.height:
         notes.append(
             "No launches were recorded: a wait for one counts as idle, and kernels are told by their names alone."
         )
     elif unlinked.height:
-        share = int(unlinked["dur"].sum()) / max(1, int(gpu["dur"].sum()))
+        share = int(unlinked["dur"].sum()) / max(1, int(events["dur"].sum()))
         notes.append(
             f"{unlinked.height} GPU events ({share:.0%} of GPU time) were launched outside the recorded "
             "window; they are counted, but cannot be joined with their operators."
         )
-    replayed = gpu.filter(pl.col("correlation").is_in(origins.graph_launches)).height
-    if replayed:
+    replayed = events.filter("graph")
+    if replayed.height:
         notes.append(
-            f"{replayed} GPU events were replayed by {len(origins.graph_launches)} graph launches: their "
+            f"{replayed.height} GPU events were replayed by {replayed['launch'].n_unique()} graph launches: their "
             "categories come from kernel names alone, and launches count a replay once."
         )
     return _Account(
@@ -234,82 +218,22 @@ def _gpu(trace: Trace, gpu: pl.DataFrame, scores: set[Dims]) -> _Account:
         busy=busy,
         launch_gap=launch_gap,
         idle=window - busy - launch_gap,
-        times={key: ns * scale for key, ns in times.items()},
-        counts=counts,
-        kernels=gpu.filter(pl.col("kind") == "kernel").height,
-        gemms=gemms,
+        times={(name, category): ns * scale for name, category, _, ns in rows},
+        counts=Counter({(name, category): count for name, category, count, _ in rows}),
+        kernels=events.filter(pl.col("kind") == "kernel").height,
+        gemms=events.filter(pl.col("named") == "gemm").height,
         notes=notes,
     )
 
 
-def _launch_gap(gpu: pl.DataFrame, launch_start: dict[int, int]) -> int:
+def _launch_gap(events: pl.DataFrame) -> int:
     """Nanoseconds of the gaps before GPU events whose launch call began only after the GPU had run dry."""
-    low, high = union(gpu["ts"].to_numpy(), gpu["end"].to_numpy())
-    first_at: dict[int, int | None] = {}
-    for ts, correlation in zip(gpu["ts"].to_list(), gpu["correlation"].to_list(), strict=True):
-        first_at.setdefault(ts, correlation)
-    waited = 0
-    for ran_dry, resumed in zip(high[:-1].tolist(), low[1:].tolist(), strict=True):
-        correlation = first_at[resumed]
-        launched = launch_start.get(correlation) if correlation is not None else None
-        if launched is not None and launched >= ran_dry:
-            waited += resumed - ran_dry
-    return waited
-
-
-class _Origins:
-    """Which operator launched a GPU event: by the launch call's place in the nesting, or by external id."""
-
-    def __init__(self, trace: Trace, scores: set[Dims]) -> None:
-        calls = trace.events.filter(
-            pl.col("kind").is_in(["cpu_op", "runtime"])
-            | ((pl.col("kind") == "annotation") & pl.col("name").str.contains(_OPTIMIZER_STEP))
-        )
-        names, kinds = calls["name"].to_list(), calls["kind"].to_list()
-        dims, starts = calls["dims"].to_list(), calls["ts"].to_list()
-        order, caller = parents(*_spans(calls))
-        self.launch_start: dict[int, int] = {}
-        self.graph_launches: list[int] = []
-        self._by_correlation: dict[int, str] = {}
-        self._by_external: dict[int, str] = {}
-        # What a call says about the GPU work below it: a category, or nothing.
-        verdicts = [""] * len(names)
-        for i in order:
-            above = verdicts[caller[i]] if caller[i] >= 0 else ""
-            verdicts[i] = _verdict(kinds[i], names[i], dims[i], above, scores)
-        links = zip(calls["correlation"].to_list(), calls["external_id"].to_list(), strict=True)
-        for i, (correlation, external) in enumerate(links):
-            if kinds[i] == "runtime" and correlation is not None:
-                self.launch_start[correlation] = starts[i]
-                if names[i] in _GRAPH_LAUNCHES:
-                    self.graph_launches.append(correlation)  # its kernels are not one operator's work
-                elif verdicts[i]:
-                    self._by_correlation[correlation] = verdicts[i]
-            elif kinds[i] == "cpu_op" and external is not None:
-                self._by_external[external] = verdicts[i]
-
-    def refine(self, category: str, correlation: int | None, external: int | None) -> str:
-        """The category of a GPU event, given what its name says and what launched it."""
-        verdict = self._by_correlation.get(correlation, "") if correlation is not None else ""
-        if not verdict and external is not None and correlation not in self.launch_start:
-            verdict = self._by_external.get(external, "")
-        if category == "communication" or not verdict:
-            return category
-        if verdict in ("attention", "optimizer") or category == "other":
-            return verdict
-        return verdict if verdict in _BY_OPERATOR.get(category, ()) else category
-
-
-def _verdict(kind: str, name: str, dims: str | None, above: str, scores: set[Dims]) -> str:
-    """The category that an operator gives to itself and to what it calls."""
-    if above in ("attention", "optimizer") or kind == "runtime":
-        return above
-    if kind == "annotation":
-        return "optimizer"
-    if touches_scores(name, dims, scores):
-        return "attention"
-    category = classify_op(name)
-    return above if category == "other" else category
+    first = events.sort("ts", "end", descending=[False, True], maintain_order=True)
+    low, high = union(first["ts"].to_numpy(), first["end"].to_numpy())
+    resumed = np.searchsorted(first["ts"].to_numpy(), low[1:])
+    launched = first["launched"].gather(resumed)
+    waited = (launched >= pl.Series(high[:-1])).fill_null(False).to_numpy()
+    return int((low[1:] - high[:-1])[waited].sum())
 
 
 def _spans(calls: pl.DataFrame) -> tuple[Ints, Ints, Ints]:

@@ -1,53 +1,38 @@
-"""What kind of work a kernel or an operator does, told by its name. The names are data: categories.toml."""
+"""What kind of work takes the GPU's time?"""
 
 from __future__ import annotations
 
-import re
-import sys
-from functools import lru_cache
-from importlib import resources
+import polars as pl
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-CATEGORIES = (
-    "gemm",
-    "attention",
-    "convolution",
-    "normalization",
-    "elementwise",
-    "reduction",
-    "softmax",
-    "embedding",
-    "optimizer",
-    "communication",
-    "copy",
-    "other",
-)
+from rung.analysis.classified import classified
+from rung.trace.table import Trace
 
 
-@lru_cache(maxsize=1)
-def _families() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    text = (resources.files("rung.analysis") / "categories.toml").read_text("utf-8")
-    families: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
-    for table, entries in tomllib.loads(text).items():
-        families[table] = [(e["category"], re.compile("|".join(e["patterns"]))) for e in entries]
-    return families
+def categories(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a category and detail, over all ranks and devices, the one with most time first.
 
-
-def _classify(table: str, name: str) -> str:
-    return next((category for category, pattern in _families()[table] if pattern.search(name)), "other")
-
-
-@lru_cache(maxsize=65536)
-def classify_kernel(name: str) -> str:
-    """The category (one of CATEGORIES) of a GPU kernel, from its name as recorded, mangled or not."""
-    return _classify("kernel", name)
-
-
-@lru_cache(maxsize=65536)
-def classify_op(name: str) -> str:
-    """The category (one of CATEGORIES) of a host operator such as `aten::addmm`."""
-    return _classify("op", name)
+    category, detail: the kind of work (`classifier.CATEGORIES` and what a user added), as in attention, backward.
+    events: GPU events a step. time_ns: sum of their durations a step; they may overlap, so the sum may exceed the
+    busy time. share: of the durations of all GPU events, which the rows add up to. mean_ns: of one event.
+    largest: the kernel with most time in it.
+    """
+    events = classified(trace)
+    kernels = (
+        events.group_by("category", "detail", "name")
+        .agg(pl.col("dur").sum())
+        .sort("dur", "name", descending=[True, False])
+    )
+    largest = kernels.group_by("category", "detail").agg(largest=pl.col("name").first())
+    dur = pl.col("dur")
+    return (
+        events.group_by("category", "detail")
+        .agg(
+            events=pl.len() / steps,
+            time_ns=dur.sum(),
+            mean_ns=dur.mean().round().cast(pl.Int64),
+        )
+        .with_columns(share=pl.col("time_ns") / pl.col("time_ns").sum(), time_ns=(pl.col("time_ns") / steps).round().cast(pl.Int64))
+        .join(largest, on=["category", "detail"])
+        .sort("time_ns", "category", "detail", descending=[True, False, False])
+        .select("category", "detail", "events", "time_ns", "share", "mean_ns", "largest")
+    )  # fmt: skip

@@ -24,6 +24,7 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
     return {
         "kind": "analyze",
         "source": trace.source,
+        "steps": steps,
         "format": trace.format,
         "events": trace.events.height,
         "counters": trace.counters.height,
@@ -42,6 +43,6 @@ def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> dict[str, 
     return {
         "rank": rank,
         "launches": "runtime" in kinds,  # else nothing can be linked, and that says nothing
-        "timeline": timeline(part).to_dicts(),
+        "timeline": timeline(part).filter(pl.col("step").is_null()).to_dicts(),
         "breakdown": breakdown(part, steps=steps).as_dict() if known else None,
     }

@@ -2,87 +2,129 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import polars as pl
 
-from rung.analysis.intervals import covered
-from rung.trace.table import GPU_KINDS, Trace
-
-COMMUNICATION = "(?i)nccl|rccl|cross_device_reduce"
-RUNTIME_COPY = "MEMORY_COPY_|__amd_rocclr_copyBuffer"  # ROCm <= 7.1 records copies as kernels of these names
+from rung.analysis.gpu_events import gpu_events
+from rung.analysis.intervals import Ints, union
+from rung.analysis.steps import step_spans
+from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
     "device": pl.Int32(),
-    "total": pl.Int64(),
-    "busy": pl.Int64(),
-    "idle": pl.Int64(),
-    "computation": pl.Int64(),
-    "communication": pl.Int64(),
-    "exposed_communication": pl.Int64(),
-    "memcpy": pl.Int64(),
-    "exposed_memcpy": pl.Int64(),
+    "step": pl.Int64(),
+    "total_ns": pl.Int64(),
+    "busy_ns": pl.Int64(),
+    "idle_ns": pl.Int64(),
+    "computation_ns": pl.Int64(),
+    "communication_ns": pl.Int64(),
+    "exposed_communication_ns": pl.Int64(),
+    "memcpy_ns": pl.Int64(),
+    "exposed_memcpy_ns": pl.Int64(),
     "kernels": pl.Int64(),
     "unlinked": pl.Int64(),
     "unlinked_ns": pl.Int64(),
 }
+BEFORE = -1  # as a step: what ran before the first work of the first recorded step
 
 
-def gpu_events(trace: Trace) -> pl.DataFrame:
-    """The kernels, copies and memsets of a trace with `end` (ns), `linked` and `role`.
+def timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a rank and device over all its streams, and one for each recorded step; times in integer ns.
 
-    linked: a runtime event with the event's correlation id is in the trace. An event without one was launched
-    before the recording began; it is real work and counts. role: computation, communication or memcpy.
-    """
-    launches = trace.events.filter(pl.col("kind") == "runtime", pl.col("correlation").is_not_null())
-    kernel = pl.col("kind") == "kernel"
-    return trace.events.filter(pl.col("kind").is_in(GPU_KINDS), pl.col("device").is_not_null()).with_columns(
-        end=pl.col("ts") + pl.col("dur"),
-        linked=pl.col("correlation").is_in(launches["correlation"].unique().implode()).fill_null(False),
-        role=pl.when((pl.col("kind") == "memcpy") | (kernel & pl.col("name").str.contains(RUNTIME_COPY)))
-        .then(pl.lit("memcpy"))
-        .when(kernel & pl.col("name").str.contains(COMMUNICATION))
-        .then(pl.lit("communication"))
-        .otherwise(pl.lit("computation")),
-    )
-
-
-def timeline(trace: Trace) -> pl.DataFrame:
-    """One row a device, over all its streams: times in integer ns, `kernels` and `unlinked` as counts.
-
+    step: null for the whole; else the number of the profiler's step, -1 for what ran before the first. A step on the
+        GPU begins with the first work that was launched in it and ends where the next begins, so that the steps of a
+        device add up to its whole, exactly.
     total: end of the last less start of the first GPU event. busy: what any event covers; idle: the rest.
     computation: kernels that are neither collectives nor copies, and memsets. communication: kernels named
-    nccl, rccl or cross_device_reduce. memcpy: copies, the runtime's copy kernels among them. Each is the
-    union of its intervals; exposed is what the classes before it leave uncovered, so that
-    computation + exposed_communication + exposed_memcpy + idle == total, exactly.
-    unlinked, unlinked_ns: GPU events whose launch lies outside the trace, and the sum of their durations.
+        nccl, rccl or cross_device_reduce. memcpy: copies, the runtime's copy kernels among them. Each is the
+        union of its intervals; exposed is what the classes before it leave uncovered, so that
+        computation + exposed_communication + exposed_memcpy + idle == total, exactly.
+    kernels, unlinked: the events that begin there; unlinked, unlinked_ns: those whose launch lies outside the trace,
+        and the sum of their durations.
     """
-    rows = []
-    for (device,), events in gpu_events(trace).group_by("device", maintain_order=True):
-        part = {}
-        for name, roles in (
-            ("computation", ["computation"]),
-            ("communication", ["communication"]),
-            ("memcpy", ["memcpy"]),
-            ("no_memcpy", ["computation", "communication"]),
-            ("busy", ["computation", "communication", "memcpy"]),
-        ):
-            chosen = events.filter(pl.col("role").is_in(roles))
-            part[name] = covered(chosen["ts"].to_numpy(), chosen["end"].to_numpy())
-        total = int(events["end"].to_numpy().max() - events["ts"].to_numpy().min())
-        unlinked = events.filter(~pl.col("linked"))
-        rows.append(
-            {
-                "device": device,
-                "total": total,
-                "busy": part["busy"],
-                "idle": total - part["busy"],
-                "computation": part["computation"],
-                "communication": part["communication"],
-                "exposed_communication": part["no_memcpy"] - part["computation"],
-                "memcpy": part["memcpy"],
-                "exposed_memcpy": part["busy"] - part["no_memcpy"],
-                "kernels": events.filter(pl.col("kind") == "kernel").height,
-                "unlinked": unlinked.height,
-                "unlinked_ns": int(unlinked["dur"].sum()),
-            }
+    spans = step_spans(trace)
+    rows: list[dict[str, Any]] = []
+    for (rank, device), events in gpu_events(trace).group_by("rank", "device", maintain_order=True):
+        of_rank = spans.filter(pl.col("rank").is_null() if rank is None else pl.col("rank") == rank)
+        names, cuts = _cuts(events, of_rank)
+        parts = _parts(events, cuts)
+        whole = {name: values.sum() for name, values in parts.items()}
+        rows.append({"rank": rank, "device": device, "step": None, **whole})
+        if len(names) > 1:
+            rows += [
+                {"rank": rank, "device": device, "step": step, **{name: values[i] for name, values in parts.items()}}
+                for i, step in enumerate(names)
+            ]
+    return pl.DataFrame(rows, schema=SCHEMA).sort("rank", "device", maintain_order=True)
+
+
+def _cuts(events: pl.DataFrame, spans: pl.DataFrame) -> tuple[list[int], Ints]:
+    """The steps on a device in order, and the n + 1 times between which they lie."""
+    first, last = int(events["ts"].to_numpy().min()), int(events["end"].to_numpy().max())
+    if spans.is_empty():
+        return [0], np.array([first, last])
+    launched = events.filter("linked").select("ts", "launched").sort("launched")
+    begun = (
+        launched.join_asof(
+            spans.select("step", begin="ts", over="end"), left_on="launched", right_on="begin", check_sortedness=False
         )
-    return pl.DataFrame(rows, schema=SCHEMA).sort("device")
+        .filter(pl.col("launched") < pl.col("over"))
+        .group_by("step")
+        .agg(pl.col("ts").min())
+        .sort("step")
+    )
+    names, starts = begun["step"].to_list(), begun["ts"].to_numpy()
+    if not names:
+        return [0], np.array([first, last])
+    if starts[0] > first:
+        names, starts = [BEFORE, *names], np.r_[first, starts]
+    return names, np.r_[np.maximum.accumulate(starts), last]
+
+
+def _parts(events: pl.DataFrame, cuts: Ints) -> dict[str, Ints]:
+    """The figures of each stretch between two cuts; the first cut is the start of the first event, the last the end."""
+    start, end = events["ts"].to_numpy(), events["end"].to_numpy()
+    role = events["role"]
+    computing, communicating = (role == "computation").to_numpy(), (role == "communication").to_numpy()
+    copying = (role == "memcpy").to_numpy()
+
+    def over(chosen: np.ndarray) -> Ints:
+        return _between(*union(start[chosen], end[chosen]), cuts)
+
+    def begun(chosen: np.ndarray, weights: Ints | None = None) -> Ints:
+        piece = np.clip(np.searchsorted(cuts, start[chosen], side="right") - 1, 0, cuts.size - 2)
+        if weights is None:
+            return np.bincount(piece, minlength=cuts.size - 1)
+        sums = np.zeros(cuts.size - 1, dtype=np.int64)
+        np.add.at(sums, piece, weights[chosen])
+        return sums
+
+    total, computation = np.diff(cuts), over(computing)
+    without_copies, busy = over(computing | communicating), over(np.ones(start.size, dtype=bool))
+    unlinked = ~events["linked"].to_numpy()
+    return {
+        "total_ns": total,
+        "busy_ns": busy,
+        "idle_ns": total - busy,
+        "computation_ns": computation,
+        "communication_ns": over(communicating),
+        "exposed_communication_ns": without_copies - computation,
+        "memcpy_ns": over(copying),
+        "exposed_memcpy_ns": busy - without_copies,
+        "kernels": begun((events["kind"] == "kernel").to_numpy()),
+        "unlinked": begun(unlinked),
+        "unlinked_ns": begun(unlinked, events["dur"].to_numpy()),
+    }
+
+
+def _between(low: Ints, high: Ints, cuts: Ints) -> Ints:
+    """How much of disjoint ascending intervals lies between each cut and the next."""
+    if low.size == 0:
+        return np.zeros(cuts.size - 1, dtype=np.int64)
+    done = np.r_[0, np.cumsum(high - low)]
+    i = np.searchsorted(high, cuts)  # intervals that end before the cut
+    part = np.where(i < low.size, np.maximum(cuts - low[np.minimum(i, low.size - 1)], 0), 0)
+    return np.diff(done[i] + part)

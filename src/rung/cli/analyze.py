@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rung.analysis.analyses import ANALYSES, table
+from rung.cli import tables
 from rung.cli.common import add_command, no_rest
 from rung.errors import UsageError
 
@@ -15,7 +17,8 @@ EXAMPLE = """\
 examples:
   rung analyze trace.json.gz                     torch.profiler, rocprofv3, rocpd, rocprof, Nsight Systems, Perfetto
   rung analyze results/                          every trace in the folder, as ranks of one run
-  rung analyze trace.json.gz --steps 3           times per step, where three were recorded
+  rung analyze trace.json.gz --show list         the analyses and the question that each answers
+  rung analyze trace.json.gz --show timeline     one of them as a table (--top N rows; --csv FILE, --json: all)
   rung analyze cut.json.gz --partial             what is whole before the damage
   rung analyze run.db --write trace.pftrace      the same events for Perfetto (or .json.gz for Chrome, .csv)
 
@@ -28,7 +31,16 @@ WRITERS = {".json": "write_chrome", ".pftrace": "write_perfetto", ".csv": "write
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "analyze", help_text, EXAMPLE)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a trace, a database, or a folder of them")
-    parser.add_argument("--steps", type=int, default=1, metavar="N", help="how many steps were recorded (default: 1)")
+    parser.add_argument(
+        "--show", type=names, metavar="NAME[,NAME]", help="these analyses as tables (`list`: their names)"
+    )
+    tables.add_options(parser)
+    parser.add_argument(
+        "--categories", type=Path, metavar="FILE", help="kernel families of your own, tried before ours"
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="how many steps were recorded (default: as the trace says)"
+    )
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
@@ -41,27 +53,82 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         parser.print_help()
         return 0
     no_rest(rest)
-    if not parsed.paths:
-        raise UsageError("give the path of a trace, as in `rung analyze trace.json.gz`.")
-    if parsed.write and len(parsed.paths) > 1:
-        raise UsageError("--write takes one PATH; a folder is one.")
-    write = writer(parsed.write) if parsed.write else None
-    from rung.analysis.overview import overview
-    from rung.report.analyze import analyze_lines
+    if parsed.show == ("list",):
+        print(listed(parsed.json))
+        return 0
+    write = check(parsed)
+    from rung.analysis.steps import found_steps
     from rung.runs import to_json
     from rung.trace import read
 
+    if parsed.categories:
+        from rung.analysis import classifier
+
+        classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
         trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         if write:
             write(trace, parsed.write)
-        answers.append(overview(trace, steps=parsed.steps))
+        steps = found_steps(trace) if parsed.steps is None else parsed.steps
+        answers.append(asked(trace, steps, parsed) if parsed.show else page(trace, steps, parsed))
     if parsed.json:
         print(to_json(answers if len(answers) > 1 else answers[0]))
     else:
-        print("\n\n".join("\n".join(analyze_lines(found)) for found in answers))
+        print("\n\n".join(answers), end="\n" if any(answers) else "")
     return 0
+
+
+def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
+    """Raises UsageError for what cannot be meant; the writer of --write."""
+    if not parsed.paths:
+        raise UsageError("give the path of a trace, as in `rung analyze trace.json.gz`.")
+    if parsed.write and len(parsed.paths) > 1:
+        raise UsageError("--write takes one PATH; a folder is one.")
+    if parsed.csv and (parsed.json or len(parsed.paths) > 1 or len(parsed.show or ()) != 1):
+        raise UsageError("--csv writes one table: give one PATH, one --show NAME, and no --json.")
+    for name in parsed.show or ():
+        if name not in ANALYSES:
+            raise UsageError(f"there is no analysis {name!r}: choose from {', '.join(ANALYSES)}.")
+    return writer(parsed.write) if parsed.write else None
+
+
+def page(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
+    """The overview and a sentence of each analysis that has one."""
+    from rung.analysis.overview import overview
+    from rung.report.analyze import analyze_lines
+    from rung.report.headlines import headlines
+
+    found = overview(trace, steps=steps)
+    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps))
+    return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
+
+
+def asked(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
+    """The tables of --show."""
+    found = {name: table(name, trace, steps=steps) for name in parsed.show}
+    if parsed.csv:
+        tables.write_csv(next(iter(found.values())), parsed.csv)
+        return ""
+    if parsed.json:
+        rows = {name: answer.to_dicts() for name, answer in found.items()}
+        return {"kind": "analyze", "source": trace.source, "format": trace.format, "steps": steps, "tables": rows}
+    heads = {name: f"{name}: {ANALYSES[name].question}" for name in found}
+    return "\n\n".join(f"{heads[name]}\n{tables.shown(answer, parsed.top)}" for name, answer in found.items())
+
+
+def listed(as_json: bool) -> str:
+    from rung.runs import to_json
+
+    if as_json:
+        return to_json({name: analysis.question for name, analysis in ANALYSES.items()})
+    width = max(map(len, ANALYSES))
+    return "\n".join(f"{name:<{width}}  {analysis.question}" for name, analysis in ANALYSES.items())
+
+
+def names(text: str) -> tuple[str, ...]:
+    """`A,B,...`"""
+    return tuple(name.strip() for name in text.split(","))
 
 
 def writer(path: Path) -> Callable[[Any, Path], Any]:

@@ -15,6 +15,10 @@ COMMANDS = {
     "bench": "how long does a workload take, and how sure are we?",
     "compare": "is B faster than A, and does it compute the same?",
     "analyze": "where did the time of a recorded trace go?",
+    "diff": "what changed between two traces?",
+    "query": "ask a recorded trace in SQL",
+    "estimate": "what does a transformer of a given shape cost: work, memory, time at the roof?",
+    "replay": "write a script that times one operator of a trace, with its shapes",
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",
 }

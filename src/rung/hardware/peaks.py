@@ -1,11 +1,18 @@
-"""What a chip could do at best: dense matrix rates and memory bandwidth, from peaks.toml."""
+"""What a chip could do at best: rates and bandwidth, from peaks.toml and the user's own file of the same form."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
+from rung.errors import InputError, UsageError
 from rung.hardware.device import Device
 
 if sys.version_info >= (3, 11):
@@ -13,22 +20,183 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# What stands in where a chip has no unit of its own for a precision: the next wider one that it computes in.
+_WIDER = {"fp4": "fp6", "fp6": "fp8", "fp8": "fp16", "bf16": "fp32", "fp16": "fp32", "tf32": "fp32", "int8": "fp32"}
+_GFX = {"90": "gfx90a", "94": "gfx942", "95": "gfx950"}
+_NUMBERS = ("memory", "bandwidth", "cache", "cache_bandwidth")
+_TABLES = ("matrix", "vector", "measured")
+
 
 @dataclass(frozen=True)
 class Peaks:
-    """Dense matrix rates in FLOP/s by precision (fp32 means without TF32), bandwidth in bytes/s."""
+    """One device as torch shows it. Rates in FLOP/s by precision (fp32 means without TF32; int8 in op/s), dense.
 
+    arch: 'gfx942' or 'sm90'; units: compute units or multiprocessors; memory and cache in bytes, bandwidth and
+    cache_bandwidth in bytes/s, None where not published; measured: what benchmarks reached (`bandwidth` in bytes/s).
+    """
+
+    name: str
     match: str
-    flops: dict[str, float]
+    arch: str
+    units: int
+    memory: float
     bandwidth: float
+    cache: float | None
+    cache_bandwidth: float | None
+    matrix: Mapping[str, float]
+    vector: Mapping[str, float]
+    measured: Mapping[str, float]
+    source: str
+    measured_source: str
+
+    def rate(self, precision: str, *, matrix: bool = True) -> float:
+        """FLOP/s in a precision: of the matrix units, or of the ordinary ones; the next wider precision's rate where
+        the chip has no unit for it. Raises KeyError for a precision that nothing stands in for.
+        """
+        found = (self.matrix.get(precision) if matrix else None) or self.vector.get(precision)
+        return found or self.rate(_WIDER[precision], matrix=matrix)
+
+    @property
+    def flops(self) -> dict[str, float]:
+        """The rates of a matrix product in the precisions that torch computes one in."""
+        return {
+            p: self.rate(p) for p in ("fp64", "fp32", "tf32", "fp16", "bf16") if p != "fp64" or "fp64" in self.vector
+        }
 
 
 def peaks_of(device: Device) -> Peaks | None:
-    """The peaks of a device, by its name and else by its architecture; None for a chip that is not listed."""
-    text = resources.files("rung.hardware").joinpath("peaks.toml").read_text()
-    rows = tomllib.loads(text)["gpu"]
-    found = [r for r in rows if r["match"] in device.name] or [r for r in rows if r["arch"] == device.arch]
-    if not found or not device.is_gpu:
+    """The peaks of a torch device; None for a chip that is not listed, and for a CPU."""
+    return find(device.name, device.arch, device.units) if device.is_gpu else None
+
+
+def peaks_of_properties(properties: Mapping[str, Any]) -> Peaks | None:
+    """The peaks of a GPU as a trace's deviceProperties describe it; None where they describe none that is listed.
+
+    ROCm leaves the name empty or generic at times: then the architecture (AMD: warps of 64 or a gcnArch) and the
+    number of multiprocessors decide, and of two chips alike in both the memory.
+    """
+    arch = str(properties.get("gcnArch") or properties.get("gcnArchName") or "").partition(":")[0]
+    if not arch:
+        capability = f"{properties.get('computeMajor')}{properties.get('computeMinor')}"
+        # ROCm's compute capability is the gfx number without its stepping.
+        arch = _GFX.get(capability, "") if properties.get("warpSize") == 64 else f"sm{capability}"
+    units, memory = properties.get("numSms"), properties.get("totalGlobalMem")
+    return find(
+        str(properties.get("name") or ""),
+        arch,
+        units if isinstance(units, int) else 0,
+        memory if isinstance(memory, int) else 0,
+    )
+
+
+def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | None:
+    """The row for a device's name; else the one of its architecture and number of units, the nearest in memory."""
+    for row in known():
+        if name and re.search(row.match, name, re.IGNORECASE):
+            return _partition(row, units)
+    alike = [row for row in known() if row.arch == arch and row.units == units]
+    # A name that says what it is, and is not listed, is another chip.
+    if re.search(r"\d{3,}", name) or not alike:
         return None
-    row = found[0]
-    return Peaks(row["match"], {p: row[p] * 1e12 for p in ("fp64", "fp32", "tf32", "bf16")}, row["bandwidth"] * 1e9)
+    return min(alike, key=lambda row: abs(row.memory - memory)) if memory else alike[0]
+
+
+def _partition(row: Peaks, units: int) -> Peaks:
+    """The part of a chip that has so many of its units: AMD's partitions (CPX, DPX) and NVIDIA's MIG keep its name."""
+    if not 0 < units < row.units or row.units - units < row.units // 8:  # a few units less are another product
+        return row
+    part = units / row.units
+
+    def scaled(rates: Mapping[str, float]) -> dict[str, float]:
+        return {key: value * part for key, value in rates.items()}
+
+    return replace(
+        row,
+        name=f"{row.name}, {units} of {row.units} units",
+        units=units,
+        memory=row.memory * part,
+        bandwidth=row.bandwidth * part,
+        cache=row.cache * part if row.cache else None,
+        cache_bandwidth=row.cache_bandwidth * part if row.cache_bandwidth else None,
+        matrix=scaled(row.matrix),
+        vector=scaled(row.vector),
+        measured=scaled(row.measured),
+    )
+
+
+def named(name: str) -> Peaks:
+    """The row that a user asks for. Raises UsageError where there is none."""
+    wanted = name.strip().casefold()
+    found = next((row for row in known() if row.name.casefold() == wanted), None) or find(name)
+    if found is None:
+        raise UsageError(
+            f"no GPU named {name!r} is known; there are {', '.join(row.name for row in known())} "
+            f"(more in {user_file()}, as docs/roofline.md says)."
+        )
+    return found
+
+
+def user_file() -> Path:
+    """The user's own rows: $RUNG_PEAKS, else rung/peaks.toml in the configuration directory."""
+    chosen = os.environ.get("RUNG_PEAKS")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "rung" / "peaks.toml"
+
+
+def known() -> tuple[Peaks, ...]:
+    """All rows, the user's first. Raises InputError where the user's file cannot be understood."""
+    own = user_file()
+    try:
+        facts = own.stat()
+    except OSError:
+        if os.environ.get("RUNG_PEAKS"):
+            raise InputError(f"RUNG_PEAKS names {own}, which cannot be read: check the path.") from None
+        return _shipped()
+    return _users(own, facts.st_mtime_ns) + _shipped()
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> tuple[Peaks, ...]:
+    text = resources.files("rung.hardware").joinpath("peaks.toml").read_text("utf-8")
+    return tuple(_row(row) for row in tomllib.loads(text)["gpu"])
+
+
+@lru_cache(maxsize=4)
+def _users(path: Path, _changed: int) -> tuple[Peaks, ...]:
+    try:
+        rows = tomllib.loads(path.read_text("utf-8"))["gpu"]
+        return tuple(_row(row) for row in rows)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{path} is no list of GPUs ({why}): write rows as in rung/hardware/peaks.toml.") from None
+
+
+def _row(row: dict[str, Any]) -> Peaks:
+    re.compile(row["match"])
+    scale = {"memory": 2.0**30, "cache": 2.0**20, "bandwidth": 1e9, "cache_bandwidth": 1e9}
+    numbers = {key: float(row[key]) * scale[key] if key in row else None for key in _NUMBERS}
+    if not numbers["memory"] or not numbers["bandwidth"]:
+        raise KeyError("memory" if not numbers["memory"] else "bandwidth")
+    tables = {key: dict(row.get(key, {})) for key in _TABLES}
+    measured_source = str(tables["measured"].pop("source", ""))
+    rates = {
+        table: {key: float(value) * (1e9 if key == "bandwidth" else 1e12) for key, value in values.items()}
+        for table, values in tables.items()
+    }
+    if "fp32" not in rates["vector"]:
+        raise KeyError("vector.fp32")
+    return Peaks(
+        name=str(row["name"]),
+        match=str(row["match"]),
+        arch=str(row.get("arch", "")),
+        units=int(row.get("units", 0)),
+        memory=numbers["memory"],
+        bandwidth=numbers["bandwidth"],
+        cache=numbers["cache"],
+        cache_bandwidth=numbers["cache_bandwidth"],
+        source=str(row.get("source", "")),
+        measured_source=measured_source,
+        **rates,
+    )

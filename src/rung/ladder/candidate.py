@@ -19,14 +19,17 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
+from rung.hardware.sensors import identity
 from rung.ladder.audit import audit, without_dropout
+from rung.ladder.disturbed import graphs_compiled, shapes_of
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.verify import verify
-from rung.measure import MINIMUM_RUNS, time_block, warm_up
+from rung.measure import MINIMUM_RUNS, warm_up
+from rung.measure.timers import Events, Timer, choose
 from rung.profilers import torch_profiler
 from rung.workload import load, seeded_model
 
@@ -37,6 +40,7 @@ class Candidate:
     """Every method takes and returns plain values, because it is called through a pipe."""
 
     _first: float | None = None
+    _timer: Timer | None = None
 
     def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet."""
@@ -189,21 +193,34 @@ class Candidate:
         self._one()
         return time.perf_counter_ns() - start
 
-    def _one(self) -> None:
+    def _call(self) -> None:
         self.step(next(self._next))
+
+    def _one(self) -> None:
+        self._call()
         synchronize(self.device)
 
+    def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
+        """Chooses how `block` times, says how, and which GPU it is."""
+        self._timer, facts = choose(self._call, self.device, wanted, cold)
+        self._graphs = graphs_compiled()
+        return {**facts, "gpu": identity(self.device)}
+
+    def disturbances(self) -> dict[str, Any]:
+        """What changed while it was timed: shapes of the inputs, graphs compiled since the timer was chosen."""
+        return {"shapes": shapes_of(self.batches), "compiled": graphs_compiled() - self._graphs}
+
     def block(self, count: int) -> dict[str, Any]:
-        """Times `count` steps back to back: nanoseconds of each."""
-        block = time_block(lambda: self.step(next(self._next)), count, self.device)
-        return {"samples": block.samples, "outside": block.outside}
+        """`count` samples, nanoseconds a step; where no timer was chosen, of steps back to back."""
+        block = (self._timer or Events(self._call, self.device)).block(count)
+        return {"samples": block.samples, "outside": block.outside, "calls": block.calls}
 
     def memory(self) -> dict[str, int]:
         return peak_memory(self.device)
 
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
-        torch_profiler.record(lambda: self.step(next(self._next)), path, steps, self.device)
+        torch_profiler.record(self._call, path, steps, self.device)
 
     def precisions(self) -> list[Numerics]:
         """Where this recipe is to be verified."""

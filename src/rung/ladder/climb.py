@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rung.analysis import breakdown
+from rung.analysis.breakdown import breakdown
 from rung.errors import InputError, RungError, UsageError, WorkloadError
 from rung.ladder.duel import PROFILED_STEPS, Duel, Limits, Setup, Side, SideFailed, fight, open_worker
 from rung.ladder.plan import CONTRACTS, Numerics
@@ -18,12 +18,13 @@ from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import LADDER, Context, Prediction, Rung, chosen, plan_of
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, median_interval
+from rung.measure import CLIMB, FINAL, median_interval
 from rung.runs import Run, write_whole
 from rung.trace import read
 
 MOST_TOGETHER = 3
 FINAL_SECONDS = 120.0  # that the final comparison may take, however little the budget left
+FINAL_RESTARTS = 3  # of it at least, however long they take
 CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' workspaces
 
 Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
@@ -99,7 +100,7 @@ class Climb:
                     planned.append(self._open_attempt(rung))
                     self.say("plan", planned[-1])
                 elif self._left() <= self._needed():
-                    why = why or f"the budget of {self.request.budget:.0f} s was used up before {rung.name}"
+                    why = why or f"the budget of {self.request.budget:.0f} s left too little time to decide {rung.name}"
                 else:
                     self._try(rung)
         if dry:
@@ -352,7 +353,8 @@ class Climb:
                     {"best": self._side([]), "candidate": self._side(self.kept)},
                     log="final",
                     left=lambda: end - time.monotonic(),
-                    at_least=CLIMB[0][0],
+                    looks=FINAL,
+                    at_least=FINAL_RESTARTS,
                 )
                 seen = duel.as_dict()
                 assert duel.comparison is not None

@@ -12,7 +12,10 @@ from typing import Any
 from rung.errors import UsageError
 from rung.hardware import Device, environment, pick
 from rung.hardware.device import cpu, memory_in_use, peak_memory, synchronize
-from rung.measure import MINIMUM_RUNS, time_block, warm_up
+from rung.hardware.sensors import identity
+from rung.ladder.disturbed import graphs_compiled
+from rung.measure import MINIMUM_RUNS, warm_up
+from rung.measure.timers import Events, Timer, choose
 from rung.workload.load import call_of
 
 SHORT = (
@@ -22,6 +25,8 @@ SHORT = (
 
 class Function:
     """Answers as `rung.ladder.candidate.Candidate` does, as far as measuring goes. One step is one call."""
+
+    _timer: Timer | None = None
 
     def __init__(self, call: Callable[[], object] | None = None, name: str = "", device: str | None = None) -> None:
         self.name = name
@@ -66,12 +71,15 @@ class Function:
             rough = min(self._timed() for _ in range(MINIMUM_RUNS))
             self._loops = max(1, round(SHORT / max(rough, 1))) if rough < SHORT / 2 else 1
         samples, steady = warm_up(self._timed, lambda: until - time.perf_counter())
+        estimate = statistics.median(samples[steady or MINIMUM_RUNS - 1 :])
+        if self.device.is_gpu:  # a kernel may be far shorter than what a pair of events can see
+            estimate = self.timer("auto", False)["sample_ns"]
         return {
             "first_run_seconds": self._first,
             "runs": len(samples) * self._loops + 1,
             "samples": samples,
             "steady": steady is not None,
-            "estimate": statistics.median(samples[steady or MINIMUM_RUNS - 1 :]),
+            "estimate": estimate,
             "memory": peak_memory(self.device),
         }
 
@@ -86,13 +94,25 @@ class Function:
         for _ in range(self._loops):
             call()
 
+    def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
+        """Chooses how `block` times, says how, and which GPU it is."""
+        if cold and self._loops > 1:
+            raise UsageError(
+                f"{self.name} is too short for a CPU's clock to time a single cold call; leave --cold out."
+            )
+        self._timer, facts = choose(self._step, self.device, wanted, cold)
+        self._graphs = graphs_compiled()
+        return {**facts, "sample_ns": facts["sample_ns"] / self._loops, "gpu": identity(self.device)}
+
+    def disturbances(self) -> dict[str, Any]:
+        return {"compiled": graphs_compiled() - self._graphs}
+
     def block(self, count: int) -> dict[str, Any]:
-        """`count` samples: nanoseconds of one call, the mean of several where it is short."""
-        if self._loops == 1:
-            block = time_block(self._call, count, self.device)
-            return {"samples": block.samples, "outside": block.outside}
-        block = time_block(self._step, max(1, count // self._loops), self.device)
-        return {"samples": [t / self._loops for t in block.samples], "outside": block.outside}
+        """`count` samples: nanoseconds of one call, the mean of several where it is short for a CPU's clock."""
+        timer = self._timer or Events(self._step, self.device)
+        block = timer.block(max(1, count // self._loops))
+        samples = block.samples if self._loops == 1 else [t / self._loops for t in block.samples]
+        return {"samples": samples, "outside": block.outside, "calls": block.calls * self._loops}
 
     def in_use(self) -> int:
         return memory_in_use(self.device)

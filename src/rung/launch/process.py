@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,14 @@ class WorkerFailed(WorkloadError):
         self.kind = kind
         self.traceback = traceback
         self.exit_code = exit_code or self.exit_code
+
+
+@contextlib.contextmanager
+def log_folder(prefix: str) -> Iterator[Path]:
+    """A folder for the logs of workers, which is removed unless something failed: then its logs are needed."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Worker:

@@ -13,10 +13,11 @@ from rung.hardware.device import Device, synchronize
 @dataclass(frozen=True)
 class Block:
     """Steps timed back to back: nanoseconds of each; `outside`: the share of the wall time, device drained,
-    that the samples do not explain (work on other streams, waiting)."""
+    that the samples do not explain (work on other streams, waiting); `calls`: how often the step ran for them."""
 
-    samples: list[int]
+    samples: list[float]
     outside: float
+    calls: int
 
 
 def time_block(step: Callable[[], object], count: int, device: Device) -> Block:
@@ -27,12 +28,12 @@ def time_block(step: Callable[[], object], count: int, device: Device) -> Block:
     """
     begin = time.perf_counter_ns()
     if not device.is_gpu:
-        samples = []
+        samples: list[float] = []
         for _ in range(count):
             start = time.perf_counter_ns()
             step()
             samples.append(time.perf_counter_ns() - start)
-        return Block(samples, 1 - sum(samples) / (time.perf_counter_ns() - begin))
+        return Block(samples, 1 - sum(samples) / (time.perf_counter_ns() - begin), count)
     import torch
 
     synchronize(device)
@@ -46,5 +47,5 @@ def time_block(step: Callable[[], object], count: int, device: Device) -> Block:
     synchronize(device)
     wall = time.perf_counter_ns() - begin
     # Tiny negative event times are known on ROCm: clamp them.
-    samples = [max(0, round(a.elapsed_time(b) * 1e6)) for a, b in pairwise(marks)]
-    return Block(samples, 1 - sum(samples) / count * (count + 1) / wall)
+    samples = [float(max(0, round(a.elapsed_time(b) * 1e6))) for a, b in pairwise(marks)]
+    return Block(samples, 1 - sum(samples) / count * (count + 1) / wall, count + 1)

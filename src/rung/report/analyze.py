@@ -2,56 +2,73 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
-from rung.report import units
+from rung.report import units, words
+from rung.report.kernel_names import readable
+from rung.report.tables import shortened
 from rung.report.terminal import breakdown_lines
 
 TOP = 10
 
 
-def analyze_lines(found: dict[str, Any]) -> list[str]:
-    """The trace's facts; for each rank its GPUs, where the time went, and the kernels that took most of it."""
+def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
+    """The trace's facts; for each rank its bottleneck, its GPUs, where the time went and the kernels that took most of
+    it; then a sentence of each analysis.
+    """
     many = f", {found['ranks']} ranks" if found["ranks"] > 1 else ""
     counters = f", {units.count(found['counters'])} counter values" if found["counters"] else ""
+    steps = f", {found['steps']} steps" if found["steps"] > 1 else ""
     lines = [
-        f"{units.clean(found['source'])}: {found['format']}, {units.count(found['events'])} events{counters}{many}"
+        f"{units.clean(found['source'])}: {found['format']}, {units.count(found['events'])} events{counters}{steps}{many}"
     ]
     if found["unread"]:
         unread = ", ".join(f"{units.count(n)} x {units.clean(why)}" for why, n in sorted(found["unread"].items()))
-        lines.append(f"not in the table: {unread}")
-    lines += [f"note: {units.clean(note)}" for note in found["notes"]]
+        lines += textwrap.wrap(f"not in the table: {unread}", width, subsequent_indent="  ")
+    for note in found["notes"]:
+        lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
     for part in found["parts"]:
-        lines += ["", *_part(part, found["ranks"] > 1)]
+        lines += ["", *_part(part, found["ranks"] > 1, width)]
     if found["ranks"] > len(found["parts"]):
         lines.append(f"... and {found['ranks'] - len(found['parts'])} more ranks")
+    said = found.get("headlines") or {}
+    if said:
+        margin = max(map(len, said)) + 2
+        lines.append("")
+        for name, text in said.items():
+            lines += textwrap.wrap(f"{name:<{margin}}{units.clean(text)}", width, subsequent_indent=" " * margin)
+        lines.append("As tables: rung analyze PATH --show NAME,NAME (--show list: all of them)")
     return lines
 
 
-def _part(part: dict[str, Any], name: bool) -> list[str]:
+def _part(part: dict[str, Any], name: bool, width: int) -> list[str]:
     lines = [f"rank {part['rank']}"] if name else []
+    record = part["breakdown"]
+    if record and record.get("bottleneck"):
+        lines.append(f"Bottleneck: {words.bottleneck(record)} ({units.clean(record['clock']).upper()} time).")
     for row in part["timeline"]:
-        total = max(row["total"], 1)
+        total = max(row["total_ns"], 1)
         said = [f"{what} {row[key] / total:.1%}" for what, key in
-                (("computation", "computation"), ("exposed communication", "exposed_communication"),
-                 ("exposed copies", "exposed_memcpy"), ("idle", "idle"))]  # fmt: skip
-        lines.append(f"GPU {row['device']}: {units.duration(row['total'])}, of it {', '.join(said)}; {units.count(row['kernels'])} kernels")  # fmt: skip
+                (("computation", "computation_ns"), ("exposed communication", "exposed_communication_ns"),
+                 ("exposed copies", "exposed_memcpy_ns"), ("idle", "idle_ns"))
+                if row[key] or key in ("computation_ns", "idle_ns")]  # fmt: skip
+        text = f"GPU {row['device']}: {units.duration(row['total_ns'])}, of it {', '.join(said)}; {units.count(row['kernels'])} kernels"  # fmt: skip
+        lines += textwrap.wrap(text, width, subsequent_indent="  ")
         if row["unlinked"] and part["launches"]:
             lines.append(
                 f"  {units.count(row['unlinked'])} GPU events ({units.duration(row['unlinked_ns'])}) were launched outside of the trace"
             )
-    record = part["breakdown"]
     if record is None:
         return [*lines, "no GPU event and no operator is in it: there is no time to break down."]
-    lines += [f"  {line}" for line in breakdown_lines(record)]
+    lines.append(f"One step, {units.duration(record['step_ns'])}:")
+    for line in breakdown_lines(record, bottleneck=False):
+        lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ") if line.startswith("Note") else [f"  {line}"]  # fmt: skip
     if record["top"]:
         lines.append("  most time:")
-        width = max(len(units.duration(ns)) for _, _, ns, _ in record["top"][:TOP])
+        longest = max(len(units.duration(ns)) for _, _, ns, _ in record["top"][:TOP])
         for title, category, ns, count in record["top"][:TOP]:
             share = ns / record["step_ns"] if record["step_ns"] else 0.0
-            lines.append(f"    {units.duration(ns):>{width}}  {share:>4.0%}  {category:<13} {count:>7.6g} x  {_short(units.clean(title))}")  # fmt: skip
+            start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {category:<13} {units.count(count):>6} x  "
+            lines.append(start + shortened(readable(units.clean(title)), max(20, width - len(start))))
     return lines
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 90 else f"{name[:60]} ... {name[-25:]}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from rung.report import units
@@ -28,6 +30,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"first run     {units.seconds(result['first_run_seconds'])}")
         return lines
     lines.append(f"median step   {units.duration_interval(result['time'])}, 95 % interval, {len(result['samples'])} samples")  # fmt: skip
+    lines += _timed_lines(result["timer"])
     if not result["reached"]:
         lines.append(f"              not yet within ±{100 * result['precision']:.2g} %: give it more --time")
     if summary["mean"]:
@@ -40,6 +43,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         + (f" ({' and '.join(few_for)} would need more samples)" if few_for else "")
     )
     lines.append(f"histogram     {histogram(result['samples'])}")
+    lines.append(f"over time     {series(result['samples'])}")
     lines += [
         f"throughput    {units.digits(n / step * 1e9)} {what}/s"
         for what, n in (("samples", result["samples_per_step"]), ("tokens", result["tokens_per_step"]))
@@ -54,7 +58,47 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         f"warm-up       {result['warm_up_runs']} runs and {len(result['discarded'])} discarded samples, {'then steady' if result['steady'] else 'and never steady'}",
         f"peak memory   {units.data_size(units.peak(result['memory']))}",
     ]
+    lines += _sensor_lines(units.section(result, "sensors"))
     return lines + [f"note: {note}" for note in result["notes"]]
+
+
+def _timed_lines(timer: dict[str, Any] | None) -> list[str]:
+    """How it was timed, where there is a choice."""
+    if not timer or (timer["name"] == "clock" and not timer["cold"]):
+        return []
+    said = {
+        "clock": "the CPU's clock around every call",
+        "events": "events between the steps, as the host launches them",
+        "graph": f"slope between graphs of {timer.get('calls', 0)} and {2 * timer.get('calls', 0)} calls: launches hidden",
+        "batch": f"{timer.get('calls', 0)} calls at a time, queued up beforehand: launches hidden",
+    }[timer["name"]]
+    if timer["name"] == "graph" and timer["cold"]:
+        said = f"what {timer['calls']} calls add to a graph of as many flushes: launches hidden"
+    caches = (
+        f"cold caches ({units.data_size(timer['cold'])} written before every call)" if timer["cold"] else "hot caches"
+    )
+    lines = [f"timed by      {said}; {caches}"]
+    if timer["name"] in ("graph", "batch"):
+        lines.append(f"              launching one from the host takes {units.duration(timer['launch_ns'])}")  # fmt: skip
+    return lines
+
+
+def _sensor_lines(seen: dict[str, Any]) -> list[str]:
+    if not seen:
+        return []
+    parts = []
+    if seen.get("power") is not None:
+        limit = f" of {units.digits(seen['limit'])} W" if seen.get("limit") else ""
+        parts.append(f"{units.digits(seen['power'])} W{limit}")
+    if seen.get("energy_per_step") is not None:
+        parts.append(f"{units.energy(seen['energy_per_step'])} a step")
+    if seen.get("core"):
+        clock = seen["core"]
+        span = f" ({clock['low']:.0f} – {clock['high']:.0f})" if clock["low"] != clock["high"] else ""
+        parts.append(f"{clock['median']:.0f} MHz{span}")
+    if seen.get("celsius"):
+        parts.append(f"{seen['celsius']['high']:.0f} °C")
+    return [f"GPU           {', '.join(parts)} ({seen['source']}, {units.seconds(seen['seconds'])})"] if parts else []
 
 
 def histogram(samples: Sequence[float]) -> str:
@@ -68,7 +112,21 @@ def histogram(samples: Sequence[float]) -> str:
         counts[min(len(counts) - 1, int((value - low) / (high - low) * len(counts)))] += 1
     top = max(counts)
     bars = "".join(BARS[round(c / top * (len(BARS) - 1))] if c else " " for c in counts)
-    return f"{units.duration(low)} |{bars}| {units.duration(high)}"
+    ends = [units.duration(low), units.duration(high)]
+    if ends[0] == ends[1]:  # so close together that only further digits tell them apart
+        ends = [f"{low:,.{decimals}f} ns" for low, decimals in ((v, 2 if high < 1e5 else 0) for v in (low, high))]
+    return f"{ends[0]} |{bars}| {ends[1]}"
+
+
+def series(samples: Sequence[float]) -> str:
+    """The medians of up to 40 stretches of time in one line, between the fastest and the slowest of them."""
+    count = min(BINS, len(samples))
+    edges = [k * len(samples) // count for k in range(count + 1)]
+    middles = [statistics.median(samples[a:b]) for a, b in pairwise(edges)]
+    low, high = min(middles), max(middles)
+    reach = (high - low) or 1.0
+    bars = "".join(BARS[round((m - low) / reach * (len(BARS) - 1))] for m in middles)
+    return f"{units.duration(low)} |{bars}| {units.duration(high)} ({units.percent((high - low) / low)} apart)"
 
 
 def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
@@ -86,6 +144,37 @@ def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
                  units.data_size(units.peak(r["memory"]))]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def markdown_lines(result: dict[str, Any]) -> list[str]:
+    """One measurement as a Markdown table, its environment and notes below."""
+    environment, summary = result["environment"], result["summary"]
+    rows = [("median (95 % interval)", units.duration_interval(result["time"]))]
+    rows += [(p, units.duration_interval(summary[p])) for p in ("mean", "p90", "p99") if summary[p]]
+    rows += [
+        ("standard deviation", units.duration(summary["std"])),
+        ("range", f"{units.duration(summary['min'])} – {units.duration(summary['max'])}"),
+        ("samples", str(summary["count"])),
+        ("peak memory", units.data_size(units.peak(result["memory"]))),
+        ("first run", units.seconds(result["first_run_seconds"])),
+        ("device", environment["device"]["name"]),
+        *((name, environment[key]) for name, key in (("torch", "torch"), ("revision", "git")) if environment.get(key)),
+    ]
+    title = f"{result['workload']}" + (f", with {' + '.join(result['rungs'])}" if result["rungs"] else "")
+    cells = [(a, units.clean(b).replace("|", "\\|")) for a, b in [("step", title), *rows]]
+    lines = [f"| {a} | {b} |" for a, b in cells]
+    warned = [] if result["measured"] else ["", f"This is no measurement (--preset {result['preset']})."]
+    return [lines[0], "|---|---|", *lines[1:], *warned, *(f"\nnote: {units.clean(n)}" for n in result["notes"])]
+
+
+def partial_line(summary: dict[str, Any]) -> str:
+    """What is known of a measurement that failed."""
+    n = summary["count"]
+    return f"until then: {n} sample{'s' if n > 1 else ''}, median {units.duration(summary['median']['value'])}."
+
+
+def partial_csv(target: str, samples: Sequence[float]) -> str:
+    return samples_csv([{"workload": target, "point": {}, "samples": samples}])
 
 
 def samples_csv(results: Sequence[dict[str, Any]]) -> str:

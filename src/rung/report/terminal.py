@@ -40,8 +40,8 @@ def attempt_line(attempt: dict[str, Any]) -> str:
     return text + (f". {why}" if why else "") + (f" [{units.seconds(spent)}]" if spent is not None else "")
 
 
-def breakdown_lines(breakdown: Any) -> list[str]:
-    """Where the time of a step goes: a bar for each part of at least 1 %, the largest first."""
+def breakdown_lines(breakdown: Any, *, bottleneck: bool = True) -> list[str]:
+    """Where the time of a step goes: a bar for each part of at least 1 %, the largest first; what is the bottleneck."""
     record = units.section(breakdown)
     step = units.number(record.get("step_ns"))
     lines = []
@@ -50,7 +50,7 @@ def breakdown_lines(breakdown: Any) -> list[str]:
         if share >= 0.01:
             bar = "█" * max(1, round(30 * min(share, 1.0)))
             lines.append(f"{title:<21}{units.duration(value):>8}  {f'{share:.0%}':>4}  {bar}")
-    if record.get("bottleneck"):
+    if bottleneck and record.get("bottleneck"):
         clock = f" ({units.clean(record['clock']).upper()} time)" if record.get("clock") else ""
         lines.append(f"Bottleneck: {words.bottleneck(record)}{clock}.")
     if words.per_step(record):

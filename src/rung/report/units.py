@@ -8,6 +8,7 @@ from typing import Any
 
 NONE = "–"
 _TIMES = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
+_ENERGIES = (("µJ", 1e-6), ("mJ", 1e-3), ("J", 1.0), ("kJ", 1e3))
 _SIZES = (("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40))
 _COUNTS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
 
@@ -52,6 +53,12 @@ def _scaled(value: float, steps: tuple[tuple[str, float], ...], significant: int
             break
         unit, size = name, scale
     return digits(value / size, significant), unit
+
+
+def energy(joules: Any) -> str:
+    """0.0123 -> "12.3 mJ"."""
+    value = number(joules)
+    return NONE if value is None else " ".join(_scaled(value, _ENERGIES))
 
 
 def duration(nanoseconds: Any) -> str:

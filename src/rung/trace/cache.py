@@ -16,9 +16,9 @@ from typing import Any
 
 import polars as pl
 
-from rung.trace.table import COUNTERS, SCHEMA, Trace
+from rung.trace.table import COLLECTIVES, COUNTERS, MEMORY, SCHEMA, Trace
 
-VERSION = 1  # to be raised whenever a reader gives another table for the same file
+VERSION = 4  # to be raised whenever a reader gives another table for the same file
 THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
 LIMIT = 20  # entries kept, the latest used ones
 
@@ -34,7 +34,10 @@ def directory() -> Path:
 
 def worthwhile(path: Path) -> bool:
     """Whether the file is large enough for its tables to be kept."""
-    return path.stat().st_size >= THRESHOLD
+    try:
+        return path.stat().st_size >= THRESHOLD
+    except OSError:  # the reader says what is wrong with it
+        return False
 
 
 def key(path: Path) -> str:
@@ -50,11 +53,14 @@ def load(name: str) -> Trace | str:
     try:
         facts = json.loads((entry / "facts.json").read_text("utf-8"))
         events = pl.read_parquet(entry / "events.parquet")
-        counters = pl.read_parquet(entry / "counters.parquet")
-        if dict(events.schema) != SCHEMA or dict(counters.schema) != COUNTERS or events.height != facts.pop("height"):
+        counters, memory, collectives = (
+            pl.read_parquet(entry / f"{name}.parquet") for name in ("counters", "memory", "collectives")
+        )
+        schemas = [dict(table.schema) for table in (events, counters, memory, collectives)]
+        if schemas != [SCHEMA, COUNTERS, MEMORY, COLLECTIVES] or events.height != facts.pop("height"):
             return "The cached tables were not as expected; the trace was read again."
         os.utime(entry)  # used now: not the next one to go
-        return Trace(events=events, counters=counters, **facts)
+        return Trace(events=events, counters=counters, memory=memory, collectives=collectives, **facts)
     except FileNotFoundError:
         return ""
     except Exception as error:  # whatever a damaged file makes polars raise, the trace itself is still there
@@ -71,6 +77,8 @@ def save(name: str, trace: Trace) -> str:
         # lz4 opens twice as fast as zstd, and the files are small either way.
         trace.events.write_parquet(Path(work) / "events.parquet", compression="lz4", statistics=False)
         trace.counters.write_parquet(Path(work) / "counters.parquet")
+        trace.memory.write_parquet(Path(work) / "memory.parquet", compression="lz4", statistics=False)
+        trace.collectives.write_parquet(Path(work) / "collectives.parquet")
         facts: dict[str, Any] = {
             "devices": trace.devices,
             "unread": trace.unread,

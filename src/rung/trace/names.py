@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+_KEPT = 10_000  # names: a run has a few hundred kernels; reading one of their names takes a tenth of a millisecond
+
 
 class Demangler:
     """Called with a name: the readable form of a mangled C++ name (`_Z…`); any other name as it is.
@@ -15,6 +17,7 @@ class Demangler:
 
     def __init__(self) -> None:
         self.unread = 0
+        self._known: dict[str, str] = {}
         self._demangle: Callable[[str], str] | None = None
 
     def __call__(self, name: str) -> str:
@@ -23,8 +26,12 @@ class Demangler:
         if self._demangle is None:
             # Loaded when the first mangled name is met: most traces have none, and it costs 0.2 s.
             self._demangle = _load()
-        readable = self._demangle(name)
-        self.unread += readable == name
+        readable = self._known.get(name)
+        if readable is None:
+            readable = self._demangle(name)
+            self.unread += readable == name
+            if len(self._known) < _KEPT:
+                self._known[name] = readable
         return readable
 
 

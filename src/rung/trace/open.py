@@ -6,6 +6,7 @@ FORMATS.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -20,13 +21,13 @@ from rung.trace.table import Trace
 # Asked in this order, the more particular before the more general. A module is imported only when those before it
 # have declined.
 FORMATS = {
-    "rocprofv3-json": "rung.trace.rocprofv3_json",
-    "rocprof": "rung.trace.rocprof_legacy_csv",
-    "kineto": "rung.trace.kineto",
-    "rocprofv3-csv": "rung.trace.rocprofv3_csv",
-    "rocprof-compute": "rung.trace.rocprof_compute",
-    "database": "rung.trace.databases",
-    "pftrace": "rung.trace.pftrace",
+    "rocprofv3-json": "rung.trace.rocprof.v3_json",
+    "rocprof": "rung.trace.rocprof.legacy_csv",
+    "kineto": "rung.trace.kineto.reader",
+    "rocprofv3-csv": "rung.trace.rocprof.v3_csv",
+    "rocprof-compute": "rung.trace.rocprof.compute",
+    "database": "rung.trace.databases.formats",
+    "pftrace": "rung.trace.perfetto.reader",
 }
 # Whose CSV files only mean something together.
 FOLDERS = ("rocprof-compute", "rocprofv3-csv")
@@ -44,6 +45,30 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     path = Path(path)
     if path.is_dir():
         return _read_directory(path, partial=partial, max_bytes=max_bytes, cache=cache)
+    trace = _read_file(path, _reader_or_refusal, partial=partial, max_bytes=max_bytes, cache=cache)
+    assert trace is not None
+    return trace
+
+
+def _read_file(
+    path: Path, choose: Callable[[Path, bool], Any], *, partial: bool, max_bytes: int | None, cache: bool
+) -> Trace | None:
+    """The trace from the cache or by the reader that `choose` names; None where it names none."""
+    # What is partly read depends on the damage, and a limit is a wish to see the file refused: neither is cached.
+    cached = cache and not partial and max_bytes is None and store.worthwhile(path)
+    key = store.key(path) if cached else ""
+    kept = store.load(key) if cached else ""
+    if isinstance(kept, Trace):
+        return replace(kept, source=str(path))
+    reader = choose(path, partial)  # only now: to import the readers takes longer than to open the cache
+    if reader is None:
+        return None
+    trace: Trace = reader.read(path, partial=partial, max_bytes=max_bytes)
+    problem = (store.save(key, trace) or kept) if cached else ""
+    return replace(trace, meta=trace.meta | {"cache": problem}) if problem else trace
+
+
+def _reader_or_refusal(path: Path, partial: bool) -> Any:
     start = head(path)
     reader = _reader(start, path)
     if reader is None:
@@ -56,21 +81,12 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
                 "give a file that a profiler wrote."
             )
         reader = import_module(FORMATS["kineto"])  # JSON: it says best what is missing
-    return _read_file(reader, path, partial=partial, max_bytes=max_bytes, cache=cache)
+    return reader
 
 
-def _read_file(reader: Any, path: Path, *, partial: bool, max_bytes: int | None, cache: bool) -> Trace:
-    # What is partly read depends on the damage, and a limit is a wish to see the file refused: neither is cached.
-    if not cache or partial or max_bytes is not None or not store.worthwhile(path):
-        trace: Trace = reader.read(path, partial=partial, max_bytes=max_bytes)
-        return trace
-    key = store.key(path)
-    kept = store.load(key)
-    if isinstance(kept, Trace):
-        return replace(kept, source=str(path))
-    trace = reader.read(path, partial=partial, max_bytes=max_bytes)
-    problem = store.save(key, trace) or kept
-    return replace(trace, meta=trace.meta | {"cache": problem}) if problem else trace
+def _reader_or_none(path: Path, partial: bool) -> Any:
+    start = head(path) if path.stat().st_size else b""
+    return _reader(start, path) if start.strip() else None
 
 
 def _reader(start: bytes, path: Path) -> Any:
@@ -104,12 +120,11 @@ def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: 
             files = [file for file in files if ".csv" not in file.suffixes]
             break
     for file in files:
-        start = head(file) if file.stat().st_size else b""
-        reader = _reader(start, file) if start.strip() else None
-        if reader is None:
+        trace = _read_file(file, _reader_or_none, partial=partial, max_bytes=max_bytes, cache=cache)
+        if trace is None:
             skipped.append(file.name)
             continue
-        traces.append(_read_file(reader, file, partial=partial, max_bytes=max_bytes, cache=cache))
+        traces.append(trace)
         names.append(file.name)
     if not traces:
         raise InputError(

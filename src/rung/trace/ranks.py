@@ -26,6 +26,14 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         trace.events.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
         for trace, rank in zip(traces, ranks, strict=True)
     ]
+    collectives = [
+        trace.collectives.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
+        for trace, rank in zip(traces, ranks, strict=True)
+    ]
+    memory = [
+        trace.memory.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
+        for trace, rank in zip(traces, ranks, strict=True)
+    ]
     unread: Counter[str] = Counter()
     for trace in traces:
         unread.update(trace.unread)
@@ -45,7 +53,9 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         unread=dict(unread),
         format="+".join(formats),
         counters=pl.concat([trace.counters for trace in traces], rechunk=False),
+        collectives=pl.concat(collectives, rechunk=False),
         meta=meta,
+        memory=pl.concat(memory, rechunk=False),
     )
 
 

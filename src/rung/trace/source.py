@@ -16,6 +16,7 @@ with contextlib.suppress(ImportError):  # twice as fast as zlib or more; not bui
 
 _ZLIB_ERRORS = (zlib.error, getattr(_zlib, "error", zlib.error))
 BLOCK = 1 << 19  # bytes: a block and what is made of it stay in the processor's cache
+_PACKED = 1 << 16  # bytes of gzip: what a block leaves of them is copied, so few
 HEAD = 1 << 16  # bytes: enough to tell every format
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's name for "a gzip header, the largest window"
@@ -65,7 +66,7 @@ class Source:
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
         member: Any = None
         pending = b""
-        while pending := pending or file.read(BLOCK):
+        while pending := pending or file.read(_PACKED):
             if member is None:
                 # After a member: another one, or the zeros with which tapes are filled up.
                 pending = pending.lstrip(b"\0") if self.size else pending

@@ -35,6 +35,11 @@ SCHEMA: dict[str, pl.DataType] = {
     "dims": pl.String(),  # the JSON of "Input Dims", where shapes were recorded
     "bytes": pl.Int64(),  # size of a memcpy, memset or allocation, where recorded
     "rank": pl.Int32(),  # of the process in its distributed run, where the file or its place in a folder says it
+    # Of a cpu_op, as torch.profiler records it with shapes: the JSON of "Input type", "Input Strides", "Concrete Inputs".
+    "dtypes": pl.String(),
+    "strides": pl.String(),
+    "concrete": pl.String(),
+    "sequence": pl.Int64(),  # of a cpu_op: the same number on a forward operator and the backward one that it caused
 }
 
 # Hardware counters: one row a counter and dispatch.
@@ -44,6 +49,33 @@ COUNTERS: dict[str, pl.DataType] = {
     "kernel": pl.String(),
     "counter": pl.String(),
     "value": pl.Float64(),  # summed over the instances of the counter, as the profiler reports it
+}
+
+# Collective operations: one row each time that a host call or a kernel says which one it is.
+COLLECTIVES: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "external_id": pl.Int64(),  # joins the events of the same call; of a host call, its own
+    "correlation": pl.Int64(),  # joins the kernel that says it itself
+    "collective": pl.String(),  # as recorded, "allreduce" or "_allgather_base"
+    "group": pl.String(),  # the process group's name, the same on all of its ranks
+    "group_size": pl.Int64(),
+    "seq": pl.Int64(),  # the group counts its collectives, on all ranks alike; null where it is not recorded (to torch 2.11 at least)
+    "dtype": pl.String(),  # as recorded, "BFloat16"
+    "in_elements": pl.Int64(),
+    "out_elements": pl.Int64(),
+}
+
+# What an allocator says of its memory, one row an allocation or release: torch.profiler with profile_memory.
+MEMORY: dict[str, pl.DataType] = {
+    "ts": pl.Int64(),  # ns, the clock of the events
+    "device": pl.Int32(),  # null: host memory
+    "address": pl.Int64(),
+    "bytes": pl.Int64(),  # negative: a release
+    "allocated": pl.Int64(),  # by tensors, on this device after it
+    "reserved": pl.Int64(),  # by the allocator, on this device after it
+    "pid": pl.String(),
+    "tid": pl.String(),
+    "rank": pl.Int32(),
 }
 
 
@@ -58,6 +90,8 @@ class Trace:
     unread: events that are not in the table, counted by reason.
     format: what wrote it, as in "kineto", "rocprofv3-csv", "rocpd", "nsys".
     counters: hardware counters, columns as in COUNTERS; empty where none were collected.
+    collectives: what events say of collective operations, columns as in COLLECTIVES; empty where they say nothing.
+    memory: the allocator's records, columns as in MEMORY; empty where none were made.
     meta: facts about the run that the file states (host, command, tool version, ranks), secrets redacted.
     """
 
@@ -67,4 +101,6 @@ class Trace:
     unread: dict[str, int] = field(default_factory=dict)
     format: str = "kineto"
     counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))
+    collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COLLECTIVES))
     meta: dict[str, Any] = field(default_factory=dict)
+    memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMORY))

@@ -15,6 +15,7 @@ from rung.trace.output import Note, whole
 from rung.trace.places import ON_GPU, Key, Place, places
 from rung.trace.table import SCHEMA, Trace
 
+_INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _CATEGORY = {
     "kernel": "kernel",
     "memcpy": "gpu_memcpy",
@@ -40,7 +41,7 @@ def write(trace: Trace, path: str | Path, *, notes: Sequence[Note] = (), curves:
     """
     ranks = trace.events["rank"].drop_nulls().unique().to_list()
     with whole(Path(path)) as file:
-        file.write(b'{"schemaVersion":1,"displayTimeUnit":"ns","deviceProperties":')
+        file.write(b'{"schemaVersion":1,"writer":"rung","displayTimeUnit":"ns","deviceProperties":')
         file.write(msgspec.json.encode(trace.devices))
         if len(ranks) == 1:
             file.write(b',"distributedInfo":' + msgspec.json.encode({"rank": ranks[0]}))
@@ -88,7 +89,9 @@ def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
     names: dict[str, str] = {}
     shapes: dict[str, str] = {}
     for row, event in enumerate(trace.events.select(list(SCHEMA)).iter_rows()):
-        ts, dur, kind, name, pid, tid, device, stream, correlation, external_id, dims, size, rank = event
+        ts, dur, kind, name, pid, tid, device, stream, correlation, external_id, dims, size, rank, *inputs, sequence = (
+            event
+        )
         on_gpu = kind in ON_GPU
         place = where[on_gpu, rank, pid, tid, device, stream]
         text = names.get(name)
@@ -103,11 +106,14 @@ def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
             args.append(f'"correlation":{correlation}')
         if external_id is not None:
             args.append(f'"External id":{external_id}')
-        if dims is not None:
-            shape = shapes.get(dims)
-            if shape is None:
-                shape = shapes[dims] = _raw(dims)
-            args.append(f'"Input Dims":{shape}')
+        for key, value in zip(_INPUTS, (dims, *inputs), strict=True):
+            if value is not None:
+                raw = shapes.get(value)
+                if raw is None:
+                    raw = shapes[value] = _raw(value)
+                args.append(f'"{key}":{raw}')
+        if sequence is not None:
+            args.append(f'"Sequence number":{sequence}')
         if size is not None:
             args.append(f'"bytes":{size}')
         if rank is not None:
@@ -161,10 +167,10 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _raw(dims: str) -> str:
+def _raw(text: str) -> str:
     """JSON as it is; what is none, as a text."""
     try:
-        msgspec.json.decode(dims)
+        msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return _json(dims)
-    return dims
+        return _json(text)
+    return text

@@ -13,11 +13,11 @@ from rung.trace import counter_tracks
 from rung.trace.lanes import nested
 from rung.trace.links import counters_by_row, launches
 from rung.trace.output import Note, whole
-from rung.trace.pftrace_event import BEGIN, COUNTER, END, INSTANT
-from rung.trace.pftrace_names import EVENT, Names, TrackTree, counter_track, packet
-from rung.trace.pftrace_table import COUNTER_CATEGORY
+from rung.trace.perfetto.event import BEGIN, COUNTER, END, INSTANT
+from rung.trace.perfetto.names import EVENT, Names, TrackTree, counter_track, packet
+from rung.trace.perfetto.protobuf import put_bytes, put_double, put_fixed64, put_number, put_text
+from rung.trace.perfetto.table import COUNTER_CATEGORY
 from rung.trace.places import ON_GPU, places
-from rung.trace.protobuf import put_bytes, put_double, put_fixed64, put_number, put_text
 from rung.trace.table import SCHEMA, Trace
 
 _PACKETS = 20_000  # written at once
@@ -81,7 +81,7 @@ def _slices(
     of_key: dict[tuple, tuple[int, bytes]] = {}  # type: ignore[type-arg]
     parents: list[tuple[int, str]] = []
     group = np.empty(len(rows), dtype=np.int64)
-    for row, (_, _, kind, _, pid, tid, device, stream, _, _, _, _, rank) in enumerate(rows):
+    for row, (_, _, kind, _, pid, tid, device, stream, _, _, _, _, rank, *_) in enumerate(rows):
         key = (kind in ON_GPU, rank, pid, tid, device, stream)
         known = of_key.get(key)
         if known is None:
@@ -110,7 +110,9 @@ def _slices(
         if row < 0:
             yield packet(ts, put_bytes(EVENT, _END_EVENT + track))
             continue
-        start, dur, kind, name, pid, tid, device, stream, correlation, external_id, dims, size, rank = rows[row]
+        start, dur, kind, name, pid, tid, device, stream, correlation, external_id, dims, size, rank, *inputs = rows[
+            row
+        ]
         body = names.begin(kind, name) + track + of_key[kind in ON_GPU, rank, pid, tid, device, stream][1]
         if correlation is not None:
             body += names.annotation("corr_id", correlation)
@@ -120,6 +122,9 @@ def _slices(
             body += names.annotation("dims", dims)
         if size is not None:
             body += names.annotation("bytes", size)
+        for column, text in zip(("dtypes", "strides", "concrete", "sequence"), inputs, strict=True):
+            if text is not None:
+                body += names.annotation(column, text)
         if shown != start + dur:
             body += names.annotation("begin_ns", start) + names.annotation("end_ns", start + dur)
         for counter, value in counters.get(row, ()):

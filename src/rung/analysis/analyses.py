@@ -1,0 +1,78 @@
+"""The analyses by name: what `rung analyze --show` and `rung query` know. A new one is one line here.
+
+Each is a function `(trace, *, steps) -> table` in a file of its own. Its docstring says what the columns are: times are
+integer nanoseconds in columns ending in `_ns`, sizes end in `_bytes`, shares are fractions ending in `share`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from rung.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rung.trace.table import Trace
+
+
+class Analysis(NamedTuple):
+    question: str
+    where: str  # "module:function", imported when it is asked for
+
+
+ANALYSES = {
+    "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+    "critical_path": Analysis("Which work sets the pace?", "rung.analysis.critical_path:critical_path"),
+    "what_if": Analysis("How much sooner without some of the work?", "rung.analysis.what_if:what_if"),
+    "communication": Analysis(
+        "What do collectives cost a step, and how fast are they?", "rung.analysis.communication:communication"
+    ),
+    "collectives": Analysis(
+        "How long did each collective take, wait and hide?", "rung.analysis.collectives:collectives"
+    ),
+    "skew": Analysis("Do the ranks arrive together, and is one missing?", "rung.analysis.skew:skew"),
+    "stragglers": Analysis("Which rank was late, when, and what did it do?", "rung.analysis.stragglers:stragglers"),
+    "categories": Analysis("What kind of work takes the GPU's time?", "rung.analysis.categories:categories"),
+    "kernels": Analysis("Which kernels take the GPU's time?", "rung.analysis.kernels:kernels"),
+    "ops": Analysis("Which operators, at which shapes, take the GPU's time?", "rung.analysis.ops:ops"),
+    "modules": Analysis("Which kinds of nn.Modules take the GPU's time?", "rung.analysis.modules:modules"),
+    "layers": Analysis("Which nn.Modules, one by one, take the GPU's time?", "rung.analysis.modules:layers"),
+    "call_sites": Analysis("Which lines of Python take the GPU's time?", "rung.analysis.call_sites:call_sites"),
+    "launches": Analysis("Does the host keep the GPU busy?", "rung.analysis.launches:launches"),
+    "runtime": Analysis("What does the host spend on calls of the GPU's runtime?", "rung.analysis.runtime:runtime"),
+    "syncs": Analysis("Where does the host stop and wait for the GPU?", "rung.analysis.syncs:syncs"),
+    "durations": Analysis("How long are the GPU events: a histogram", "rung.analysis.durations:durations"),
+    "queue": Analysis("How much launched work waits for the GPU, over time?", "rung.analysis.queue:queue"),
+    "compilation": Analysis(
+        "Was something compiled, captured, loaded or allocated that should have been ready?",
+        "rung.analysis.compilation:compilation",
+    ),
+    "idle": Analysis("Why is the GPU idle?", "rung.analysis.idle:idle"),
+    "gaps": Analysis("When is the GPU idle, gap by gap, and why?", "rung.analysis.gaps:gaps"),
+    "streams": Analysis("What does each stream wait for?", "rung.analysis.streams:streams"),
+    "memory": Analysis("How much memory was used, at most?", "rung.analysis.memory:memory"),
+    "memory_peak": Analysis("What held the memory at the peak?", "rung.analysis.memory:memory_peak"),
+    "memory_timeline": Analysis("How much memory was used, over time?", "rung.analysis.memory:memory_timeline"),
+    "copies": Analysis("What is copied, in which direction, and how fast?", "rung.analysis.copies:copies"),
+    "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
+}
+
+
+def table(name: str, trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """The answer of one analysis. Raises UsageError where there is none of this name."""
+    found: pl.DataFrame = getattr(*_place(name))(trace, steps=steps)
+    return found
+
+
+def described(name: str) -> str:
+    """What the columns of an analysis mean: the docstring of its function."""
+    return getattr(*_place(name)).__doc__ or ""
+
+
+def _place(name: str) -> tuple[object, str]:
+    if name not in ANALYSES:
+        raise UsageError(f"there is no analysis {name!r}; there are {', '.join(ANALYSES)}.")
+    module, function = ANALYSES[name].where.split(":")
+    return import_module(module), function

@@ -1,0 +1,121 @@
+"""The kind of work of every GPU event: by its name, and by the operator that launched it where that knows better."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from rung.analysis.attention import score_shapes, softmax_shapes, touches_scores
+from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, named_by_user, op_kind
+from rung.analysis.nesting import Mask, nearest, outermost
+from rung.analysis.once import once
+from rung.analysis.origins import host_calls, origins
+from rung.trace.table import Trace
+
+# An operator of these kinds says what everything below it is for.
+_RULES = ("attention", "optimizer")
+# Where the launching operator knows better than the kernel's name: MIOpen convolves with Tensile GEMMs.
+_BY_OPERATOR = {("gemm", "convolution"), ("copy", "convolution")}
+
+
+@once
+def classified(trace: Trace) -> pl.DataFrame:
+    """The GPU events of `origins` with their kind:
+
+    named: the category by the kernel's name alone. category, detail: what it is, its operator considered.
+    backward: launched below a backward operator.
+    """
+    events = origins(trace)
+    names = events.select("name", "kind", "role").unique()
+    kinds = [_named(*row) for row in names.iter_rows()]
+    by_name = names.with_columns(
+        named=pl.Series([kind.category for kind in kinds], dtype=pl.String),
+        own=pl.Series([named_by_user(name) for name in names["name"]], dtype=pl.Boolean),
+        named_detail=pl.Series([kind.detail for kind in kinds], dtype=pl.String),
+    )
+    above = _verdicts(trace)
+    said = [
+        pl.when(~events["graph"])
+        .then(pl.coalesce(above[column].gather(events["launch"]), above[column].gather(events["op"])))
+        .alias(column)
+        for column in above.columns
+    ]
+    named, verdict = pl.col("named"), pl.col("verdict")
+    decides = (
+        verdict.is_not_null()
+        & ~pl.col("own")
+        & (named != "communication")
+        & (verdict.is_in(_RULES) | (named == "other") | pl.concat_str(named, verdict, separator=" ").is_in(_pairs()))
+    )
+    passes = pl.when("backward").then(pl.lit("backward")).otherwise(pl.lit("forward"))
+    detail = pl.when((verdict == "convolution") & (named == "copy")).then(pl.lit("layout")).otherwise(
+        pl.when(verdict.is_in(["attention", "convolution"]) & (pl.col("verdict_detail") != "unfused")).then(passes)
+        .when(pl.col("backward") & (pl.col("verdict_detail") == "unfused")).then(pl.lit("unfused backward"))
+        .otherwise("verdict_detail")
+    )  # fmt: skip
+    # A kernel that is attention by its own name knows better whether it is a decoding one.
+    keeps = ~decides | (named == verdict) & (pl.col("named_detail") != "")
+    return (
+        events.join(by_name, on=["name", "kind", "role"], how="left", maintain_order="left")
+        .with_columns(said)
+        .with_columns(
+            category=pl.when(decides).then(verdict).otherwise(named),
+            detail=pl.when(keeps).then("named_detail").otherwise(detail),
+            backward=pl.col("backward").fill_null(False),
+        )
+        .drop("own", "named_detail", "verdict", "verdict_detail")
+    )
+
+
+def _pairs() -> list[str]:
+    return [" ".join(pair) for pair in _BY_OPERATOR]
+
+
+def _named(name: str, kind: str, role: str) -> Kind:
+    if kind == "kernel" and role != "memcpy":
+        return kernel_kind(name)
+    return Kind("copy", copy_direction(name, "memset" if kind == "memset" else "runtime"))
+
+
+def scores_of(trace: Trace) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]]:
+    """The shapes of softmax inputs in the trace, and those of attention scores."""
+    ops = trace.events.lazy().filter(pl.col("kind") == "cpu_op", pl.col("name").str.contains("softmax"))
+    softmax = softmax_shapes(ops.select("name", "dims").unique(maintain_order=True).collect().iter_rows())
+    return softmax, score_shapes(softmax)
+
+
+def _verdicts(trace: Trace) -> pl.DataFrame:
+    """For each of `host_calls` what its operators say of the GPU work below: `verdict`, `verdict_detail`, `backward`.
+
+    An operator of attention, or a step of an optimizer, decides for all below it, the outermost first; else the
+    innermost operator that is of any kind does.
+    """
+    calls = host_calls(trace)
+    scores = scores_of(trace)[1]
+    own = calls.select("kind", "name", "dims").unique()
+    kinds = [_own(kind, name, dims, scores) for kind, name, dims in own.iter_rows()]
+    own = own.with_columns(
+        verdict=pl.Series([kind.category for kind in kinds], dtype=pl.String),
+        verdict_detail=pl.Series([kind.detail for kind in kinds], dtype=pl.String),
+        backward=pl.col("name").str.contains("(?i)backward"),
+    )
+    table = calls.join(own, on=["kind", "name", "dims"], how="left", maintain_order="left", nulls_equal=True)
+    caller = calls["caller"].to_numpy()
+    rules: Mask = table["verdict"].is_in(_RULES).to_numpy()
+    some: Mask = (table["verdict"] != OTHER.category).to_numpy()
+    first = outermost(caller, rules)
+    decides = np.where(first >= 0, first, nearest(caller, some))
+    below = nearest(caller, table["backward"].to_numpy()) >= 0
+    said = table.select(
+        pl.when(pl.Series(decides) >= 0).then(pl.col(column).gather(np.maximum(decides, 0))).alias(column)
+        for column in ("verdict", "verdict_detail")
+    )
+    return said.with_columns(backward=pl.Series(below))
+
+
+def _own(kind: str, name: str, dims: str | None, scores: set[tuple[int, ...]]) -> Kind:
+    if kind == "annotation":
+        return Kind("optimizer", "") if name.startswith("Optimizer.step#") else OTHER
+    if kind != "cpu_op":
+        return OTHER
+    return Kind("attention", "unfused") if touches_scores(name, dims, scores) else op_kind(name)

@@ -1,0 +1,134 @@
+"""What kind of work a kernel or an operator does, told by its name. The names are data: categories.toml."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from rung.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CATEGORIES = (
+    "gemm",
+    "attention",
+    "convolution",
+    "normalization",
+    "elementwise",
+    "reduction",
+    "softmax",
+    "embedding",
+    "moe",
+    "optimizer",
+    "triton",
+    "communication",
+    "copy",
+    "other",
+)
+OWN_FILE = "RUNG_CATEGORIES"  # the environment variable that names a file of one's own
+
+
+class Kind(NamedTuple):
+    """category: one of CATEGORIES, or of the user's own; detail: "" or what kind of it, as in "backward"."""
+
+    category: str
+    detail: str
+
+
+_END = "(Host|HOST|Device|DEVICE|Peer|H|D|P)"
+_DIRECTION = re.compile(f"(?:(?<![A-Za-z])|(?<=Copy)){_END}(?:to|To|_TO_|-to-){_END}")
+OTHER = Kind("other", "")
+_own: list[Path] = []
+
+
+def use(path: Path | None) -> None:
+    """From now on the families of this TOML file are tried before the built-in ones; of $RUNG_CATEGORIES if None.
+
+    It has the form of categories.toml: tables [[kernel]] and [[op]] with `category`, `patterns` (regular expressions)
+    and, if wanted, `detail`. Raises InputError where it is not so.
+    """
+    before = list(_own)
+    _own[:] = [path] if path else []
+    for cached in (_families, _own_families, kernel_kind, op_kind):
+        cached.cache_clear()
+    try:
+        _families()
+    except InputError:
+        _own[:] = before
+        raise
+
+
+@lru_cache(maxsize=1)
+def _families() -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
+    families = _parsed((resources.files("rung.analysis") / "categories.toml").read_text("utf-8"))
+    return {table: _own_families().get(table, []) + families[table] for table in families}
+
+
+@lru_cache(maxsize=1)
+def _own_families() -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
+    own = _own[0] if _own else Path(os.environ[OWN_FILE]) if os.environ.get(OWN_FILE) else None
+    if own is None:
+        return {}
+    try:
+        return _parsed(own.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{own}: the categories cannot be read ({error.strerror}).") from None
+    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
+        raise InputError(
+            f"{own} has no families of names ({error}): it needs [[kernel]] or [[op]] tables with a category and patterns."
+        ) from None
+
+
+def _parsed(text: str) -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
+    return {
+        table: [
+            (Kind(str(entry["category"]), str(entry.get("detail", ""))), re.compile("|".join(entry["patterns"])))
+            for entry in entries
+        ]
+        for table, entries in tomllib.loads(text).items()
+    }
+
+
+def _kind(table: str, name: str) -> Kind:
+    return next((kind for kind, pattern in _families()[table] if pattern.search(name)), OTHER)
+
+
+@lru_cache(maxsize=65536)
+def kernel_kind(name: str) -> Kind:
+    """The kind of a GPU kernel, from its name as recorded, mangled or not."""
+    return _kind("kernel", name)
+
+
+def named_by_user(name: str) -> bool:
+    """Whether a user's own family knows this kernel: then no operator knows it better."""
+    return any(pattern.search(name) for _, pattern in _own_families().get("kernel", []))
+
+
+@lru_cache(maxsize=65536)
+def op_kind(name: str) -> Kind:
+    """The kind of a host operator such as `aten::addmm`."""
+    return _kind("op", name)
+
+
+def copy_direction(name: str, kind: str) -> str:
+    """HtoD, DtoH and so on for the name of a copy as any profiler writes it; else `kind`, as in memset."""
+    found = _DIRECTION.search(name)
+    return f"{found[1][0]}to{found[2][0]}" if found else kind
+
+
+def classify_kernel(name: str) -> str:
+    """The category of a GPU kernel."""
+    return kernel_kind(name).category
+
+
+def classify_op(name: str) -> str:
+    """The category of a host operator."""
+    return op_kind(name).category

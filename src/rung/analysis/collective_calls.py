@@ -1,0 +1,220 @@
+"""The collective operations of every rank, one row a rank and operation: which, how large, when, hidden behind what."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from rung.analysis.intervals import Ints, union
+from rung.analysis.once import once
+from rung.analysis.origins import host_calls, origins
+from rung.analysis.steps import step_spans
+from rung.trace.table import Trace
+
+SCHEMA: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "device": pl.Int32(),  # null where the collective ran on the host (gloo)
+    "stream": pl.Int64(),
+    "step": pl.Int64(),  # the profiler's number of the step that started it, null where no step is marked
+    "group": pl.String(),  # "" where the trace does not say
+    "group_size": pl.Int64(),
+    "collective": pl.String(),  # one of KINDS, or as recorded
+    "seq": pl.Int64(),
+    "turn": pl.Int64(),  # counts a rank's collectives of one step, group and kind, for those without seq
+    "dtype": pl.String(),
+    "size_bytes": pl.Int64(),  # as nccl-tests counts it, null where unknown
+    "ts": pl.Int64(),
+    "end": pl.Int64(),
+    "dur_ns": pl.Int64(),
+    "hidden_ns": pl.Int64(),  # of dur_ns, while the same GPU (or host process) also computed
+    "name": pl.String(),  # of the kernel
+}
+
+# As frameworks and libraries call them → one name.
+_KINDS = {
+    "allreduce": "all_reduce",
+    "allreducecoalesced": "all_reduce",
+    "allreducesparse": "all_reduce",
+    "crossdevicereduce": "all_reduce",
+    "allgather": "all_gather",
+    "allgatherbase": "all_gather",
+    "allgatherv": "all_gather",
+    "allgathercoalesced": "all_gather",
+    "allgatherintotensorcoalesced": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "reducescatterbase": "reduce_scatter",
+    "reducescatterv": "reduce_scatter",
+    "reducescattertensorcoalesced": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all",
+    "alltoallbase": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+    "send": "send",
+    "recv": "recv",
+    "sendrecv": "send_recv",
+}
+# Every rank of these ends them when the last one has arrived; of the others, some leave early.
+JOINING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+_BYTES = {
+    "byte": 1, "char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "half": 2, "bfloat16": 2, "short": 2, "float": 4, "int": 4, "double": 8, "long": 8, "complexfloat": 8,
+    "complexdouble": 16,
+}  # fmt: skip
+_IN_KERNEL = (
+    r"(?i)(?:nccl|rccl)\w*?kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)|(cross_device_reduce)"
+)
+_IN_CALL = r"^(?:nccl|pnccl)(AllReduce|AllGatherv?|ReduceScatter|Broadcast|Reduce|AllToAllv?|Gather|Scatter|Send|Recv)"
+_ON_HOST = r"^(?:gloo|mpi|ucc):(\w+)"
+
+
+def plain(name: str) -> str:
+    """One name for what frameworks and libraries call differently: `_allgather_base` and `AllGather` are all_gather."""
+    return _KINDS.get(name.lower().replace("_", ""), name)
+
+
+@once
+def collective_calls(trace: Trace) -> pl.DataFrame:
+    """Columns as in SCHEMA, by rank and time. Times in ns on the clock of each rank.
+
+    On GPUs: communication kernels, joined with what the trace says of them by external id or correlation; where it
+    says nothing, with the RCCL or NCCL call around their launch, else told by their names. Kernels launched before the
+    recording have no step and stay unnumbered. Without any on a GPU: what gloo, MPI or UCC did on the host.
+    """
+    found = _on_gpus(trace)
+    if found.is_empty():
+        found = _on_hosts(trace)
+    if found.is_empty():
+        return pl.DataFrame(schema=SCHEMA)
+    # One operation may need several kernels: those of one call are one.
+    call = ["rank", "group", "call", "collective"]
+    alone = found.filter(pl.col("call").is_null())
+    joined = (
+        found.filter(pl.col("call").is_not_null())
+        .group_by(call, maintain_order=True)
+        .agg(
+            pl.exclude("ts", "end", "hidden_ns").first(),
+            pl.col("ts").min(),
+            pl.col("end").max(),
+            pl.col("hidden_ns").sum(),
+        )
+        .select(alone.columns)
+    )
+    kinds = pl.col("collective").map_elements(plain, return_dtype=pl.String)
+    calls = pl.concat([joined, alone]).with_columns(collective=kinds, group=pl.col("group").fill_null(""))
+    size = pl.col("dtype").str.to_lowercase().replace_strict(_BYTES, default=None, return_dtype=pl.Int64)
+    larger = pl.max_horizontal("in_elements", "out_elements")
+    elements = pl.when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "gather", "scatter"])).then(larger)
+    calls = calls.with_columns(
+        size_bytes=elements.otherwise(pl.coalesce("in_elements", "out_elements")) * size,
+        dur_ns=pl.col("end") - pl.col("ts"),
+    ).sort("rank", "ts", maintain_order=True)
+    numbered = pl.when(pl.col("known")).then(
+        pl.int_range(pl.len()).over("rank", "step", "group", "collective", "known")
+    )
+    return calls.with_columns(turn=numbered).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+
+
+def _on_gpus(trace: Trace) -> pl.DataFrame:
+    events = origins(trace)
+    chosen = events.filter(pl.col("role") == "communication")
+    if chosen.is_empty():
+        return chosen
+    said = trace.collectives.filter(~pl.col("collective").is_in(["wait", "init"]))
+    known = [name for name in said.columns if name not in ("rank", "external_id", "correlation")]
+    first = [pl.col(name).drop_nulls().first() for name in known]
+    chosen = chosen.with_columns(key=pl.col("rank").fill_null(-1))
+    said = said.with_columns(key=pl.col("rank").fill_null(-1))
+    for column in ("external_id", "correlation"):
+        rows = said.filter(pl.col(column).is_not_null()).group_by("key", column).agg(first)
+        chosen = chosen.join(rows, on=["key", column], how="left", suffix="_too", maintain_order="left")
+        if column == "correlation":
+            chosen = chosen.with_columns(pl.coalesce(name, f"{name}_too").alias(name) for name in known)
+    named = pl.coalesce(pl.col("name").str.extract(_IN_KERNEL, 1), pl.col("name").str.extract(_IN_KERNEL, 2))
+    around = pl.Series("around", _library_calls(trace).gather(chosen["launch"]))
+    chosen = chosen.with_columns(around).with_columns(
+        collective=pl.coalesce("collective", "around", named, pl.lit("unnamed")),
+        call=pl.when(pl.col("collective").is_not_null()).then("external_id"),
+        known=pl.col("linked"),
+        step=_step_at(trace, chosen["rank"], chosen["launched"]),
+        hidden_ns=_hidden(chosen, events.filter(pl.col("role") == "computation")),
+    )
+    return chosen.select(
+        "rank", "device", "stream", "step", "group", "group_size", "collective", "seq", "dtype", "in_elements",
+        "out_elements", "ts", "end", "hidden_ns", "name", "call", "known",
+    )  # fmt: skip
+
+
+def _library_calls(trace: Trace) -> pl.Series:
+    """For each of `host_calls`, the collective that the NCCL or RCCL call around it asked for, else null."""
+    calls = host_calls(trace)
+    own = calls["name"].str.extract(_IN_CALL)
+    if own.null_count() == own.len():
+        return own
+    caller = calls["caller"]
+    above = own
+    for _ in range(4):  # ncclAllReduce > hipExtLaunchKernel: a few levels at most
+        above = pl.select(
+            pl.coalesce(above, above.gather(pl.select(pl.when(caller >= 0).then(caller)).to_series()))
+        ).to_series()
+    return above
+
+
+def _on_hosts(trace: Trace) -> pl.DataFrame:
+    """gloo and its like: annotations on threads of their own, which overlap with the operators of other threads."""
+    annotations = trace.events.filter(pl.col("kind") == "annotation").with_columns(
+        collective=pl.col("name").str.extract(_ON_HOST), end=pl.col("ts") + pl.col("dur")
+    )
+    chosen = annotations.filter(pl.col("collective").is_not_null())
+    if chosen.is_empty():
+        return chosen
+    threads = chosen.select("rank", "pid", "tid").unique()
+    computing = trace.events.filter(pl.col("kind") == "cpu_op").with_columns(end=pl.col("ts") + pl.col("dur"))
+    computing = computing.join(threads, on=["rank", "pid", "tid"], how="anti", nulls_equal=True)
+    nothing = pl.lit(None)
+    return chosen.select(
+        "rank", "device", "stream", step=_step_at(trace, chosen["rank"], chosen["ts"]), group=nothing.cast(pl.String),
+        group_size=nothing.cast(pl.Int64), collective="collective", seq=nothing.cast(pl.Int64),
+        dtype=nothing.cast(pl.String), in_elements=nothing.cast(pl.Int64), out_elements=nothing.cast(pl.Int64),
+        ts="ts", end="end", hidden_ns=_hidden(chosen, computing), name="name", call=nothing.cast(pl.Int64),
+        known=pl.lit(True),
+    )  # fmt: skip
+
+
+def _step_at(trace: Trace, ranks: pl.Series, times: pl.Series) -> pl.Series:
+    """The recorded step during which each host time lies; null where it lies in none."""
+    spans = step_spans(trace).with_columns(pl.col("rank").fill_null(-1)).sort("ts")
+    asked = pl.DataFrame({"rank": ranks.fill_null(-1), "at": times}).with_row_index("row").sort("at", nulls_last=True)
+    found = asked.join_asof(spans, left_on="at", right_on="ts", by="rank", strategy="backward", check_sortedness=False)
+    inside = pl.when(pl.col("at") < pl.col("end")).then("step").alias("step")
+    return found.sort("row").select(inside).to_series()
+
+
+def _hidden(calls: pl.DataFrame, computing: pl.DataFrame) -> pl.Series:
+    """Nanoseconds of each call that the computation of the same rank and device covers."""
+    hidden = np.zeros(calls.height, dtype=np.int64)
+    rows = calls.with_row_index("row")
+    for (rank, device), part in rows.group_by("rank", "device"):
+        same = computing.filter(pl.col("rank").eq_missing(pl.lit(rank)), pl.col("device").eq_missing(pl.lit(device)))
+        low, high = union(same["ts"].to_numpy(), same["end"].to_numpy())
+        index = part["row"].to_numpy()
+        hidden[index] = covered_before(low, high, part["end"].to_numpy()) - covered_before(
+            low, high, part["ts"].to_numpy()
+        )
+    return pl.Series(hidden)
+
+
+def covered_before(low: Ints, high: Ints, at: Ints) -> Ints:
+    """Nanoseconds that the merged intervals [low, high) cover before each time."""
+    if low.size == 0:
+        return np.zeros(at.size, dtype=np.int64)
+    whole = np.r_[0, np.cumsum(high - low)]
+    place = np.searchsorted(low, at, side="right")  # intervals that have begun
+    last = np.maximum(place - 1, 0)
+    over = np.where(place > 0, np.maximum(high[last] - at, 0), 0)
+    answer: Ints = whole[place] - over
+    return answer

@@ -1,0 +1,112 @@
+"""How long did each collective take to transfer, how long did ranks wait in it, and was it hidden?"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.analysis.collective_calls import collective_calls
+from rung.analysis.once import once
+from rung.trace.table import Trace
+
+SCHEMA: dict[str, pl.DataType] = {
+    "step": pl.Int64(),
+    "group": pl.String(),
+    "collective": pl.String(),
+    "seq": pl.Int64(),
+    "dtype": pl.String(),
+    "size_bytes": pl.Int64(),
+    "ranks": pl.Int64(),
+    "group_size": pl.Int64(),
+    "matched": pl.String(),
+    "transfer_ns": pl.Int64(),
+    "skew_ns": pl.Int64(),
+    "last_rank": pl.Int32(),
+    "spent_ns": pl.Int64(),
+    "waiting_ns": pl.Int64(),
+    "exposed_ns": pl.Int64(),
+    "hidden_share": pl.Float64(),
+    "algorithm_gbps": pl.Float64(),
+    "bus_gbps": pl.Float64(),
+}
+
+
+def collectives(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a collective operation, matched over the ranks that are there, in the order of the first rank's.
+
+    matched: by "seq" (process group and sequence number), by "order" (within step, group and kind, where the trace has
+        no sequence numbers), or "alone": no other rank has it. ranks: how many have it; group_size: how many should.
+    transfer_ns: the shortest duration over the ranks. The last rank to arrive waits for nobody, so this is the
+        transfer without waiting; of fewer ranks than group_size it is an upper bound. It needs no common clock.
+    skew_ns: the longest duration less the shortest: how long before the last rank the first one came.
+    last_rank: the one with the shortest duration; null where it is alone.
+    spent_ns, waiting_ns, exposed_ns: sums over the ranks, of durations, of what they exceed transfer_ns by
+        (spent_ns = ranks * transfer_ns + waiting_ns), and of what no computation on the same GPU covers.
+    size_bytes: as nccl-tests counts it: the buffer of all_reduce, broadcast and reduce; of all_gather and
+        reduce_scatter the larger side. algorithm_gbps: size / transfer, in 10^9 bytes a second. bus_gbps: that times
+        2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, 1 for the
+        others, n the group's size (nccl-tests, doc/PERFORMANCE.md): comparable with the links' rate for any n.
+    steps: not used, a row is one operation.
+    """
+    return matched(trace).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+
+
+@once
+def keyed(trace: Trace) -> pl.DataFrame:
+    """The rows of `collective_calls` with `key`, the same number for the calls that are one operation."""
+    calls = collective_calls(trace).with_row_index("row")
+    by_seq = pl.col("seq").is_not_null()
+    by_order = ~by_seq & pl.col("turn").is_not_null()
+    calls = calls.with_columns(
+        matched=pl.when(by_seq).then(pl.lit("seq")).when(by_order).then(pl.lit("order")).otherwise(pl.lit("alone"))
+    )
+    key = pl.struct(
+        "group",
+        "collective",
+        "matched",
+        seq="seq",
+        turn=pl.when(by_order).then("turn"),
+        step=pl.when(by_order).then("step"),
+        row=pl.when(pl.col("matched") == "alone").then("row"),
+    )
+    return calls.with_columns(key=key.rank("dense"))
+
+
+@once
+def matched(trace: Trace) -> pl.DataFrame:
+    """The rows of `collectives`, with `key` and `ts` (ns on the clock of the first rank that has it)."""
+    dur = pl.col("dur_ns")
+    found = (
+        keyed(trace)
+        .group_by("key", maintain_order=True)
+        .agg(
+            pl.col("ts", "step", "group", "collective", "seq", "matched").first(),
+            pl.col("dtype", "size_bytes", "group_size").drop_nulls().first(),
+            ranks=pl.col("rank").n_unique(),
+            transfer_ns=dur.min(),
+            skew_ns=dur.max() - dur.min(),
+            last_rank=pl.col("rank").sort_by("dur_ns").first(),
+            spent_ns=dur.sum(),
+            waiting_ns=dur.sum() - dur.min() * dur.len(),
+            exposed_ns=(dur - pl.col("hidden_ns")).sum(),
+            hidden_ns=pl.col("hidden_ns").sum(),
+        )
+    )
+    alone = pl.col("ranks") < 2
+    n = pl.coalesce("group_size", "ranks").cast(pl.Float64)
+    others = (n - 1) / n
+    factor = (
+        pl.when(pl.col("collective") == "all_reduce").then(2 * others)
+        .when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]))
+        .then(others)
+        .otherwise(1.0)
+    )  # fmt: skip
+    rate = pl.when((pl.col("transfer_ns") > 0) & (pl.col("size_bytes") > 0)).then(
+        pl.col("size_bytes") / pl.col("transfer_ns")
+    )
+    return found.with_columns(
+        matched=pl.when(alone).then(pl.lit("alone")).otherwise("matched"),
+        last_rank=pl.when(~alone).then("last_rank"),
+        hidden_share=pl.when(pl.col("spent_ns") > 0).then(pl.col("hidden_ns") / pl.col("spent_ns")),
+        algorithm_gbps=rate,
+        bus_gbps=rate * factor,
+    ).drop("hidden_ns")

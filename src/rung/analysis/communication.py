@@ -1,0 +1,47 @@
+"""What does communication cost a step: each sort of collective, its bandwidth, waiting and exposure."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.analysis.collectives import matched
+from rung.trace.table import Trace
+
+SCHEMA: dict[str, pl.DataType] = {
+    "collective": pl.String(),
+    "group": pl.String(),
+    "dtype": pl.String(),
+    "size_bytes": pl.Int64(),
+    "ranks": pl.Int64(),
+    "group_size": pl.Int64(),
+    "count": pl.Float64(),
+    "transfer_ns": pl.Int64(),
+    "waiting_ns": pl.Int64(),
+    "exposed_ns": pl.Int64(),
+    "hidden_share": pl.Float64(),
+    "bus_gbps": pl.Float64(),
+}
+
+
+def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row for each kind, group, type and size of collective, the costliest first.
+
+    count, transfer_ns, waiting_ns, exposed_ns: of one step and one rank (the mean over ranks). transfer_ns + waiting_ns
+    is the time that a rank spends in these collectives, exposed_ns what of it no computation covers.
+    bus_gbps: the median over the operations, as in `collectives`. Where ranks is below group_size the other ranks'
+    traces are not there: waiting cannot be told from transfer, and bus_gbps is a lower bound.
+    """
+    rows = matched(trace)
+    per = pl.col("ranks") * steps
+    kinds = rows.group_by("collective", "group", "dtype", "size_bytes", "group_size", maintain_order=True).agg(
+        pl.col("ranks").max(),
+        count=pl.len() / steps,
+        transfer_ns=(pl.col("transfer_ns") / steps).sum().round().cast(pl.Int64),
+        waiting_ns=(pl.col("waiting_ns") / per).sum().round().cast(pl.Int64),
+        exposed_ns=(pl.col("exposed_ns") / per).sum().round().cast(pl.Int64),
+        hidden_share=1 - pl.col("exposed_ns").sum() / pl.col("spent_ns").sum().cast(pl.Float64),
+        bus_gbps=pl.col("bus_gbps").median(),
+    )
+    return kinds.sort(pl.col("transfer_ns") + pl.col("waiting_ns"), descending=True, maintain_order=True).select(
+        pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()
+    )

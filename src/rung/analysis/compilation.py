@@ -1,0 +1,54 @@
+"""Was something compiled, captured, loaded or allocated that should have been ready before?"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.analysis.frames import python_names
+from rung.analysis.intervals import covered
+from rung.analysis.origins import host_calls
+from rung.analysis.runtime_roles import with_role
+from rung.trace.table import Trace
+
+# (what it is, where to look, pattern of names, what it means)
+_SIGNS = (
+    ("compiled region", "annotation cpu_op", r"^Torch-Compiled Region", "more than one a step and model: graph breaks"),
+    ("compiled graph", "annotation cpu_op", r"CompiledFxGraph", "graphs of Inductor; different ones: several shapes or breaks"),
+    ("guards checked", "annotation cpu_op", r"TorchDynamo Cache Lookup", "one a call of a compiled function, graph breaks included"),
+    ("recompilation", "python annotation cpu_op", r"_dynamo/convert_frame\.py\(\d+\): _compile\b|_compile\.compile_inner|^compile_fx|dynamo_timed", "Dynamo compiled during the recording: guards failed, or no warm-up"),
+    ("Triton compilation", "python annotation cpu_op", r"triton/compiler/compiler\.py\(\d+\): compile\b|async_compile\.\w*wait", "kernels were compiled during the recording"),
+    ("autotuning", "python annotation cpu_op", r"autotun|benchmark_all_configs|triton_heuristics\.py\(\d+\): bench", "configurations were tried during the recording"),
+)  # fmt: skip
+_ROLES = (
+    ("code loaded", "load code", "kernels loaded at their first use: more warm-up, or eager loading"),
+    ("graph captured", "capture", "graphs captured during the recording: a new shape, or no warm-up"),
+    (
+        "device memory allocated",
+        "memory",
+        "the caching allocator asked the driver: fragmentation, new sizes, or no warm-up",
+    ),
+)
+
+
+def compilation(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a sign that was found. count: in the whole recording; per_step: a step; distinct: different names;
+    time_ns: what they cover, in the whole recording, on the host; meaning: what it says.
+    """
+    events = trace.events.select("kind", "name", "ts", "dur", end=pl.col("ts") + pl.col("dur"))
+    called = host_calls(trace).filter(pl.col("kind") != "runtime").select("kind", "name").unique()
+    python = python_names(trace).select(pl.lit("python").cast(called.schema["kind"]).alias("kind"), "name")
+    names = pl.concat([called, python])
+    rows = []
+    for sign, kinds, pattern, meaning in _SIGNS:
+        found = names.filter(pl.col("kind").cast(pl.String).is_in(kinds.split()), pl.col("name").str.contains(pattern))
+        if found.height:
+            rows.append((sign, events.join(found, on=["kind", "name"], how="semi"), meaning))
+    calls = with_role(host_calls(trace).filter(pl.col("kind") == "runtime"))
+    rows += [(sign, calls.filter(pl.col("role") == role), meaning) for sign, role, meaning in _ROLES]
+    table = [
+        {"sign": sign, "count": part.height, "per_step": part.height / steps, "distinct": part["name"].n_unique(),
+         "time_ns": covered(part["ts"].to_numpy(), part["end"].to_numpy()), "meaning": meaning}
+        for sign, part, meaning in rows if part.height
+    ]  # fmt: skip
+    return pl.DataFrame(table, schema={"sign": pl.String, "count": pl.Int64, "per_step": pl.Float64, "distinct": pl.Int64,
+                                       "time_ns": pl.Int64, "meaning": pl.String})  # fmt: skip

@@ -1,0 +1,79 @@
+"""What operators cost: floating-point operations and bytes, from the shapes and types that a trace records.
+
+One family a file; each has MODELS, from operator names to pure functions of a Call. A new operator is a line there.
+The convention of all of them: a multiplication and an addition are two operations; every input is read once and every
+output written once, which is the least that is possible, so that the time at the roof is a floor.
+"""
+
+from __future__ import annotations
+
+from rung.analysis.costs import (
+    attention,
+    compiled,
+    convolution,
+    copies,
+    gemm,
+    indexing,
+    normalization,
+    optimizer,
+    pointwise,
+    pooling,
+)
+from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked, read_call
+
+LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same in every call
+_FAMILIES = {
+    "gemm": gemm.MODELS,
+    "attention": attention.MODELS,
+    "convolution": convolution.MODELS,
+    "normalization": normalization.MODELS,
+    "pointwise": pointwise.MODELS,
+    "indexing": indexing.MODELS,
+    "copy": copies.MODELS,
+    "pooling": pooling.MODELS,
+    "optimizer": optimizer.MODELS,
+}
+MODELS: dict[str, Model] = {name: model for models in _FAMILIES.values() for name, model in models.items()}
+FAMILY_OF: dict[str, str] = {name: family for family, models in _FAMILIES.items() for name in models}
+
+
+def model_of(name: str) -> Model | None:
+    """The model of an operator; an in-place form (`aten::add_`) without a model of its own has its sibling's."""
+    if name.startswith("triton_"):
+        return compiled.kernel
+    found = MODELS.get(name)
+    return found or (MODELS.get(name[:-1]) if name.endswith("_") else None)
+
+
+def family(name: str) -> str | None:
+    """The kind of work of an operator that has a model: a key of the list above, or `compiled`."""
+    if name.startswith("triton_"):
+        return "compiled"
+    return FAMILY_OF.get(name) or FAMILY_OF.get(name.removesuffix("_"))
+
+
+def cost(call: Call) -> Cost:
+    """What the call costs. Raises Unknown where the operator has no model, or its inputs are not what it takes."""
+    model = model_of(call.name)
+    if model is None:
+        raise Unknown
+    try:
+        return checked(model(call))
+    except (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, OverflowError):
+        raise Unknown from None  # a trace may say anything
+
+
+__all__ = [
+    "FAMILY_OF",
+    "LIST_ITEM",
+    "MODELS",
+    "Call",
+    "Cost",
+    "Model",
+    "Tensor",
+    "Unknown",
+    "cost",
+    "family",
+    "model_of",
+    "read_call",
+]

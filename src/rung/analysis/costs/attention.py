@@ -1,0 +1,140 @@
+"""Attention: softmax(q k^T) v, of which the two products are counted.
+
+Forward: 2 products of (queries x keys) x head_dim each; backward: 5 (the scores again, and one each for the gradients
+of v, scores, q and k), as torch.utils.flop_counter counts them. With a causal mask only the pairs that it leaves are
+counted, which flop_counter does not do. Bytes: q, k and v read, the result written, and the log-sum-exp of each row in
+fp32; backward reads all of them and the gradient of the result, and writes those of q, k and v. Windows, soft caps and
+dropout are not counted: with a window the figures are too high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, precision
+
+
+class Form(NamedTuple):
+    """Where an operator has its inputs. q: the position of the queries, keys and values follow.
+
+    heads_first: [batch, heads, length, head_dim], else [batch, length, heads, head_dim].
+    causal: the position of the flag, or of the kind of mask (0 is none, 2 aligned to the last key).
+    lengths: the position of the cumulative lengths of the queries, where sequences are packed as
+        [all tokens, heads, head_dim]; those of the keys follow.
+    mask: the position of a mask or bias that is read.
+    """
+
+    q: int = 0
+    heads_first: bool = True
+    causal: int = -1
+    lengths: int = -1
+    mask: int = -1
+    last_key: bool = False
+
+
+def pairs(queries: int, keys: int, causal: bool, last_key: bool) -> int:
+    """How many pairs of query and key a causal mask leaves.
+
+    last_key: query i sees the keys up to keys - queries + i, so that the last query sees all; else up to i.
+    """
+    if not causal:
+        return queries * keys
+    shift = keys - queries if last_key else 0
+    # Query i sees max(0, min(keys, i + 1 + shift)).
+    first = max(0, -shift)  # the first query that sees a key
+    full = max(first, min(queries, keys - shift))  # from here on they see all
+    rising = full - first
+    start = first + 1 + shift
+    return rising * start + rising * (rising - 1) // 2 + max(0, queries - full) * keys
+
+
+def forward(form: Form) -> Model:
+    def model(call: Call) -> Cost:
+        q, k, v = (call.tensor(form.q + i) for i in range(3))
+        flops, rows = _flops(call, form, q, k, v, (1, 1))
+        mask = call.maybe(form.mask) if form.mask >= 0 else None
+        out = rows * v.shape[-1] * q.item
+        moved = q.bytes + k.bytes + v.bytes + out + rows * 4 + (mask.bytes if mask else 0)
+        return Cost(flops, moved, precision(q.dtype), matrix=True)
+
+    return model
+
+
+def backward(form: Form) -> Model:
+    def model(call: Call) -> Cost:
+        q, k, v = (call.tensor(form.q + i) for i in range(3))
+        flops, rows = _flops(call, form, q, k, v, (3, 2))
+        mask = call.maybe(form.mask) if form.mask >= 0 else None
+        read = q.bytes + k.bytes + v.bytes + 2 * rows * v.shape[-1] * q.item + rows * 4 + (mask.bytes if mask else 0)
+        return Cost(flops, read + (q.size + k.size + v.size) * q.item, precision(q.dtype), matrix=True)
+
+    return model
+
+
+def _flops(call: Call, form: Form, q: Tensor, k: Tensor, v: Tensor, products: tuple[int, int]) -> tuple[int, int]:
+    """The operations, and the rows of the score matrix (queries of all heads).
+
+    products: how many of them are as long as the heads of q and k, and how many as those of v.
+    """
+    causal = form.causal >= 0 and call.text(form.causal) not in ("", "False", "false", "0")
+    last_key = form.last_key or call.text(form.causal) == "2"
+    packed = form.lengths >= 0 and call.maybe(form.lengths) is not None
+    if packed:
+        # Only the number of sequences is recorded. Of all divisions equal lengths need the fewest operations.
+        sequences = max(call.tensor(form.lengths, 1).shape[0] - 1, 1)
+        if len(q.shape) != len(k.shape) or len(q.shape) not in (3, 4) or q.shape[:-3] not in ((), (1,)):
+            raise Unknown
+        (total, heads), keys = q.shape[-3:-1], k.shape[-3]
+        seen = sequences * pairs(round(total / sequences), round(keys / sequences), causal, last_key)
+        rows = heads * total
+        count = heads * seen
+    elif len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        batch = q.shape[0]
+        heads, queries = (q.shape[1], q.shape[2]) if form.heads_first else (q.shape[2], q.shape[1])
+        keys = k.shape[2] if form.heads_first else k.shape[1]
+        rows = batch * heads * queries
+        count = batch * heads * pairs(queries, keys, causal, last_key)
+    else:
+        raise Unknown
+    if q.shape[-1] != k.shape[-1]:
+        raise Unknown
+    return 2 * count * (products[0] * q.shape[-1] + products[1] * v.shape[-1]), rows
+
+
+_Kind = Callable[[Form], Model]
+# The signatures: ATen's native_functions.yaml (2.6 to 2.13), flash-attn 2 and aiter's mha.py.
+FORMS: dict[str, tuple[_Kind, Form]] = {
+    "aten::scaled_dot_product_attention": (forward, Form(causal=5, mask=3)),
+    "aten::_scaled_dot_product_flash_attention": (forward, Form(causal=4)),
+    "aten::_scaled_dot_product_efficient_attention": (forward, Form(causal=6, mask=3)),
+    "aten::_scaled_dot_product_cudnn_attention": (forward, Form(causal=6, mask=3)),
+    "aten::_flash_attention_forward": (forward, Form(heads_first=False, causal=8, lengths=3, last_key=True)),
+    "aten::_efficient_attention_forward": (forward, Form(heads_first=False, causal=9, lengths=4, mask=3)),
+    "aten::_cudnn_attention_forward": (forward, Form(causal=10, lengths=4, mask=3)),
+    "aten::_scaled_dot_product_flash_attention_backward": (backward, Form(1, causal=11, lengths=6)),
+    "aten::_scaled_dot_product_efficient_attention_backward": (backward, Form(1, causal=11, mask=4)),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (backward, Form(1, causal=14, lengths=9, mask=8)),
+    "aten::_flash_attention_backward": (
+        backward,
+        Form(1, heads_first=False, causal=11, lengths=6, last_key=True),
+    ),
+    "aten::_efficient_attention_backward": (backward, Form(1, heads_first=False, causal=14, lengths=6, mask=4)),
+    "flash_attn::_flash_attn_forward": (forward, Form(heads_first=False, causal=5, last_key=True)),
+    "flash_attn::_flash_attn_varlen_forward": (
+        forward,
+        Form(heads_first=False, causal=9, lengths=3, last_key=True),
+    ),
+    "flash_attn::_flash_attn_backward": (backward, Form(1, heads_first=False, causal=11, last_key=True)),
+    "flash_attn::_flash_attn_varlen_backward": (
+        backward,
+        Form(1, heads_first=False, causal=15, lengths=9, last_key=True),
+    ),
+    "aiter::mha_fwd": (forward, Form(heads_first=False, causal=5, last_key=True)),
+    "aiter::fmha_v3_fwd": (forward, Form(heads_first=False, causal=5, last_key=True)),
+    "aiter::mha_varlen_fwd": (forward, Form(heads_first=False, causal=12, lengths=3, last_key=True)),
+    "aiter::mha_bwd": (backward, Form(1, heads_first=False, causal=8, last_key=True)),
+    "aiter::fmha_v3_bwd": (backward, Form(1, heads_first=False, causal=8, last_key=True)),
+}
+
+MODELS: dict[str, Model] = {name: kind(form) for name, (kind, form) in FORMS.items()}

@@ -1,0 +1,179 @@
+"""Which work sets the pace?"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from rung.analysis.event_graph import Graph, event_graph
+from rung.analysis.intervals import Ints
+from rung.analysis.once import once
+from rung.trace.table import Trace
+
+LAUNCH, BEGIN = "launch and gaps", "before the first launch"
+SCHEMA: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "what": pl.String(),
+    "name": pl.String(),
+    "path_ns": pl.Int64(),
+    "path_share": pl.Float64(),
+    "path_count": pl.Int64(),
+    "total_ns": pl.Int64(),
+    "slack_ns": pl.Int64(),
+    "of": pl.String(),
+}
+
+
+def critical_path(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row for each rank and name of what ran, most time on the path first; times in ns over the whole recording.
+
+    The path is the chain of work without a break from the first call or GPU event to the last, each piece of which had
+    to be over before the next could begin (`event_graph.event_graph` says what is known of that and what inferred).
+    what: computation, communication, memcpy, by operator or collective; host: calls and operators of the host before the
+        one named; launch: from a call to its GPU event, and gaps on the GPU that nothing explains.
+    path_ns: its time on the path; all rows together are the recording's, exactly. path_count: how often it is on it.
+    total_ns: its GPU time, on the path or not; a collective's from when the last rank came. slack_ns: by how much the
+        one of them that is nearest to the path could take longer before the end moved.
+    of: what all this is of, "recording" or, where that is too large, its last step. Of a trace that is too large for either
+        there is one row, "none", whose name says so; without GPU events and launches there is no row.
+    steps: not used, the path crosses them.
+    """
+    return solved(trace)[0]
+
+
+@once
+def solved(trace: Trace) -> tuple[pl.DataFrame, Graph, Pace | None]:
+    """The table, the graph, and the graph solved, None where it is empty."""
+    graph = event_graph(trace)
+    if graph.nodes.is_empty():
+        row = {"what": "none", "name": graph.note, "path_ns": 0, "path_count": 0, "total_ns": 0, "of": ""}
+        return pl.DataFrame([row] if graph.note else [], schema=SCHEMA), graph, None
+    pace = Pace(graph)
+    return _table(graph, pace), graph, pace
+
+
+class Pace:
+    """The graph solved: nodes in an order in which every edge leads forwards, and how long each waits beyond its edges.
+
+    The recorded times are what comes out when nothing is changed; a changed weight moves all that depends on it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        time, self.dur = graph.nodes["time"].to_numpy(), graph.nodes["dur"].to_numpy()
+        source, target, weight, by = (graph.edges[name].to_numpy() for name in ("source", "target", "weight", "by"))
+        order, kept = _topological(time, source, target)
+        place = np.empty(time.size, dtype=np.int64)
+        place[order] = np.arange(time.size)
+        edges = np.flatnonzero(kept)
+        edges = edges[np.argsort(place[target[edges]], kind="stable")]
+        self.order = order
+        self.source, self.weight, self.by, self.target = source[edges], weight[edges], by[edges], target[edges]
+        self.begin = int(time.min())
+        self.total = int((time + self.dur).max()) - self.begin
+        bounds = np.searchsorted(place[self.target], np.arange(time.size + 1))
+        self._first, self._last = bounds[:-1], bounds[1:]
+        earliest = np.full(time.size, self.begin, dtype=np.int64)
+        np.maximum.at(earliest, self.target, time[self.source] + self.weight)
+        self.delay = time - earliest  # after all that it is known to wait for
+        self.time = time
+
+    def length(self, scale: np.ndarray) -> float:
+        """How long all takes if the work of each node takes `scale` times its time."""
+        weights = np.where(self.by >= 0, self.weight * scale[self.by], self.weight).tolist()
+        source, delay, order = self.source.tolist(), self.delay.tolist(), self.order.tolist()
+        first, last = self._first.tolist(), self._last.tolist()
+        time = [0.0] * len(order)
+        for i, node in enumerate(order):
+            begin = 0.0
+            for edge in range(first[i], last[i]):
+                value = time[source[edge]] + weights[edge]
+                if value > begin:
+                    begin = value
+            time[node] = begin + delay[node]
+        return float((np.array(time) + self.dur * scale).max())
+
+    def slack(self) -> Ints:
+        """How much later each node could be without moving the end."""
+        latest = (self.begin + self.total - self.dur).tolist()
+        delay, source, target, weight = (x.tolist() for x in (self.delay, self.source, self.target, self.weight))
+        for edge in range(len(source) - 1, -1, -1):  # by target, the last first: its own time is then settled
+            value = latest[target[edge]] - delay[target[edge]] - weight[edge]
+            if value < latest[source[edge]]:
+                latest[source[edge]] = value
+        return np.array(latest, dtype=np.int64) - self.time
+
+    def path(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(node, ns) of the work on the path, and (node, ns) of the delays before nodes on it; from the end."""
+        node = int((self.time + self.dur).argmax())
+        place = np.empty(self.order.size, dtype=np.int64)
+        place[self.order] = np.arange(self.order.size)
+        worked, delayed = [(node, int(self.dur[node]))], []
+        while True:
+            delayed.append((node, int(self.delay[node])))
+            edges = np.arange(self._first[place[node]], self._last[place[node]])
+            begin = int(self.time[node] - self.delay[node])
+            tight = edges[self.time[self.source[edges]] + self.weight[edges] == begin]
+            if tight.size == 0:
+                return worked, delayed
+            edge = int(tight[np.argmax(self.weight[tight])])
+            by = int(self.by[edge])
+            (worked if by >= 0 else delayed).append((by if by >= 0 else node, int(self.weight[edge])))
+            node = int(self.source[edge])
+
+
+def _topological(time: Ints, source: Ints, target: Ints) -> tuple[Ints, np.ndarray]:
+    """An order in which edges lead forwards, and which edges do: those of a circle of equal times may not."""
+    size = time.size
+    kept = source != target
+    while True:
+        degree = np.bincount(target[kept], minlength=size).tolist()
+        by_source = np.argsort(source[kept], kind="stable")
+        ends = target[kept][by_source].tolist()
+        bounds = np.searchsorted(source[kept][by_source], np.arange(size + 1)).tolist()
+        ready = [node for node in range(size) if not degree[node]]
+        order = []
+        while ready:
+            node = ready.pop()
+            order.append(node)
+            for other in ends[bounds[node] : bounds[node + 1]]:
+                degree[other] -= 1
+                if not degree[other]:
+                    ready.append(other)
+        if len(order) == size:
+            return np.array(order, dtype=np.int64), kept
+        stuck = np.array(degree) > 0
+        circle = stuck[source] & stuck[target] & kept
+        # Within circles only what leads to a later time, or at one time to a later number, stays.
+        kept = kept & ~(circle & ((time[source] > time[target]) | ((time[source] == time[target]) & (source > target))))
+
+
+def _table(graph: Graph, pace: Pace) -> pl.DataFrame:
+    worked, delayed = pace.path()
+    what, name = graph.nodes["what"].to_list(), graph.nodes["name"].to_list()
+    rank = graph.nodes["rank"].to_list()
+    rows = [(rank[node], what[node] or "communication", name[node], ns, 1) for node, ns in worked if ns]
+    first = delayed[-1][0]
+    for node, ns in delayed:
+        if ns:
+            said = ("host", BEGIN) if node == first else ("launch", LAUNCH)
+            rows.append((rank[node], *said, ns, 1))
+    on_path = (
+        pl.DataFrame(rows, schema={"rank": pl.Int32, "what": pl.String, "name": pl.String, "path_ns": pl.Int64, "n": pl.Int64}, orient="row")
+        .group_by("rank", "what", "name", maintain_order=True)
+        .agg(pl.col("path_ns").sum(), path_count=pl.col("n").sum())
+    )  # fmt: skip
+    known = (
+        graph.nodes.with_columns(slack=pl.Series(pace.slack()))
+        .filter(pl.col("what") != "")
+        .group_by("rank", "what", "name", maintain_order=True)
+        .agg(total_ns=pl.col("dur").sum(), slack_ns=pl.col("slack").min())
+    )
+    table = (
+        known.join(on_path, on=["rank", "what", "name"], how="full", coalesce=True, nulls_equal=True)
+        .with_columns(pl.col("path_ns", "path_count", "total_ns").fill_null(0))
+        .with_columns(path_share=pl.col("path_ns") / pace.total if pace.total else pl.lit(0.0))
+        .sort("path_ns", "total_ns", "name", "rank", descending=[True, True, False, False])
+    )
+    return table.with_columns(of=pl.lit(graph.of)).select(
+        pl.col(column).cast(dtype) for column, dtype in SCHEMA.items()
+    )

@@ -1,0 +1,221 @@
+"""What changed between two traces: by operator, module, category; sums reconcile with the two timelines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+
+from rung.analysis.account import account
+from rung.analysis.steps import found_steps
+from rung.analysis.timeline import timeline
+from rung.errors import UsageError
+from rung.trace.table import Trace
+
+# What rows are aligned by → the columns of `account`. Kernel names change with vendor and version; the others do not.
+BY = {
+    "op": ["op"],
+    "shape": ["op", "dims"],
+    "module": ["module"],
+    "instance": ["instance"],
+    "category": ["category"],
+    "kernel": ["name"],
+}
+PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
+SAME_SHARE = 0.02  # of the larger of the two
+SAME_STEP_SHARE = 0.0005  # of the base's step
+SCHEMA: dict[str, pl.DataType] = {
+    "what": pl.String(),
+    "change": pl.String(),
+    "base_ns": pl.Float64(),
+    "new_ns": pl.Float64(),
+    "delta_ns": pl.Float64(),
+    "delta_share": pl.Float64(),
+    "base_count": pl.Float64(),
+    "new_count": pl.Float64(),
+    "base_total_ns": pl.Int64(),
+    "new_total_ns": pl.Int64(),
+    "base_kernel": pl.String(),
+    "new_kernel": pl.String(),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two traces. gpus: its ranks' devices; per_ns: what makes a sum over the trace one step of one GPU.
+
+    total_ns, and parts (PARTS), busy_ns: sums over the GPUs, of `timeline`; kernels: their count.
+    """
+
+    source: str
+    device: str
+    ranks: int
+    gpus: int
+    steps: int
+    total_ns: int
+    busy_ns: int
+    parts: dict[str, int]
+    kernels: int
+
+    @property
+    def per(self) -> int:
+        return self.gpus * self.steps
+
+    @property
+    def step_ns(self) -> float:
+        return self.total_ns / self.per
+
+
+@dataclass(frozen=True)
+class Diff:
+    """base, new: the two traces; tables: for each key of BY a table of SCHEMA, the largest changes first.
+
+    In a table: base_ns, new_ns, base_count, new_count are of one step of one GPU, delta_ns = new - base, delta_share of
+    the base's step; base_total_ns and new_total_ns are sums over the whole trace, which add up to busy_ns exactly.
+    change: faster, slower, same (within 2 %, or 0.05 % of the step), appeared, vanished. base_kernel, new_kernel: the
+    kernel that took most of it.
+    """
+
+    base: Side
+    new: Side
+    tables: dict[str, pl.DataFrame]
+    notes: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The new step's time over the base's."""
+        return self.new.step_ns / self.base.step_ns
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and strings."""
+        sides = {
+            name: asdict(side) | {"step_ns": side.step_ns} for name, side in (("base", self.base), ("new", self.new))
+        }
+        tables = {name: table.to_dicts() for name, table in self.tables.items()}
+        return {"kind": "diff", **sides, "ratio": self.ratio, "tables": tables, "notes": list(self.notes)}
+
+
+def diff(
+    base: Trace, new: Trace, *, base_steps: int | None = None, new_steps: int | None = None, by: tuple[str, ...] = ()
+) -> Diff:
+    """Compares two traces, each per step and GPU. by: the keys of BY to have tables of, all if none is named.
+
+    steps: how many were recorded; as the trace says where they are not given. Raises UsageError for a trace without
+    GPU events.
+    """
+    sides = (_side(base, base_steps), _side(new, new_steps))
+    accounts = [account(base), account(new)]
+    shared = set(accounts[0]["name"].unique()) & set(accounts[1]["name"].unique())
+    accounts = [_with_names(events, shared) for events in accounts]
+    notes = _notes(sides, accounts)
+    tables = {key: _table(sides, accounts, BY[key]) for key in by or BY}
+    for key in ("module", "instance"):
+        if key in tables and not any(events[key].str.starts_with("(").not_().any() for events in accounts):
+            del tables[key]
+            notes.append(
+                "No nn.Module is recorded in either trace (torch.profiler: with_stack=True): nothing to align by module."
+            )
+    return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)))
+
+
+def _side(trace: Trace, steps: int | None) -> Side:
+    steps = found_steps(trace) if steps is None else steps
+    if steps < 1:
+        raise UsageError(f"the number of recorded steps is {steps}; it must be at least 1.")
+    rows = timeline(trace).filter(pl.col("step").is_null())
+    if rows.is_empty():
+        raise UsageError(f"{trace.source or 'the trace'} has no GPU events: record it with the GPU's activities.")
+    sums = rows.sum().row(0, named=True)
+    if not sums["total_ns"]:
+        raise UsageError(f"the GPU events of {trace.source or 'the trace'} take no time: there is nothing to compare.")
+    devices = trace.devices or [d for file in trace.meta.get("files", []) for d in file.get("devices", [])]
+    names = dict.fromkeys(str(device.get("name")) for device in devices if device.get("name"))
+    return Side(
+        source=trace.source,
+        device=", ".join(names),
+        ranks=rows["rank"].n_unique(),
+        gpus=rows.height,
+        steps=steps,
+        total_ns=sums["total_ns"],
+        busy_ns=sums["busy_ns"],
+        parts={part: sums[part] for part in PARTS},
+        kernels=sums["kernels"],
+    )
+
+
+def _with_names(events: pl.DataFrame, shared: set[str]) -> pl.DataFrame:
+    """What no operator launched (graph replays, work from before the recording) is aligned by kernel where both have
+    it, else by category."""
+    alone = pl.when(pl.col("name").is_in(list(shared))).then(pl.col("name")).otherwise("category")
+    return events.with_columns(
+        pl.col("op").fill_null(pl.format("(no operator) {}", alone)),
+        pl.col("dims").fill_null(""),
+        pl.col("module").fill_null("(no module)"),
+        pl.col("instance").fill_null("(no module)"),
+    )
+
+
+def _table(sides: tuple[Side, Side], accounts: list[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
+    what = pl.concat_str(columns, separator=" ").str.strip_chars()
+    grouped = [
+        events.group_by(what=what).agg(
+            total_ns=pl.col("own_ns").sum(),
+            count=pl.len(),
+            kernel=pl.col("name").sort_by("own_ns").last(),
+        )
+        for events in accounts
+    ]
+    base, new = sides
+    base_row, new_row = pl.col("base_count") > 0, pl.col("new_count") > 0
+    joined = (
+        grouped[0]
+        .rename({name: f"base_{name}" for name in ("total_ns", "count", "kernel")})
+        .join(
+            grouped[1].rename({name: f"new_{name}" for name in ("total_ns", "count", "kernel")}),
+            on="what",
+            how="full",
+            coalesce=True,
+        )
+        .with_columns(pl.col("base_total_ns", "new_total_ns", "base_count", "new_count").fill_null(0))
+        .with_columns(
+            base_ns=pl.col("base_total_ns") / base.per,
+            new_ns=pl.col("new_total_ns") / new.per,
+            base_count=pl.col("base_count") / base.per,
+            new_count=pl.col("new_count") / new.per,
+        )
+        .with_columns(delta_ns=pl.col("new_ns") - pl.col("base_ns"))
+        .with_columns(delta_share=pl.col("delta_ns") / base.step_ns)
+    )
+    least = pl.max_horizontal(
+        SAME_SHARE * pl.max_horizontal("base_ns", "new_ns"), pl.lit(SAME_STEP_SHARE * base.step_ns)
+    )
+    change = (
+        pl.when(~base_row).then(pl.lit("appeared"))
+        .when(~new_row).then(pl.lit("vanished"))
+        .when(pl.col("delta_ns").abs() <= least).then(pl.lit("same"))
+        .when(pl.col("delta_ns") < 0).then(pl.lit("faster"))
+        .otherwise(pl.lit("slower"))
+    )  # fmt: skip
+    return (
+        joined.with_columns(change=change)
+        .sort(pl.col("delta_ns").abs(), "what", descending=[True, False])
+        .select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+    )
+
+
+def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame]) -> list[str]:
+    notes = []
+    for name, side, events in zip(("base", "new"), sides, accounts, strict=True):
+        outside = events.filter(~pl.col("linked"))
+        share = int(outside["own_ns"].sum()) / max(1, side.busy_ns)
+        if share > 0.005:
+            notes.append(
+                f"{name}: {share:.0%} of the busy time was launched outside of the recording and belongs to no operator."
+            )
+        replayed = int(events.filter(pl.col("graph").fill_null(False))["own_ns"].sum()) / max(1, side.busy_ns)
+        if replayed > 0.005:
+            notes.append(f"{name}: {replayed:.0%} of the busy time was replayed by graphs and belongs to no operator.")
+    if sides[0].gpus != sides[1].gpus or sides[0].steps != sides[1].steps:
+        notes.append("Times are of one step of one GPU: the traces differ in how many of these they have.")
+    return notes

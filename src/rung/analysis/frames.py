@@ -1,0 +1,103 @@
+"""Which Python frame each host call was made from, that of the forward pass for a backward operator."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from rung.analysis.intervals import Ints
+from rung.analysis.nesting import callers, nearest, outermost
+from rung.analysis.once import once
+from rung.analysis.origins import host_calls, origins
+from rung.trace.table import Trace
+
+# Frames that say nothing about the user's program: PyTorch's own, built-in functions, wrappers of contexts and threads.
+_INTERNAL = r"^<|^nn\.Module: |(^|/)torch/|(^|/)torch_|^<frozen|(^|/)(threading|contextlib|functools|inspect|typing|enum|abc)\.py\("
+_BEFORE_PACKAGE = r"^.*(site|dist)-packages/"
+
+
+def frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
+    """The chosen Python frames, a caller before what it calls: `ts`, `end`, `name`, `rank`, `pid`, `tid`."""
+    python = trace.events.lazy().filter(pl.col("kind") == "python")
+    names = python_names(trace).filter(chosen)
+    found = (
+        python.select("ts", "dur", "name", "rank", "pid", "tid")
+        .filter(pl.col("name").is_in(names["name"].implode()))
+        .select("ts", "name", "rank", "pid", "tid", end=pl.col("ts") + pl.col("dur"))
+        .collect()
+    )
+    if (found["ts"].diff() > 0).all():
+        return found
+    return found.sort("ts", "end", descending=[False, True], maintain_order=True)
+
+
+@once
+def python_names(trace: Trace) -> pl.DataFrame:
+    """The different names of Python frames: few, as a program's functions are."""
+    return trace.events.lazy().filter(pl.col("kind") == "python").select("name").unique().collect()
+
+
+def module_frames(trace: Trace) -> pl.DataFrame:
+    """The calls of nn.Modules, recorded with stacks."""
+    return frames(trace, pl.col("name").str.starts_with("nn.Module: "))
+
+
+@once
+def user_frames(trace: Trace) -> pl.DataFrame:
+    """The frames of the user's program and its libraries, PyTorch's own left out."""
+    return frames(trace, ~pl.col("name").str.contains(_INTERNAL))
+
+
+def place(name: str = "call_site") -> pl.Expr:
+    """A frame's name with the path from the packages' folder on: `transformers/activations.py(77): forward`."""
+    return pl.col(name).str.replace(_BEFORE_PACKAGE, "")
+
+
+def enclosing(trace: Trace, of: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """(for each GPU event of `origins` the frame around its operator, else around its launch; for each frame the one
+    around it), as in `around`.
+    """
+    of_call, above = around(trace, of)
+    return of_call.gather(origins(trace).select(pl.coalesce("op", "launch")).to_series()), above
+
+
+def around(trace: Trace, of: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """(for each of `host_calls` the innermost of these frames around it, for each frame the one around it): rows of
+    `of`, or null.
+
+    A backward operator runs on a thread without Python: it has the frame of the last forward operator with its
+    sequence number.
+    """
+    calls = host_calls(trace)
+    both = pl.concat([of.select("ts", "end", "rank", "pid", "tid"), calls.select("ts", "end", "rank", "pid", "tid")])
+    thread = both.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    parent = callers(both["ts"].to_numpy(), both["end"].to_numpy(), thread)
+    is_frame = np.arange(both.height) < of.height
+    found = nearest(parent, is_frame)
+    above = np.where(parent >= 0, found[parent], -1)[: of.height]
+    return _null(_forward(calls, found[of.height :])), _null(above)
+
+
+def _forward(calls: pl.DataFrame, frame: Ints) -> Ints:
+    """The frames of calls; of a backward one without a frame, the one that its sequence number leads to."""
+    numbered = calls.select("rank", "sequence", "ts", "name", frame=pl.Series(frame, dtype=pl.Int64)).with_row_index(
+        "at"
+    )
+    known = pl.col("sequence").is_not_null()
+    forward = (
+        numbered.filter(known, pl.col("frame") >= 0)
+        .sort("ts")
+        .unique(["rank", "sequence"], keep="last")
+        .drop("at", "name", "ts")
+    )
+    caused = (calls["sequence"].is_not_null() & calls["name"].str.contains("(?i)backward")).to_numpy()
+    source = outermost(calls["caller"].to_numpy(), caused)
+    joined = numbered.select("rank", "sequence").join(
+        forward, on=["rank", "sequence"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    by_number = joined["frame"].fill_null(-1).to_numpy()
+    return np.where((frame < 0) & (source >= 0), by_number[source], frame)
+
+
+def _null(index: Ints) -> pl.Series:
+    return pl.select(pl.when(pl.Series(index) >= 0).then(pl.Series(index))).to_series()

@@ -1,0 +1,94 @@
+"""Each time in which a device ran nothing, and why."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.analysis.dry_times import dry_times
+from rung.analysis.frames import frames, place, user_frames
+from rung.analysis.once import once
+from rung.analysis.origins import host_calls, origins
+from rung.analysis.stabbing import THREAD, at_rows, open_at
+from rung.analysis.waiting import host_waits
+from rung.trace.table import Trace
+
+DISPATCH_NS = (
+    10_000  # what the GPU itself may need between two kernels that are both queued: 1 to 2 us, with a barrier more
+)
+_LOADING = r"DataLoader|(^|/)torch/utils/data/"
+
+
+def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a gap between the GPU events of a device, over all its streams, the longest first.
+
+    ts, end: ns on the trace's clock. gap_ns: between them. They add up to idle in `timeline`. cause:
+        data loading: the host fetched data when the GPU ran dry;
+        sync: the host was in a call that waits for the GPU, so nothing could be queued;
+        host: the next work was launched only after the GPU had run dry;
+        launch latency: the next work was launched just before the GPU ran dry, and began as long after its launch as
+            work does on a GPU that has nothing else to do;
+        inside a graph: between two kernels of one replay;
+        dispatch: the next work was queued, and started within 10 us;
+        queued: the next work was queued, and started later: a copy being set up, an event waited for;
+        launched outside: the launch is not in the trace; no launches: the trace has none at all.
+    during: what the launching thread did in the middle of the wait: the operator or runtime call; of a sync, the call.
+    call_site: the function of the user's program and libraries then, where stacks were recorded.
+    next: the event that ended the gap.
+    """
+    table = caused(trace)
+    return table.sort("gap_ns", "ts", descending=[True, False]).select(
+        "rank", "device", "gap_ns", "cause", "during", "call_site", "next", "ts", "end"
+    )
+
+
+@once
+def caused(trace: Trace) -> pl.DataFrame:
+    """The rows of `gaps`, by device and in time order."""
+    calls, events, dry = host_calls(trace), origins(trace), dry_times(trace)
+    resumed = events.select("launched", "launch", "graph", "linked", next="name")[dry["event"]]
+    before = _previous(events, dry)
+    table = dry.drop("event").hstack(resumed).with_columns(gap_ns=pl.col("end") - pl.col("ts"))
+    thread = calls.select(pl.col("pid", "tid").gather(table["launch"]))
+    late = (table["launched"] >= table["ts"]).fill_null(False)
+    # From the GPU running dry to the launch; where the launch came before, the whole gap.
+    until = pl.when(late).then(pl.min_horizontal("launched", "end")).otherwise("end")
+    waits = table.hstack(thread).with_columns(late=late, at=pl.col("ts") + (until - pl.col("ts")) // 2)
+    # A step is not what the host did, but when.
+    doing = calls.filter(~pl.col("name").str.starts_with("ProfilerStep#"))
+    middle = open_at(doing.select(*THREAD, "ts", "end"), waits)
+    program = user_frames(trace)
+    line = open_at(program, waits)
+    blocking, is_loader = host_waits(trace), pl.col("name").str.contains(_LOADING)
+    blocked = open_at(blocking.select(*THREAD, "ts", "end"), waits.with_columns(at="ts"))
+    loaders = pl.concat(
+        [spans.select(*THREAD, "ts", "end") for spans in (frames(trace, is_loader), calls.filter(is_loader))]
+    )
+    loading = pl.Series(open_at(loaders, waits)) >= 0
+    within = waits["graph"] & (before == waits["launch"]).fill_null(False)
+    taken = pl.col("end") - pl.col("launched")
+    latency = waits.filter("late").select(taken.median()).item()
+    queued = pl.when(pl.col("gap_ns") < DISPATCH_NS).then(pl.lit("dispatch")).otherwise(pl.lit("queued"))
+    outside = "launched outside" if events["linked"].any() else "no launches"
+    cause = (
+        pl.when(~pl.col("linked")).then(pl.lit(outside))
+        .when(pl.col("late") & loading).then(pl.lit("data loading"))
+        .when(pl.col("late") & (pl.Series(blocked) >= 0)).then(pl.lit("sync"))
+        .when("late").then(pl.lit("host"))
+        .when(within).then(pl.lit("inside a graph"))
+        .when(taken <= (latency or 0) * 1.5).then(pl.lit("launch latency"))
+        .otherwise(queued)
+    )  # fmt: skip
+    return waits.with_columns(cause=cause).select(
+        "rank", "device", "gap_ns", "cause",
+        pl.when("late").then(
+            pl.when(pl.col("cause") == "sync").then(at_rows(blocking["name"], blocked)).otherwise(at_rows(doing["name"], middle))
+        ).alias("during"),
+        pl.when("late").then(at_rows(program["name"], line)).alias("call_site"),
+        "next", "ts", "end",
+    ).with_columns(place())  # fmt: skip
+
+
+def _previous(events: pl.DataFrame, dry: pl.DataFrame) -> pl.Series:
+    """The launch of the event that ended when each gap began; of several, any."""
+    ended = events.select("rank", "device", "launch", ts="end").unique(["rank", "device", "ts"], keep="last")
+    return dry.join(ended, on=["rank", "device", "ts"], how="left", nulls_equal=True, maintain_order="left")["launch"]

@@ -1,0 +1,47 @@
+"""What ran on the GPUs, and what kind of work it was to a timeline."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.analysis.once import once
+from rung.trace.table import GPU_KINDS, Trace
+
+COMMUNICATION = "(?i)nccl|rccl|cross_device_reduce"
+RUNTIME_COPY = "MEMORY_COPY_|__amd_rocclr_copyBuffer"  # ROCm <= 7.1 records copies as kernels of these names
+NO_RANK = -1  # a join has no equal nulls
+
+
+@once
+def gpu_events(trace: Trace) -> pl.DataFrame:
+    """The kernels, copies and memsets of a trace, in file order, with `end` (ns), `launched`, `linked` and `role`.
+
+    launched: when the runtime call with the event's correlation id began, of several calls of that id the first.
+    linked: there is such a call in the trace. An event without one was launched before the recording began; it is
+    real work and counts. role: computation, communication or memcpy.
+    """
+    key = (pl.col("rank").fill_null(NO_RANK), pl.col("correlation"))
+    launches = (
+        trace.events.lazy()
+        .filter(pl.col("kind") == "runtime", pl.col("correlation").is_not_null())
+        .select(*key, launched="ts")
+        .unique(["rank", "correlation"], keep="first")
+    )
+    kernel = pl.col("kind") == "kernel"
+    return (
+        trace.events.lazy()
+        .filter(pl.col("kind").is_in(GPU_KINDS), pl.col("device").is_not_null())
+        .with_columns(key[0])
+        .join(launches, on=["rank", "correlation"], how="left", maintain_order="left")
+        .with_columns(
+            pl.when(pl.col("rank") != NO_RANK).then("rank").alias("rank"),
+            end=pl.col("ts") + pl.col("dur"),
+            linked=pl.col("launched").is_not_null(),
+            role=pl.when((pl.col("kind") == "memcpy") | (kernel & pl.col("name").str.contains(RUNTIME_COPY)))
+            .then(pl.lit("memcpy"))
+            .when(kernel & pl.col("name").str.contains(COMMUNICATION))
+            .then(pl.lit("communication"))
+            .otherwise(pl.lit("computation")),
+        )
+        .collect()
+    )

@@ -1,0 +1,85 @@
+"""Does the host keep the GPU busy?"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.analysis.dry_times import dry_times
+from rung.analysis.origins import host_calls, origins
+from rung.analysis.runtime_roles import with_role
+from rung.trace.counter_tracks import queue_length
+from rung.trace.table import Trace
+
+SHORT_NS = 10_000  # a launch costs the host 5 to 10 us in eager mode: shorter kernels cannot hide it
+_ON = ("rank", "device")
+
+
+def launches(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a rank and device.
+
+    kernels: GPU events (kernels, copies, memsets) a step. launches: the calls that launched them a step; a graph's
+    launch counts once, and replays many. graph_kernels: a step, replayed by graphs.
+    latency: from the start of the launch call to the start of its work, of work outside of graphs: median, 90th
+        percentile, max. Long is good: the host is far ahead. Some are negative, as the clocks of host and GPU differ.
+    queue_mean, queue_max: launched work that has not started, over the time from the first to the last event.
+    queue_empty_share: of that time, nothing launched was waiting.
+    short_kernels, short_share: events below 10 us, a step, and their share of the durations.
+    gap: time without any GPU event a step. host_bound: of it, gaps that ended with work launched after the GPU had
+        run dry: the GPU waited for the host; host_bound_share: of the whole time.
+    sync: time a step in calls that wait for the GPU, of all threads of the rank.
+    """
+    events = origins(trace)
+    linked = events.filter(pl.col("linked") & ~pl.col("graph"))
+    latency = pl.col("ts") - pl.col("launched")
+    spans = events.group_by(_ON).agg(
+        first=pl.col("ts").min(),
+        last=pl.col("end").max(),
+        kernels=pl.len() / steps,
+        launches=pl.col("launch").n_unique() / steps - (pl.col("launch").null_count() > 0).cast(pl.Int64) / steps,
+        graph_kernels=pl.col("graph").sum() / steps,
+        short_kernels=(pl.col("dur") < SHORT_NS).sum() / steps,
+        short_share=pl.col("dur").filter(pl.col("dur") < SHORT_NS).sum() / pl.col("dur").sum(),
+    )
+    latencies = linked.group_by(_ON).agg(
+        latency_median_ns=latency.median().round().cast(pl.Int64),
+        latency_p90_ns=latency.quantile(0.9, "lower").cast(pl.Int64),
+        latency_max_ns=latency.max(),
+    )
+    idle = dry_times(trace)
+    launched = events["launched"].gather(idle["event"])
+    waits = idle.with_columns(host=(launched >= idle["ts"]).fill_null(False), gap=pl.col("end") - pl.col("ts"))
+    waited = waits.group_by(_ON).agg(gap=pl.col("gap").sum(), host_bound=pl.col("gap").filter("host").sum())
+    calls = with_role(host_calls(trace).filter(pl.col("kind") == "runtime"))
+    sync = calls.filter(pl.col("role") == "synchronize").group_by("rank").agg(sync=pl.col("dur").sum())
+    table = spans
+    for more, on in ((latencies, _ON), (_queue(trace, spans), _ON), (waited, _ON), (sync, ("rank",))):
+        table = table.join(more, on=on, how="left", nulls_equal=True)
+    per_step = [
+        (pl.col(name).fill_null(0) / steps).round().cast(pl.Int64).alias(f"{name}_ns")
+        for name in ("gap", "host_bound", "sync")
+    ]
+    return table.sort(_ON).select(
+        *_ON, "kernels", "launches", "graph_kernels", "^latency_.*$", "^queue_.*$", "short_kernels", "short_share", *per_step,
+        (pl.col("host_bound").fill_null(0) / (pl.col("last") - pl.col("first"))).alias("host_bound_share"),
+    )  # fmt: skip
+
+
+def _queue(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """The mean and the largest queue of each device, and how long it was empty."""
+    levels = (
+        queue_length(trace)
+        .select(*_ON, "ts", "value")
+        .join(spans.select(*_ON, "first", "last"), on=_ON, nulls_equal=True)
+    )
+    within = levels.with_columns(
+        lasts=(
+            pl.col("ts").shift(-1).over(_ON).fill_null(pl.col("last")).clip(pl.col("first"), pl.col("last"))
+            - pl.col("ts").clip(pl.col("first"), pl.col("last"))
+        )
+    )
+    time, whole = pl.col("lasts"), pl.col("last").first() - pl.col("first").first()
+    return within.group_by(_ON).agg(
+        queue_mean=(time * pl.col("value")).sum() / whole,
+        queue_max=pl.col("value").max().cast(pl.Int64),
+        queue_empty_share=1.0 - time.filter(pl.col("value") > 0).sum() / whole,
+    )

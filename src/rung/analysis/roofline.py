@@ -1,0 +1,171 @@
+"""How close is each operator to what the GPU can do?"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from rung.analysis.costs import Cost, family
+from rung.analysis.costs.call import PRECISIONS
+from rung.analysis.roof import roof
+from rung.analysis.work import BEFORE, COLLECTIVE, GRAPH, NO_OP, work
+from rung.hardware.peaks import Peaks, peaks_of_properties
+from rung.trace.table import Trace
+
+SCHEMA: dict[str, pl.DataType] = {
+    "op": pl.String(),
+    "inputs": pl.String(),
+    "time_ns": pl.Int64(),
+    "share": pl.Float64(),
+    "roof_share": pl.Float64(),
+    "bound": pl.String(),
+    "tflop_per_s": pl.Float64(),
+    "tb_per_s": pl.Float64(),
+    "count": pl.Int64(),
+    "floor_ns": pl.Int64(),
+    "reason": pl.String(),
+    "family": pl.String(),
+    "precision": pl.String(),
+    "intensity": pl.Float64(),
+    "gpu_events": pl.Int64(),
+    "work_flops": pl.Int64(),
+    "moved_bytes": pl.Int64(),
+    "fits_cache": pl.Boolean(),
+    "measured_floor_ns": pl.Int64(),
+    "dims": pl.String(),
+    "dtypes": pl.String(),
+    "strides": pl.String(),
+}
+_LARGEST = 2**63 - 1
+
+
+def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row an operator with its inputs, the most time first; over the whole trace, whatever `steps`.
+
+    op, inputs, dims, dtypes, strides: the operator and what it was called with, readable and as recorded. Time that no
+        operator answers for has rows in brackets.
+    time_ns: of its GPU events; share: of the time of all GPU events; count: of its calls; gpu_events: of its events.
+    family, precision: the kind of work, and the precision whose rate applies ("tf32" where a kernel's name says so).
+    work_flops, moved_bytes: of all calls together, by the model of analysis/costs: the least that is possible.
+    tflop_per_s, tb_per_s: these in the time; intensity: FLOP a byte.
+    floor_ns: the time at the roof: the longer of flops / rate and bytes / bandwidth, by the data sheet's peaks;
+        measured_floor_ns: by the measured peaks, where there are any; roof_share: floor_ns / time_ns.
+    bound: "compute" or "memory", whichever takes longer at the roof; "host link" for copies to and from the host,
+        whose roof is not the GPU's.
+    fits_cache: the bytes of one call fit into the last-level cache: then data may come from there, and roof_share may
+        exceed 1.
+    reason: why there is no model; null where there is one. Without known peaks the columns of the roof are
+        null.
+    """
+    done = work(trace)
+    peaks = peaks_of_trace(trace)
+    total = max(int(done.events["dur"].sum()), 1)
+    groups = (
+        done.events.group_by("kind", "reason", "tf32", pl.col("host") & pl.col("kind").is_not_null())
+        .agg(time_ns=pl.col("dur").sum(), count=pl.col("call").n_unique(), gpu_events=pl.len())
+        .sort("time_ns", "kind", "reason", descending=[True, False, False], nulls_last=True)
+    )
+    kinds = done.kinds.rows()
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for kind, reason, tf32, host, time_ns, count, gpu_events in groups.iter_rows():
+        name, dims, dtypes, strides = kinds[kind][:4] if kind is not None else (f"({reason})", None, None, None)
+        cost = done.costs[kind] if kind is not None and reason is None else None
+        # Calls that differ in nothing but a scalar, such as a learning rate, are one row.
+        key = (name, dims, dtypes, strides, cost, reason, tf32 if cost and cost.matrix else None, host)
+        row = rows.setdefault(key, {"time_ns": 0, "count": 0, "gpu_events": 0})
+        row["time_ns"] += time_ns
+        row["count"] += count if kind is not None else gpu_events
+        row["gpu_events"] += gpu_events
+    answers = []
+    for (name, dims, dtypes, strides, cost, reason, tf32, host), row in rows.items():
+        row |= {"op": name, "inputs": readable(dims, dtypes), "share": row["time_ns"] / total, "reason": reason}
+        row |= {"dims": dims, "dtypes": dtypes, "strides": strides, "family": family(name) if cost else None}
+        if cost is not None:
+            row |= _rates(cost, row["count"], row["time_ns"], bool(tf32), bool(host), peaks)
+        answers.append(row)
+    table = pl.DataFrame(answers, schema=SCHEMA)
+    return table.sort("time_ns", "op", "inputs", "strides", descending=[True, False, False, False], maintain_order=True)
+
+
+def peaks_of_trace(trace: Trace) -> Peaks | None:
+    """The peaks of the first GPU that the trace describes and that is known."""
+    return next((found for device in trace.devices if (found := peaks_of_properties(device)) is not None), None)
+
+
+def coverage(table: pl.DataFrame) -> dict[str, float]:
+    """What a roofline table has models for: nanoseconds, and fractions of them.
+
+    total_ns: of all GPU events, which is the sum of the others: modelled_ns; before_ns, launched before the recording;
+    collective_ns; graph_ns, replayed by graphs; no_operator_ns, launched by none; unknown_ns, of operators without a model.
+    share: modelled of all; operator_share: modelled of what an operator answers for, modelled or unknown.
+    """
+    groups = {
+        None: "modelled_ns",
+        BEFORE: "before_ns",
+        COLLECTIVE: "collective_ns",
+        GRAPH: "graph_ns",
+        NO_OP: "no_operator_ns",
+    }
+    found = {"total_ns": 0} | dict.fromkeys(groups.values(), 0) | {"unknown_ns": 0}
+    for reason, time_ns in table.group_by("reason").agg(pl.col("time_ns").sum()).iter_rows():
+        found[groups.get(reason, "unknown_ns")] += time_ns
+        found["total_ns"] += time_ns
+    answered = found["modelled_ns"] + found["unknown_ns"]
+    return {
+        **found,
+        "share": found["modelled_ns"] / found["total_ns"] if found["total_ns"] else 0.0,
+        "operator_share": found["modelled_ns"] / answered if answered else 0.0,
+    }
+
+
+def _rates(cost: Cost, count: int, time_ns: int, tf32: bool, host: bool, peaks: Peaks | None) -> dict[str, Any]:
+    precision = "tf32" if tf32 and cost.matrix and cost.precision == "fp32" else cost.precision
+    flops, moved = cost.flops * count, cost.bytes * count
+    found: dict[str, Any] = {
+        "work_flops": min(flops, _LARGEST),
+        "moved_bytes": min(moved, _LARGEST),
+        "precision": precision if cost.flops else None,
+        "tflop_per_s": flops / time_ns / 1e3 if time_ns else None,
+        "tb_per_s": moved / time_ns / 1e3 if time_ns else None,
+        "intensity": cost.flops / cost.bytes if cost.bytes else None,
+    }
+    if host:
+        return found | {"bound": "host link"}
+    if peaks is None:
+        return found
+    times = roof(cost, peaks, precision)
+    found |= {
+        "bound": times.bound,
+        "floor_ns": min(round(times.floor * count * 1e9), _LARGEST),
+        "roof_share": times.floor * count * 1e9 / time_ns if time_ns else None,
+        "fits_cache": peaks.cache is not None and cost.bytes <= peaks.cache,
+    }
+    if peaks.measured:
+        found["measured_floor_ns"] = min(round(times.measured * count * 1e9), _LARGEST)
+    return found
+
+
+@lru_cache(maxsize=65536)
+def readable(dims: str | None, dtypes: str | None) -> str | None:
+    """Shapes and types of the tensors, as in "788x768 768x768 bf16"; lists as "3 tensors"; None without any."""
+    try:
+        shapes, types = (msgspec.json.decode(text) if text else [] for text in (dims, dtypes))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if not isinstance(shapes, list) or not isinstance(types, list) or len(types) not in (0, len(shapes)):
+        return None
+    words: list[str] = []
+    kinds: dict[str, None] = {}
+    for i, shape in enumerate(shapes):
+        if not isinstance(shape, list) or not shape:
+            continue
+        if all(isinstance(size, int) for size in shape):
+            words.append("x".join(map(str, shape)))
+            if types and isinstance(types[i], str):
+                kinds.setdefault(PRECISIONS.get(types[i], ""))
+        else:
+            words.append(f"{len(shape)} tensors")
+    return " ".join([*words, "/".join(kind for kind in kinds if kind)]).strip() or None

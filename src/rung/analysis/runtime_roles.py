@@ -1,0 +1,36 @@
+"""What a call of the GPU's runtime is for, told by its name. The names are data: runtime_calls.toml."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import lru_cache
+from importlib import resources
+
+import polars as pl
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LAUNCHING = ("launch", "graph launch")
+
+
+@lru_cache(maxsize=1)
+def _roles() -> list[tuple[str, re.Pattern[str]]]:
+    text = (resources.files("rung.analysis") / "runtime_calls.toml").read_text("utf-8")
+    return [(entry["role"], re.compile("|".join(entry["patterns"]))) for entry in tomllib.loads(text)["role"]]
+
+
+@lru_cache(maxsize=4096)
+def role(name: str) -> str:
+    """The role of a runtime call, as in "launch" or "synchronize"; "other" where none fits."""
+    return next((role for role, pattern in _roles() if pattern.search(name)), "other")
+
+
+def with_role(calls: pl.DataFrame) -> pl.DataFrame:
+    """Runtime calls with their `role`."""
+    names = calls.select("name").unique()
+    roles = names.with_columns(role=pl.Series([role(name) for name in names["name"]], dtype=pl.String))
+    return calls.join(roles, on="name", how="left", maintain_order="left")

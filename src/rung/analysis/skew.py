@@ -1,0 +1,100 @@
+"""Do the ranks arrive together, and is a rank's trace missing?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from rung.analysis.collective_calls import JOINING
+from rung.analysis.collectives import keyed, matched
+from rung.trace.table import Trace
+
+SCHEMA: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "recorded": pl.Boolean(),
+    "collectives": pl.Int64(),
+    "last": pl.Int64(),
+    "latest_ns": pl.Int64(),
+    "waited_ns": pl.Int64(),
+    "exposed_ns": pl.Int64(),
+    "clock_offset_ns": pl.Int64(),
+}
+
+
+def skew(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a rank, those without a trace too (recorded false, figures null).
+
+    collectives: how many it shares with other ranks. last: in how many of them it came last. latest_ns: the most that
+    the others waited for it in one of them. waited_ns: how long it waited for others, and exposed_ns: its communication that
+    no computation covers, both a step. clock_offset_ns: how far its clock is ahead of the first rank's, the median
+    over collectives that all ranks leave together; null where there is none.
+    """
+    calls, rows = keyed(trace), matched(trace)
+    shared = calls.join(rows.select("key", "ranks", "transfer_ns", "last_rank", "skew_ns"), on="key")
+    together = pl.col("ranks") > 1
+    named = pl.col("rank").fill_null(pl.lit(stated_rank(trace), dtype=pl.Int32))
+    found = shared.group_by(named).agg(
+        collectives=together.sum(),
+        last=(together & (pl.col("rank") == pl.col("last_rank"))).sum(),
+        latest_ns=pl.when(pl.col("rank") == pl.col("last_rank")).then("skew_ns").max().fill_null(0),
+        waited_ns=((pl.col("dur_ns") - pl.col("transfer_ns")).sum() / steps).round(),
+        exposed_ns=((pl.col("dur_ns") - pl.col("hidden_ns")).sum() / steps).round(),
+    )
+    here = recorded_ranks(trace)
+    table = pl.DataFrame({"rank": sorted({*here, *missing_ranks(trace)})}, schema={"rank": pl.Int32()})
+    offsets = clock_offsets(trace)
+    return (
+        table.join(found, on="rank", how="left", nulls_equal=True)
+        .with_columns(
+            recorded=pl.col("rank").is_in(here, nulls_equal=True),
+            clock_offset_ns=pl.col("rank").replace_strict(offsets, default=None, return_dtype=pl.Int64),
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+        .sort("rank")
+    )
+
+
+def clock_offsets(trace: Trace) -> dict[int, int]:
+    """Nanoseconds to take from the times of a rank to have them on the clock of the first one.
+
+    All ranks leave an all-reduce and its like together, but for microseconds; so the offset is the median difference of
+    their ends. Only ranks that share such a collective with the first one are there.
+    """
+    ends = keyed(trace).filter(pl.col("collective").is_in(JOINING), pl.col("matched") != "alone")
+    if ends.is_empty() or ends["rank"].null_count():
+        return {}
+    first = int(ends["rank"].to_numpy().min())
+    pairs = ends.join(ends.filter(pl.col("rank") == first).select("key", reference="end"), on="key")
+    found = pairs.group_by("rank").agg(offset=(pl.col("end") - pl.col("reference")).median().round().cast(pl.Int64))
+    return dict(found.sort("rank").iter_rows())
+
+
+def missing_ranks(trace: Trace) -> list[int]:
+    """The ranks of the run whose traces are not there, as far as the files say how many there were."""
+    return sorted(set(range(world_size(trace))) - set(recorded_ranks(trace)))
+
+
+def recorded_ranks(trace: Trace) -> list[int]:
+    """The ranks that the events name, else the one that the file states."""
+    named = trace.events["rank"].unique().drop_nulls().sort().to_list()
+    stated = stated_rank(trace)
+    return named or ([] if stated is None else [stated])
+
+
+def stated_rank(trace: Trace) -> int | None:
+    """The rank that a single file says it was recorded on."""
+    rank = _infos(trace)[0].get("rank") if len(_infos(trace)) == 1 else None
+    return rank if isinstance(rank, int) and 0 <= rank < 2**31 else None
+
+
+def world_size(trace: Trace) -> int:
+    """How many ranks the run had, as the files state it; 0 where none does, or where it is beyond belief."""
+    sizes = [info.get("world_size") for info in _infos(trace)]
+    return max((size for size in sizes if isinstance(size, int) and size <= 1_000_000), default=0)
+
+
+def _infos(trace: Trace) -> list[dict[str, Any]]:
+    files: list[Any] = trace.meta.get("files") or [trace.meta]
+    infos = [facts.get("distributedInfo") for facts in files if isinstance(facts, dict)]
+    return [info for info in infos if isinstance(info, dict)]

@@ -1,0 +1,203 @@
+"""Whose work each GPU event is: the operator that launched it or, where that has no model, one around it that has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from rung.analysis.costs import LIST_ITEM, Cost, Unknown, cost, model_of, read_call
+from rung.analysis.intervals import Ints
+from rung.analysis.origins import host_calls, origins
+from rung.trace.table import Trace
+
+INPUTS = ("name", "dims", "dtypes", "strides", "concrete")
+# What an event is not the work of an operator for, in the order in which it is asked.
+COLLECTIVE, GRAPH, BEFORE, NO_OP = "collective", "graph replay", "launched before the recording", "no operator"
+NO_SHAPES, NO_MODEL = "no shapes recorded", "no model"
+# Lists of tensors are recorded without their types; the kernels' names say them.
+_ITEM_OF_KERNEL = (
+    (re.compile(r"OpaqueType<(\d+)u?>|OpaqueTypeILj(\d+)E"), None),
+    (re.compile(r"BFloat16|bfloat16|bf16"), "bf16"),
+    (re.compile(r"c10::Half|__half|\bhalf\b|4HalfE"), "fp16"),
+    (re.compile(r"<double\b|\bdouble,"), "fp64"),
+    (re.compile(r"<float\b|\bfloat,"), "fp32"),
+    (re.compile(r"<long\b"), "int64"),
+    (re.compile(r"<int\b"), "int32"),
+)
+_OF_SIZE = {"1": "uint8", "2": "bf16", "4": "fp32", "8": "fp64"}
+_TF32 = re.compile(r"(?i)tf32|s1688gemm|xf32|_S_MX_")
+_HOST = re.compile(r"HtoD|DtoH|Host -> Device|Device -> Host|HostToDevice|DeviceToHost|HOST_TO_DEVICE|DEVICE_TO_HOST")
+
+
+@dataclass(frozen=True)
+class Work:
+    """The GPU events of `origins`, each with the number of its kind of call, and what the kinds are.
+
+    events: one row a GPU event: `dur` (ns), `call` (the position in host_calls of the operator whose work it is, null
+        where there is none), `kind` (a row of `kinds`, null likewise), `reason` (why it has no cost, null where it
+        has one), `tf32` (a kernel of the call says that it multiplies in TF32), `host` (copied to or from the host).
+    kinds: one row a distinct operator and inputs: INPUTS and `item`, the precision of its lists' elements.
+    costs: of each kind; None where it has none.
+    """
+
+    events: pl.DataFrame
+    kinds: pl.DataFrame
+    costs: list[Cost | None]
+
+
+def work(trace: Trace) -> Work:
+    """The cost of each kind of call is worked out once, whatever the number of calls.
+
+    An operator without a model of its own passes its events to the innermost one around it that has a cost, unless
+    operators with costs are inside that one, too: they are its work, which would be counted twice.
+    """
+    events = origins(trace).select("name", "kind", "dur", "role", "linked", "graph", "op")
+    facts = _kernel_facts(events["name"].unique())
+    events = events.join(facts, on="name", how="left", maintain_order="left")
+    calls = host_calls(trace)
+    above = _operator_above(calls)
+
+    book = _Book(calls)
+    own = events.filter(pl.col("op").is_not_null(), pl.col("role") != "communication")
+    launched = own.group_by("op", maintain_order=True).agg(pl.col("item").drop_nulls().first(), pl.col("tf32").any())
+    position, item = launched["op"].to_numpy(), launched["item"]
+    kind = book.kinds_of(position, item)
+    target = position.copy()
+    inside = _all_above(position[book.has_cost(kind)], above, calls.height)
+    open_ = np.flatnonzero(~book.has_cost(kind))
+    current = above[position[open_]]
+    while (going := (current >= 0)).any():
+        open_, current = open_[going], current[going]
+        found = book.kinds_of(current, item.gather(open_))
+        good = book.has_cost(found) & ~inside[current]
+        target[open_[good]], kind[open_[good]] = current[good], found[good]
+        inside |= _all_above(current[good], above, calls.height)
+        open_, current = open_[~good], above[current[~good]]
+
+    owners = pl.DataFrame({"op": position, "call": target, "of": kind, "of_tf32": launched["tf32"]})
+    kinds = book.frame()
+    costs = book.costs
+    priced = pl.Series([found is not None for found in costs], dtype=pl.Boolean)
+    shaped = kinds["dims"].is_not_null() & kinds["dtypes"].is_not_null()
+    joined = events.join(owners, on="op", how="left", maintain_order="left").with_columns(
+        pl.when(pl.col("role") != "communication").then(column).alias(column) for column in ("call", "of")
+    )
+    has, shapes = priced.gather(joined["of"]), shaped.gather(joined["of"])
+    reason = (
+        pl.when(pl.col("role") == "communication")
+        .then(pl.lit(COLLECTIVE))
+        .when("graph")
+        .then(pl.lit(GRAPH))
+        .when(pl.col("op").is_null() & ~pl.col("linked"))
+        .then(pl.lit(BEFORE))
+        .when(pl.col("op").is_null())
+        .then(pl.lit(NO_OP))
+        .when(has)
+        .then(pl.lit(None, dtype=pl.String))
+        .when(~shapes)
+        .then(pl.lit(NO_SHAPES))
+        .otherwise(pl.lit(NO_MODEL))
+    )
+    return Work(
+        joined.select(
+            "dur", "call", kind="of", reason=reason, tf32="of_tf32", host=pl.col("host") & (pl.col("role") == "memcpy")
+        ),
+        kinds,
+        costs,
+    )
+
+
+class _Book:
+    """The distinct kinds of call met so far, and their costs."""
+
+    def __init__(self, calls: pl.DataFrame) -> None:
+        self._calls = calls.select(INPUTS)
+        self._numbers: dict[tuple[str | None, ...], int] = {}
+        self.costs: list[Cost | None] = []
+
+    def kinds_of(self, positions: Ints, item: pl.Series) -> Ints:
+        """The number of the kind of each of these calls; those that are new get one, and a cost."""
+        listed = pl.col("dtypes").str.contains("TensorList", literal=True)  # only there does the item matter
+        rows = self._calls.select(pl.all().gather(positions)).with_columns(item=item).with_columns(
+            item=pl.when(listed).then("item")
+        )  # fmt: skip
+        distinct = rows.unique(maintain_order=True)
+        distinct = distinct.with_columns(
+            number=pl.Series([self._number(key) for key in distinct.iter_rows()], dtype=pl.Int64)
+        )
+        keys = [*INPUTS, "item"]
+        numbers = rows.join(distinct, on=keys, how="left", maintain_order="left", nulls_equal=True)["number"]
+        return numbers.to_numpy(writable=True)
+
+    def has_cost(self, kinds: Ints) -> npt.NDArray[np.bool_]:
+        return np.array([found is not None for found in self.costs], dtype=bool)[kinds]
+
+    def frame(self) -> pl.DataFrame:
+        schema = {name: pl.String() for name in (*INPUTS, "item")}
+        return pl.DataFrame(list(self._numbers), schema=schema, orient="row")
+
+    def _number(self, key: tuple[str | None, ...]) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.costs)
+            self.costs.append(_cost(*key))
+        return number
+
+
+def _cost(
+    name: str | None,
+    dims: str | None,
+    dtypes: str | None,
+    strides: str | None,
+    concrete: str | None,
+    item: str | None,
+) -> Cost | None:
+    if name is None or model_of(name) is None:
+        return None
+    try:
+        return cost(read_call(name, dims, dtypes, strides, concrete, LIST_ITEM.get(name) or item or ""))
+    except Unknown:
+        return None
+
+
+def _operator_above(calls: pl.DataFrame) -> Ints:
+    """For each call the position of the innermost operator around it, itself not counted; -1 where there is none."""
+    caller, op = calls["caller"].to_numpy(), calls["op"].to_numpy()
+    return np.where(caller >= 0, op[caller], -1) if caller.size else caller
+
+
+def _all_above(positions: Ints, above: Ints, size: int) -> npt.NDArray[np.bool_]:
+    """Which calls have one of these inside them."""
+    marked = np.zeros(size, dtype=bool)
+    current = np.unique(above[positions])
+    while (current := current[(current >= 0)]).size:
+        current = current[~marked[current]]
+        marked[current] = True
+        current = np.unique(above[current])
+    return marked
+
+
+def _kernel_facts(names: pl.Series) -> pl.DataFrame:
+    """What a kernel's name says of the element type, of TF32 and of the host."""
+    texts = names.to_list()
+    return pl.DataFrame(
+        {
+            "name": texts,
+            "item": [item_of_kernel(text) for text in texts],
+            "tf32": [bool(_TF32.search(text)) for text in texts],
+            "host": [bool(_HOST.search(text)) for text in texts],
+        },
+        schema={"name": pl.String(), "item": pl.String(), "tf32": pl.Boolean(), "host": pl.Boolean()},
+    )
+
+
+def item_of_kernel(name: str) -> str | None:
+    """The precision of the elements that a kernel works on, where its name says it."""
+    for pattern, item in _ITEM_OF_KERNEL:
+        if found := pattern.search(name):
+            return item or _OF_SIZE.get(next(group for group in found.groups() if group))
+    return None

@@ -1,0 +1,82 @@
+"""`rung diff`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rung.cli.common import add_command, no_rest, share
+from rung.errors import UsageError
+
+EXAMPLE = """\
+examples:
+  rung diff before.json.gz after.json.gz            by category, operator and module
+  rung diff h100.json.gz mi300.json.gz --by shape   by operator and the shapes of its inputs
+  rung diff base/ new/ --base-steps 3               folders: every trace in them, as ranks of one run
+  rung diff base.db new.db --fail-if-slower 3%      exit code 1 where the step takes 3 % longer or more
+
+Times are of one step of one GPU. Rows are aligned by what the model asked for, and not by kernel names, which change
+with vendors and versions (unless you ask for it: --by kernel). A trace shows one run: whether a small difference is
+real, only repeated runs can say (`rung compare`).
+"""
+NAMES = ("category", "op", "shape", "module", "instance", "kernel")
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "diff", help_text, EXAMPLE)
+    parser.add_argument("paths", nargs="*", type=Path, metavar="BASE NEW", help="two traces, or two folders of them")
+    parser.add_argument(
+        "--by", type=names, default=("category", "op", "module"), metavar="NAME[,NAME]",
+        help=f"tables to show: {', '.join(NAMES)} (default: category,op,module)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--top", type=int, default=12, metavar="N", help="rows of a table to show (default: 12; 0: all)"
+    )
+    parser.add_argument("--base-steps", type=int, metavar="N", help="steps recorded in BASE (default: as it says)")
+    parser.add_argument("--new-steps", type=int, metavar="N", help="steps recorded in NEW (default: as it says)")
+    parser.add_argument(
+        "--fail-if-slower", type=share, nargs="?", const=0.01, metavar="SHARE",
+        help="exit with 1 where NEW's step takes longer by this share (default: 1%%) or more",
+    )  # fmt: skip
+    parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
+    parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")
+    parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        parser.print_help()
+        return 0
+    no_rest(rest)
+    if len(parsed.paths) != 2:
+        raise UsageError("give two traces, as in `rung diff before.json.gz after.json.gz`.")
+    unknown = [name for name in parsed.by if name not in NAMES]
+    if unknown:
+        raise UsageError(f"--by {unknown[0]}: choose from {', '.join(NAMES)}.")
+    from rung.analysis.diff import diff
+    from rung.report.diff import diff_lines
+    from rung.runs import to_json
+    from rung.trace import read
+
+    base, new = (
+        read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+        for path in parsed.paths
+    )
+    found = diff(base, new, base_steps=parsed.base_steps, new_steps=parsed.new_steps, by=parsed.by)
+    slower = parsed.fail_if_slower is not None and found.ratio >= 1 + parsed.fail_if_slower
+    answer = found.as_dict() | {"slower": found.ratio > 1, "failed": slower}
+    if parsed.json:
+        print(to_json(answer))
+    else:
+        width = shutil.get_terminal_size((100, 24)).columns
+        print("\n".join(diff_lines(answer, width=width, top=parsed.top)))
+    return 1 if slower else 0
+
+
+def names(text: str) -> tuple[str, ...]:
+    """`A,B,...`"""
+    return tuple(name.strip() for name in text.split(","))

@@ -1,0 +1,73 @@
+"""`rung query`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rung.cli import tables
+from rung.cli.common import add_command, no_rest
+from rung.errors import UsageError
+
+EXAMPLE = """\
+examples:
+  rung query trace.json.gz                                     the tables and their columns
+  rung query trace.json.gz "select name, count(*) n, sum(dur) as total_ns from events where kind = 'kernel'
+                            group by name order by total_ns desc limit 10"
+  rung query trace.json.gz "select * from ops where category = 'gemm'" --csv gemms.csv
+
+The tables are the events, and every analysis of `rung analyze --show list` by name. The SQL is that of polars. A column
+whose name ends in _ns is shown as a time, in _bytes as a size, in share as a percentage.
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "query", help_text, EXAMPLE)
+    parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="a trace, a database, or a folder of them")
+    parser.add_argument("sql", nargs="?", metavar="SQL", help="a SELECT (default: show the tables)")
+    tables.add_options(parser)
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="how many steps were recorded (default: as the trace says)"
+    )
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        parser.print_help()
+        return 0
+    no_rest(rest)
+    if not parsed.path:
+        raise UsageError('give a trace and a question, as in `rung query trace.json.gz "select * from kernels"`.')
+    if parsed.csv and parsed.json:
+        raise UsageError("give one of --csv and --json.")
+    from rung.analysis.query import query
+    from rung.analysis.steps import found_steps
+    from rung.runs import to_json
+    from rung.trace import read
+
+    trace = read(parsed.path)
+    steps = found_steps(trace) if parsed.steps is None else parsed.steps
+    answer = query(trace, parsed.sql, steps=steps) if parsed.sql else catalogue(trace, steps)
+    if parsed.csv:
+        tables.write_csv(answer, parsed.csv)
+    elif parsed.json:
+        print(to_json({"kind": "query", "source": trace.source, "sql": parsed.sql, "rows": answer.to_dicts()}))
+    else:
+        print(tables.shown(answer, parsed.top if parsed.sql else 0))
+    return 0
+
+
+def catalogue(trace: Any, steps: int) -> Any:
+    """One row a table: its name and its columns."""
+    import polars as pl
+
+    from rung.analysis.analyses import ANALYSES
+    from rung.analysis.query import RECORDED
+    from rung.analysis.query import tables as named
+
+    empty = type(trace)(events=trace.events.clear(), counters=trace.counters, memory=trace.memory)
+    found = named(empty, [*RECORDED, *ANALYSES], steps=steps)
+    return pl.DataFrame([{"table": name, "columns": ", ".join(frame.columns)} for name, frame in found.items()])

@@ -1,0 +1,69 @@
+"""`rung replay`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rung.cli.common import add_command, no_rest, say
+from rung.errors import InputError, UsageError
+
+EXAMPLE = """\
+examples:
+  rung replay trace.json.gz --op aten::mm --list            the different calls of it, the most GPU time first
+  rung replay trace.json.gz --op mm --out mm.py             a script that times the first of them
+  rung replay trace.json.gz --op mm --shapes 8944x1024 --index 1 --out mm.py
+  python mm.py                                              on any machine with PyTorch
+
+The trace must have been recorded with record_shapes=True. The script holds shapes, types, strides and numbers of the trace,
+and nothing of your code or data.
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "replay", help_text, EXAMPLE)
+    parser.add_argument("path", nargs="?", type=Path, metavar="TRACE", help="a torch.profiler trace")
+    parser.add_argument("--op", metavar="NAME", help="the operator, as in aten::mm, or mm for short")
+    parser.add_argument("--list", action="store_true", help="its different calls instead of a script")
+    parser.add_argument("--shapes", default="", metavar="WORDS", help="only calls with these words among their inputs")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="which of the calls (default: 0)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the script (default: stdout)")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        parser.print_help()
+        return 0
+    no_rest(rest)
+    if parsed.path is None or parsed.op is None:
+        raise UsageError("give a trace and an operator, as in `rung replay trace.json.gz --op aten::mm`.")
+    from rung.analysis.replay import calls_of, full_name, replay
+    from rung.cli import tables
+    from rung.report.replay import script
+    from rung.runs import to_json
+    from rung.trace import read
+
+    trace = read(parsed.path)
+    if parsed.list:
+        found = calls_of(trace, full_name(parsed.op))
+        if parsed.json:
+            print(to_json({"kind": "replay", "op": full_name(parsed.op), "calls": found.to_dicts()}))
+        else:
+            print(tables.shown(found.select("index", "inputs", "count", "time_ns", "concrete", "strides"), None))
+        return 0
+    call = replay(trace, parsed.op, shapes=parsed.shapes, index=parsed.index)
+    text = script(call)
+    if parsed.out:
+        try:
+            parsed.out.write_text(text, "utf-8")
+        except OSError as error:
+            raise InputError(f"{parsed.out} could not be written ({error.strerror}): choose another --out.") from None
+        say(f"{parsed.out}: times {call.op}; run it with `python {parsed.out}`")
+    if parsed.json:
+        print(to_json({"kind": "replay", "op": call.op, "calls": call.calls, "gpu_ns": call.gpu_ns, "script": text}))
+    elif not parsed.out:
+        print(text, end="")
+    return 0

@@ -1,0 +1,58 @@
+"""Sensors of an NVIDIA GPU, through NVML (the package nvidia-ml-py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rung.hardware.sensors.reading import Reading
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons that hold clocks down (nvml.h); idle and application settings do not.
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "temperature",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+
+
+class Nvml:
+    source = "nvml"
+
+    def __init__(self, uuid: str | None, bus: str | None, index: int) -> None:
+        """Raises whatever pynvml raises where the library or the GPU is not there."""
+        import pynvml
+
+        self._nvml = pynvml
+        pynvml.nvmlInit()
+        if uuid:
+            self._gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        elif bus:
+            self._gpu = pynvml.nvmlDeviceGetHandleByPciBusId(bus)
+        else:
+            self._gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        self.limit = limit / 1e3 if limit is not None else None  # mW
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        try:
+            call: Callable[..., Any] = getattr(self._nvml, name)
+            return call(self._gpu, *arguments)
+        except (AttributeError, self._nvml.NVMLError):
+            return None
+
+    def read(self) -> Reading:
+        energy = self._ask("nvmlDeviceGetTotalEnergyConsumption")  # mJ
+        power = self._ask("nvmlDeviceGetPowerUsage")  # mW
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
+        return Reading(
+            time.monotonic(),
+            energy / 1e3 if energy is not None else None,
+            power / 1e3 if power is not None else None,
+            self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
+            self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_MEM),
+            self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            tuple(reason for bit, reason in REASONS.items() if bits & bit),
+        )

@@ -1,0 +1,99 @@
+"""What changed between two traces, on one screen."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from rung.report import units
+
+TOP = 12
+_PARTS = {
+    "computation_ns": "computation",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_memcpy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+_HEADS = {
+    "category": "by category",
+    "op": "by operator",
+    "shape": "by operator and shapes",
+    "module": "by module",
+    "instance": "by module (each one)",
+    "kernel": "by kernel name",
+}
+
+
+def diff_lines(found: dict[str, Any], *, width: int = 100, top: int = TOP) -> list[str]:
+    """The two traces, how their steps divide, and for each table the largest changes."""
+    base, new = found["base"], found["new"]
+    lines = [*(f"{name:<5} {_side(side)}" for name, side in (("base:", base), ("new:", new)))]
+    for note in found["notes"]:
+        lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="      ")
+    lines += ["", _verdict(found["ratio"]), ""]
+    rows = [("a step of a GPU", base["step_ns"], new["step_ns"])]
+    for part, title in _PARTS.items():
+        values = [side["parts"][part] / (side["gpus"] * side["steps"]) for side in (base, new)]
+        if any(values):
+            rows.append((f"  {title}", *values))
+    lines.append(f"{'':<24}{'base':>10}{'new':>10}{'change':>11}")
+    lines += [f"{title:<24}{units.duration(a):>10}{units.duration(b):>10}{_signed(b - a):>11}" for title, a, b in rows]
+    counts = [units.count(round(side["kernels"] / (side["gpus"] * side["steps"]), 1)) for side in (base, new)]
+    lines.append(f"{'kernels':<24}{counts[0]:>10}{counts[1]:>10}")
+    for name, table in found["tables"].items():
+        lines += ["", *_table(_HEADS[name], table, width, top)]
+    return lines
+
+
+def _verdict(ratio: float) -> str:
+    if abs(ratio - 1) < 0.005:
+        return "The step takes as long as before."
+    faster = ratio < 1
+    return f"The step is {1 / ratio if faster else ratio:.2f}x {'faster' if faster else 'slower'}."
+
+
+def _side(side: dict[str, Any]) -> str:
+    many = f", {side['ranks']} ranks" if side["ranks"] > 1 else ""
+    many += f", {side['gpus']} GPUs" if side["gpus"] > 1 else ""
+    many += f", {side['steps']} steps" if side["steps"] > 1 else ""
+    device = f" ({units.clean(side['device'])})" if side["device"] else ""
+    return f"{units.clean(side['source'])}{device}{many}"
+
+
+def _table(head: str, rows: list[dict[str, Any]], width: int, top: int) -> list[str]:
+    changed = [row for row in rows if row["change"] != "same"]
+    shown = changed[:top] if top else changed
+    if not shown:
+        return [f"{head}: nothing changed"]
+    room = max(20, width - 55)
+    lines = [f"{head:<{room}}  {'change':<9}{'base':>10}{'new':>10}{'':>11}{'count':>13}"[:width]]
+    for row in shown:
+        counts = [units.count(round(row[key], 1)) for key in ("base_count", "new_count")]
+        count = counts[0] if counts[0] == counts[1] else "->".join(counts)
+        line = (
+            f"{_name(row['what'], room):<{room}}  {row['change']:<9}{units.duration(row['base_ns']):>10}"
+            f"{units.duration(row['new_ns']):>10}{_signed(row['delta_ns']):>11}{count:>13}"
+        )
+        lines.append(line)
+    rest = changed[len(shown) :]
+    same = [row for row in rows if row["change"] == "same"]
+    for title, some in (("more changed", rest), ("the same", same)):
+        if some:
+            text = f"({units.count(len(some))} {title})"
+            sums = [sum(row[key] for row in some) for key in ("base_ns", "new_ns")]
+            lines.append(
+                f"{text:<{room}}  {'':<9}{units.duration(sums[0]):>10}{units.duration(sums[1]):>10}{_signed(sums[1] - sums[0]):>11}"
+            )
+    return lines
+
+
+def _signed(ns: float) -> str:
+    return f"{'-' if ns < 0 else '+'}{units.duration(abs(ns))}" if abs(ns) >= 0.5 else "0"
+
+
+def _name(text: str, room: int) -> str:
+    """The end of a path of modules says most, and the beginning of any other name."""
+    text = units.clean(text)
+    if len(text) <= room:
+        return text
+    return f"...{text[-(room - 3) :]}" if " / " in text else f"{text[: room - 3]}..."

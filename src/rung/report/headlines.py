@@ -1,0 +1,175 @@
+"""Each analysis in one sentence, for the page of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rung.report import distributed, paths, units
+from rung.report.tables import shortened
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Row = dict[str, Any]
+FEW = 3
+
+
+def headlines(table: Callable[[str], pl.DataFrame]) -> dict[str, str]:
+    """The sentences of the analyses that have something to say. table: gives an analysis's table by its name."""
+    said = {name: say(table(name)) for name, say in HEADLINES.items()}
+    return {name: text for name, text in said.items() if text}
+
+
+def _percent(share: Any) -> str:
+    known = units.number(share)
+    if known is None:
+        return units.NONE
+    return "under 0.1%" if 0 < known < 0.0005 else f"{known:.0%}" if known >= 0.0995 or not known else f"{known:.1%}"
+
+
+def _ranked(parts: Iterable[tuple[str, float]]) -> str:
+    """The first few of them: "gemm 54%, attention 22%"; those below 1 % are not worth a word."""
+    return ", ".join(f"{name} {_percent(share)}" for name, share in list(parts)[:FEW] if share >= 0.01)
+
+
+def _sums(frame: pl.DataFrame, by: str, share: str = "share") -> list[tuple[str, float]]:
+    sums: dict[str, float] = {}
+    for name, value in frame.select(by, share).iter_rows():
+        sums[str(name)] = sums.get(str(name), 0.0) + (value or 0.0)
+    return sorted(sums.items(), key=lambda item: -item[1])
+
+
+def _categories(frame: pl.DataFrame) -> str:
+    rows = frame.select("category", "detail", "share").iter_rows()
+    return _ranked((f"{category} {detail}".strip(), share) for category, detail, share in rows)
+
+
+def _kernels(frame: pl.DataFrame) -> str:
+    if frame.height <= 10:
+        return ""
+    return (
+        f"the first 10 of {units.count(frame.height)} names take {_percent(frame['cumulative_share'][9])} of GPU time"
+    )
+
+
+def _ops(frame: pl.DataFrame) -> str:
+    known = [(op, share) for op, share in _sums(frame, "op") if not op.startswith("(")]
+    return _ranked(known)
+
+
+def _modules(frame: pl.DataFrame) -> str:
+    last = frame.with_columns(module=frame["module"].str.split(" / ").list.last())
+    return _ranked((name, share) for name, share in _sums(last, "module") if not name.startswith("("))
+
+
+def _launches(frame: pl.DataFrame) -> str:
+    row: Row = max(frame.to_dicts(), key=lambda row: row["kernels"], default={})
+    if not row:
+        return ""
+    said = [f"{units.count(row['kernels'])} kernels and copies a step"]
+    if row["launches"]:
+        said[0] += f" in {units.count(row['launches'])} launches"
+        said.append(f"the GPU waits for the host {_percent(row['host_bound_share'])} of the time")
+    short = row["short_kernels"] / row["kernels"]
+    said.append(f"{_percent(short)} of them are shorter than 10 µs ({_percent(row['short_share'])} of GPU time)")
+    return ", ".join(said)
+
+
+def _idle(frame: pl.DataFrame) -> str:
+    if frame.is_empty():
+        return ""
+    causes = _ranked(_sums(frame, "cause"))
+    first = frame.row(0, named=True)
+    doing = first["during"] or first["call_site"]
+    longest = f"; most in {units.clean(doing)}" if doing and first["share"] >= 0.1 else ""
+    return f"{units.duration(frame['time_ns'].sum())} a step: {causes}{longest}"
+
+
+def _streams(frame: pl.DataFrame) -> str:
+    rows = [row for row in frame.to_dicts() if row["total_ns"]]
+    waits = [(row, row["collective_ns"] / row["total_ns"]) for row in rows]
+    row, share = max(waits, key=lambda wait: wait[1] * wait[0]["total_ns"], default=({}, 0.0))
+    return f"stream {row['stream']} waits {_percent(share)} of its time while another runs a collective" if share >= 0.01 else ""  # fmt: skip
+
+
+def _syncs(frame: pl.DataFrame) -> str:
+    if frame.is_empty():
+        return ""
+    first = frame.row(0, named=True)
+    by = f" in {units.clean(first['op'])}" if first["op"] else ""
+    calls = units.count(frame["count"].sum())
+    return f"{units.duration(frame['time_ns'].sum())} of host time a step in {calls} calls that wait for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
+
+
+def _runtime(frame: pl.DataFrame) -> str:
+    often = [
+        row for row in frame.to_dicts() if row["role"] == "query" and row["per_launch"] >= 1 and row["count"] >= 100
+    ]
+    named = (f"{units.clean(row['name'])} {units.count(row['count'])} times a step ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
+    return ", ".join(named)
+
+
+def _memory(frame: pl.DataFrame) -> str:
+    row: Row = max(
+        (r for r in frame.to_dicts() if r["device"] is not None), key=lambda r: r["peak_bytes"] or 0, default={}
+    )
+    if not row:
+        return ""
+    return f"peak {units.data_size(row['peak_bytes'])} of {units.data_size(row['reserved_bytes'])} reserved"
+
+
+def _memory_peak(frame: pl.DataFrame) -> str:
+    return _ranked(_sums(frame, "op"))
+
+
+def _copies(frame: pl.DataFrame) -> str:
+    rows = [row for row in frame.to_dicts() if row["share"] >= 0.01 or row["blocking"] >= 2]
+    said = []
+    for row in rows[:FEW]:
+        rate = f" at {units.digits(row['gb_per_s'])} GB/s" if units.number(row["gb_per_s"]) else ""
+        size = f" {units.data_size(row['moved_bytes'])}{rate}" if row["moved_bytes"] else ""
+        blocking = ", the host waits for it" if row["blocking"] else ""
+        said.append(f"{row['direction']}{size} ({_percent(row['share'])} of GPU time{blocking})")
+    return ", ".join(said)
+
+
+def _compilation(frame: pl.DataFrame) -> str:
+    return ", ".join(f"{row['sign']} {units.count(row['count'])} times" for row in frame.to_dicts()[:FEW])
+
+
+def _roofline(frame: pl.DataFrame) -> str:
+    known = [row for row in frame.iter_rows(named=True) if row["floor_ns"] is not None and row["time_ns"]]
+    if not known:
+        return ""
+    time, floor = (sum(row[name] for row in known) for name in ("time_ns", "floor_ns"))
+    worst = max(known, key=lambda row: row["time_ns"] - row["floor_ns"])
+    lost, inputs = units.duration(worst["time_ns"] - worst["floor_ns"]), units.clean(worst["inputs"] or "")
+    return (
+        f"operators at {_percent(floor / time)} of the roof together; most above its floor: "
+        f"{units.clean(worst['op'])} {shortened(inputs, 60)}, by {lost}"
+    )
+
+
+# What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
+HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
+    "critical_path": paths.critical_path_line,
+    "what_if": paths.what_if_line,
+    "communication": distributed.communication_line,
+    "stragglers": distributed.stragglers_line,
+    "skew": distributed.skew_line,
+    "categories": _categories,
+    "ops": _ops,
+    "modules": _modules,
+    "kernels": _kernels,
+    "launches": _launches,
+    "idle": _idle,
+    "streams": _streams,
+    "syncs": _syncs,
+    "runtime": _runtime,
+    "compilation": _compilation,
+    "memory": _memory,
+    "memory_peak": _memory_peak,
+    "copies": _copies,
+    "roofline": _roofline,
+}

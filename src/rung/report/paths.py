@@ -1,0 +1,41 @@
+"""What the page says of a step's critical path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rung.report import units
+from rung.report.tables import shortened
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def critical_path_line(table: pl.DataFrame) -> str:
+    """ "set by computation 94 %, host 5 %; most of it: aten::_softmax 35 %" """
+    rows = table.to_dicts()
+    if not rows or rows[0]["what"] == "none":
+        return rows[0]["name"] if rows else ""
+    shares: dict[str, float] = {}
+    for row in rows:
+        shares[row["what"]] = shares.get(row["what"], 0.0) + row["path_share"]
+    order = sorted(shares.items(), key=lambda item: -item[1])
+    said = ", ".join(f"{what} {units.percent(round(share, 2))}" for what, share in order if share >= 0.005)
+    of = "" if rows[0]["of"] == "recording" else f" in {rows[0]['of']}"
+    where = f" of rank {rows[0]['rank']}" if rows[0]["rank"] is not None else ""
+    name = f"the host before {rows[0]['name']}" if rows[0]["what"] == "host" else rows[0]["name"]
+    return f"the pace{of} is set by {said}; first: {shortened(name, 60)}{where}, {units.percent(round(rows[0]['path_share'], 2))}"
+
+
+def what_if_line(table: pl.DataFrame) -> str:
+    """ "at most: -34.5 % if aten::_softmax took no time, -33.2 % if aten::bmm" """
+    said = []
+    for row in table.to_dicts()[:3]:
+        if row["saved_share"] >= 0.01:
+            what = {"host": "the host", "communication": "collectives", "memcpy": "copies"}.get(
+                row["what"], row["what"]
+            )
+            said.append(
+                f"-{units.percent(round(row['saved_share'], 3))} if {shortened(row['name'], 40) if row['name'] else what}"
+            )
+    return f"at most: {', '.join([f'{said[0]} took no time', *said[1:]])}" if said else ""

@@ -1,0 +1,115 @@
+"""Any table on the terminal: what a column holds is told by its name, and it fits the width."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from rung.report import units
+from rung.report.kernel_names import readable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+GAP = 2
+EASY, LEAST = 28, 12  # characters that a text keeps while columns on its right still can go, and in any case
+
+
+def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None) -> list[str]:
+    """A heading and one line a row, the first `top` of them; texts are cut in the middle, columns left out at the right.
+
+    Units follow the names of the columns: _ns, _bytes, share; a heading has a line for each of its words where it is
+    wider than its column.
+    """
+    shown = frame if top is None else frame.head(top)
+    columns = [(name, *_cells(name, shown)) for name in shown.columns]
+    columns = [column for column in columns if any(cell for cell in column[2]) or frame.is_empty()]
+    heads = [_head(name, frame.columns) for name, _, _ in columns]
+    widths = [
+        max([*map(len, head.split()), *map(len, cells)]) for head, (_, _, cells) in zip(heads, columns, strict=True)
+    ]
+    texts = [i for i, (_, text, _) in enumerate(columns) if text]
+    kept = _shrunk(widths, texts, len(columns), width, EASY)
+    while kept > 1 and kept - 1 > min(texts, default=0) and _total(widths[:kept]) > width:
+        kept -= 1
+    kept = _shrunk(widths, texts, kept, width, LEAST)
+    while kept > 1 and _total(widths[:kept]) > width:
+        kept -= 1
+    stacked = [textwrap.wrap(head, width) or [""] for head, width in zip(heads[:kept], widths, strict=False)]
+    tall = max(map(len, stacked), default=0)
+    lifted = [[""] * (tall - len(words)) + words for words in stacked]
+    lines = []
+    for row in [*zip(*lifted, strict=True), *zip(*(cells for _, _, cells in columns[:kept]), strict=True)]:
+        cells = [shortened(cell, widths[i]) for i, cell in enumerate(row)]
+        aligned = [c.ljust(widths[i]) if columns[i][1] else c.rjust(widths[i]) for i, c in enumerate(cells)]
+        lines.append((" " * GAP).join(aligned).rstrip())
+    if kept < len(columns):
+        lines += textwrap.wrap(f"(no room for: {', '.join(heads[kept:])})", width)
+    if shown.height < frame.height:
+        lines.append(f"... {units.count(frame.height - shown.height)} more rows")
+    return lines if not frame.is_empty() else [*lines, "(no rows)"]
+
+
+def _head(name: str, names: list[str]) -> str:
+    plain = name.removesuffix("_ns").removesuffix("_bytes")
+    if plain != name and plain in names:  # "unlinked" counts what "unlinked_ns" times
+        plain += "_time" if name.endswith("_ns") else "_size"
+    return units.clean(plain).replace("_", " ")
+
+
+def shortened(text: str, width: int) -> str:
+    """The text in so many characters: of a path its end, else the beginning and the end, which say most of a kernel."""
+    if len(text) <= width:
+        return text
+    if width > 3 and (" / " in text or ".py(" in text):
+        return f"...{text[len(text) - width + 3 :]}"
+    tail = max(0, (width - 3) // 3)
+    return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}" if width > 3 else text[:width]
+
+
+def _shrunk(widths: list[int], texts: list[int], kept: int, width: int, least: int) -> int:
+    """Narrows the widest texts among the kept columns until all fit or none may be narrower; `kept` as it was."""
+    shown = [i for i in texts if i < kept]
+    while shown and _total(widths[:kept]) > width:
+        wide = max(shown, key=lambda i: widths[i])
+        if widths[wide] <= least:
+            break
+        widths[wide] -= 1
+    return kept
+
+
+def _total(widths: list[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _cells(name: str, frame: pl.DataFrame) -> tuple[bool, list[str]]:
+    """Whether the column is text, and what is shown of each value."""
+    values = frame[name].to_list()
+    text = not frame.schema[name].is_numeric()
+    return text, ["" if value is None else _cell(name, value) for value in values]
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, str):
+        return " ".join(units.clean(readable(value) if name in _KERNELS else value).split())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_cell("", item) for item in value)
+    if name.endswith("_ns"):
+        return units.duration(value)
+    if name.endswith("_bytes"):
+        return units.data_size(value)
+    if name.endswith("share"):
+        return (f"{value:.1%}" if value else "") if units.number(value) is not None else units.NONE
+    if isinstance(value, float) and units.number(value) is None:
+        return units.NONE
+    if isinstance(value, float) and not value.is_integer():
+        return units.digits(value)
+    if isinstance(value, float):
+        value = int(value)
+    return f"{value:,}" if isinstance(value, int) and name not in _NUMBERS else str(value)
+
+
+_KERNELS = ("name", "largest", "next")
+_NUMBERS = ("device", "stream", "rank", "step", "pid", "tid", "correlation", "ts", "end")  # names, not amounts

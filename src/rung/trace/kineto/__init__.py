@@ -1,0 +1,1 @@
+"""torch.profiler's Chrome traces."""

@@ -1,0 +1,243 @@
+"""From the text of some Chrome trace events to columns.
+
+Two ways lead there. The quick one takes a whole batch, column by column, where every event has the shape that
+Kineto gives it today. The careful one takes one event at a time and accepts whatever is legal; a batch goes
+there when the quick way has any doubt, so both give the same table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from rung.trace.kineto.collectives import Collectives
+from rung.trace.kineto.columns import IDS, KIND_CODE, TEXTS, Columns
+from rung.trace.kineto.exact import exact, integer, nanoseconds
+from rung.trace.kineto.flows import Flows
+from rung.trace.kineto.memory import NAME as MEMORY
+from rung.trace.kineto.memory import Memory
+from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Quick, QuickArgs
+from rung.trace.table import GPU_KINDS
+
+_KIND_OF_CATEGORY = {
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    "cuda_runtime": "runtime",  # ROCm writes its hip… calls under this name too
+    "cuda_driver": "runtime",
+    "hip_runtime": "runtime",
+    "runtime": "runtime",
+    "cpu_op": "cpu_op",
+    "operator": "cpu_op",
+    "user_annotation": "annotation",
+    "gpu_user_annotation": "gpu_annotation",
+    "python_function": "python",
+    "allocation": "allocation",  # of our own writer
+}
+_UNREAD = {
+    "B": "begin or end event",
+    "E": "begin or end event",
+    "i": "instant event",
+    "I": "instant event",
+    "R": "instant event",
+    "s": "flow event",
+    "t": "flow event",
+    "f": "flow event",
+    "M": "metadata event",
+    "C": "counter event",
+    "": "event without a phase",
+}
+_ON_GPU = np.isin(list(KIND_CODE), (*GPU_KINDS, "gpu_annotation"))  # by code
+_PYTHON, _ALLOCATION, _OTHER = (KIND_CODE[kind] for kind in ("python", "allocation", "other"))
+_INT64 = 2**63
+OURS = "rung"  # the `writer` of traces that write_chrome made
+Buffer = bytes | memoryview
+_NO_QUICK_ARGS = QuickArgs()
+_NO_ARGS = Args()
+_quick = msgspec.json.Decoder(list[Quick]).decode
+_careful = msgspec.json.Decoder(list[Event]).decode
+_CODE_OF_CATEGORY = {
+    category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in get_args(Category)
+} | {None: _OTHER}
+
+
+class Events:
+    """The events of one trace as they come in: columns, and what was not read.
+
+    Python frames keep no ids or sizes: profilers write none, and they are most of the events of a trace with stacks.
+    top: what stands before the list of events in the file, when `take` is called.
+    """
+
+    def __init__(self, columns: Columns, top: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.columns = columns
+        self._top = top
+        self.collectives = Collectives()
+        self.memory = Memory()
+        self.unread: Counter[str] = Counter()
+        self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
+        self.flows = Flows()
+        self.seen = 0
+        self.phases = 0  # how many of them say what they are
+
+    def take(self, text: Buffer) -> None:
+        """Reads a JSON list of events. Raises msgspec.ValidationError where it is something else, and
+        msgspec.DecodeError, UnicodeDecodeError or RecursionError where it is no JSON; then nothing was taken.
+        """
+        self.collectives.take(text)
+        if self._top.get("writer") == OURS:  # its own columns are read by the careful way alone
+            return self._take_carefully(text)
+        try:
+            events = _quick(text)
+        except msgspec.ValidationError:
+            return self._take_carefully(text)
+        phases = [event.ph for event in events]
+        complete, others = events, []
+        if phases.count("X") != len(phases):
+            complete = [event for event in events if event.ph == "X"]
+            others = [event for event in events if event.ph != "X"]
+        flows = [event for event in others if _is_flow(event)]
+        flow_ts = exact([event.ts for event in flows], text, b"ts") if flows else ()
+        memory = [event for event in others if event.ph == "i" and event.name == MEMORY and event.args]
+        moments = exact([event.ts for event in memory], text, b"ts") if memory else np.empty(0, np.int64)
+        if flow_ts is None or moments is None or not self._add_quickly(complete, text):
+            return self._take_carefully(text)
+        self.seen += len(events)
+        self.phases += len(events)
+        for phase, count in Counter(event.ph for event in others).items():
+            self.unread[_UNREAD[phase]] += count
+        for event, moment in zip(memory, moments.tolist(), strict=True):
+            self.unread["instant event"] -= self.memory.add(moment, event.pid, event.tid, event.args)
+        if memory:
+            self.unread = +self.unread  # without what is none after all
+        if flows:
+            self.flows.add(flow_ts, *zip(*[(e.ph, e.id, e.pid, e.tid) for e in flows], strict=True))
+
+    def _add_quickly(self, events: list[Quick], text: Buffer) -> bool:
+        if not events:
+            return True
+        ts = exact([event.ts for event in events], text, b"ts")
+        dur = exact([event.dur for event in events], text, b"dur")
+        if ts is None or dur is None or dur.min() < 0 or int(ts.max()) + int(dur.max()) >= _INT64:
+            return False
+        kinds = np.frombuffer(bytes([_CODE_OF_CATEGORY[event.cat] for event in events]), np.uint8)
+        names = [event.name for event in events]
+        pids, tids = [event.pid for event in events], [event.tid for event in events]
+        rows = np.flatnonzero(kinds != _PYTHON)
+        args = [events[row].args or _NO_QUICK_ARGS for row in rows.tolist()]
+        device: list[int | None] = [None] * len(args)
+        stream = device.copy()
+        # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
+        for i in np.flatnonzero(_ON_GPU[kinds[rows]]).tolist():
+            row = rows[i]
+            device[i] = integer(args[i].device, pids[row], 2**31)
+            stream[i] = integer(args[i].stream, tids[row])
+        sizes = [arg.bytes for arg in args]
+        if str in map(type, sizes):
+            sizes = [integer(size) for size in sizes]
+        ids: dict[str, Sequence[Any]] = {
+            "device": device,
+            "stream": stream,
+            "correlation": [arg.correlation for arg in args],
+            "external_id": [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args],
+            "bytes": sizes,
+            "sequence": [arg.sequence for arg in args],
+        }
+        texts = {
+            "dims": [_text(arg.old_dims if arg.dims is NOTHING else arg.dims) for arg in args],
+            "dtypes": [_text(arg.dtypes) for arg in args],
+            "strides": [_text(arg.strides) for arg in args],
+            "concrete": [_text(arg.concrete) for arg in args],
+        }
+        self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
+        return True
+
+    def _take_carefully(self, text: Buffer) -> None:
+        events = _careful(text)
+        rows = [row for event in events if (row := self._row(event)) is not None]
+        self.seen += len(events)
+        self.phases += sum(event.ph != "" for event in events)
+        flows = [
+            (ts, event.ph, str(event.id), str(event.pid), str(event.tid))
+            for event in events
+            if _is_flow(event) and (ts := nanoseconds(bytes(event.ts))) is not None and abs(ts) < _INT64
+        ]
+        if flows:
+            self.flows.add(*zip(*flows, strict=True))
+        if rows:
+            starts, dur, kind, name, pid, tid, *rest = zip(*rows, strict=True)
+            self.columns.add(
+                np.array(starts, np.int64),
+                np.array(dur, np.int64),
+                np.array(kind, np.uint8),
+                name,
+                pid,
+                tid,
+                np.arange(len(rows)),
+                dict(zip(IDS, rest, strict=False)),
+                dict(zip(TEXTS, rest[len(IDS) :], strict=True)),
+            )
+
+    def _row(self, event: Event) -> tuple[Any, ...] | None:
+        if event.ph != "X":
+            if event.ph == "i" and event.name == MEMORY and self._remember(event):
+                return None
+            self.unread[_UNREAD.get(event.ph, "event of another phase")] += 1
+            return None
+        ts, dur = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
+        if ts is None or dur is None or ts + dur >= _INT64:
+            self._count("no readable start or duration", dur)
+            return None
+        if dur < 0:
+            self._count("negative duration", dur)
+            return None
+        kind = KIND_CODE[_KIND_OF_CATEGORY.get((event.cat or "").lower(), "other")]
+        own = event.args or _NO_ARGS
+        args = own if kind != _PYTHON or own.pid is not None else _NO_ARGS
+        device = stream = None
+        if _ON_GPU[kind]:
+            device = integer(args.device, event.pid, 2**31)
+            stream = integer(args.stream, event.tid)
+        elif kind == _ALLOCATION:
+            device = integer(args.device, limit=2**31)
+        return (
+            ts,
+            dur,
+            kind,
+            str(event.name),
+            str(event.pid if own.pid is None else own.pid),
+            str(event.tid if own.tid is None else own.tid),
+            device,
+            stream,
+            integer(args.correlation),
+            integer(args.external_id, args.old_external_id),
+            integer(args.bytes),
+            integer(own.rank, limit=2**31),
+            integer(args.sequence),
+            _text(args.old_dims if args.dims is NOTHING else args.dims),
+            *map(_text, (args.dtypes, args.strides, args.concrete)),
+        )
+
+    def _remember(self, event: Event) -> bool:
+        ts = nanoseconds(bytes(event.ts))
+        return ts is not None and event.args is not None and self.memory.add(ts, event.pid, event.tid, event.args)
+
+    def _count(self, reason: str, dur: int | None) -> None:
+        self.unread[reason] += 1
+        if dur is not None and abs(dur) < _INT64:
+            self.unread_ns[reason] += abs(dur)
+
+
+def _is_flow(event: Quick | Event) -> bool:
+    """Whether this may be an end of an arrow from a launch; those from an operator to its gradient are others."""
+    return event.ph in ("s", "f") and event.id is not None and event.cat != "fwdbwd"
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    return None if raw is NOTHING else str(raw, "utf-8", "replace")  # type: ignore[arg-type]

@@ -1,0 +1,32 @@
+"""The `[memory]` instants of torch.profiler: what its allocators gave out and took back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from rung.trace.kineto.exact import integer
+from rung.trace.table import MEMORY
+
+NAME = "[memory]"
+
+
+class Memory:
+    """Those of one trace as they come in."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add(self, ts: int, pid: Any, tid: Any, args: Any) -> bool:
+        """Keeps one; whether it has what it needs: a number of bytes and a device. Device -1 is the host."""
+        size, device = integer(args.bytes if args.size is None else args.size), integer(args.device_id, limit=2**31)
+        if size is None or device is None:
+            return False
+        place = None if device < 0 else device
+        totals = integer(args.allocated), integer(args.reserved)
+        self._rows.append((ts, place, integer(args.address), size, *totals, str(pid), str(tid), None))
+        return True
+
+    def frame(self) -> pl.DataFrame:
+        return pl.DataFrame(self._rows, schema=MEMORY, orient="row")

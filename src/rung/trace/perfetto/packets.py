@@ -1,0 +1,169 @@
+"""The packets of a Perfetto file, one after the other: plain, gzip, or deflated inside a packet.
+
+The file is read in blocks, so that only its table stands in memory, and never more than `max_bytes` unpacked.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from rung.errors import InputError
+from rung.trace.perfetto.protobuf import LENGTH, Malformed, Short, fields, varint
+
+_BLOCK = 4 << 20
+_PACKET = 1  # the field of a trace that holds a packet
+GZIP = b"\x1f\x8b"
+
+Packet = tuple[bytes, int, int]
+
+
+class Cut(Malformed):
+    """The packets end before the file's last one is whole, or stop being packets."""
+
+
+def blocks(path: Path, max_bytes: int | None) -> Iterator[bytes]:
+    """The unpacked content of a file. Raises InputError where it cannot be read, Cut where its gzip is damaged."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+            file.seek(0)
+            raw = iter(lambda: file.read(_BLOCK), b"")
+            yield from _bounded(_inflated(raw, 31) if head == GZIP else raw, path, max_bytes)
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}: check the path of the trace.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory: name the trace file in it.") from None
+    except OSError as error:
+        raise InputError(f"{path} could not be read ({error.strerror}): check its permissions and disk.") from None
+
+
+def _bounded(parts: Iterator[bytes], path: Path, max_bytes: int | None) -> Iterator[bytes]:
+    total = 0
+    for part in parts:
+        total += len(part)
+        if max_bytes is not None and total > max_bytes:
+            raise InputError(f"{path} unpacks to more than {max_bytes} bytes: raise --max-bytes if you trust it.")
+        yield part
+
+
+def _inflated(parts: Iterator[bytes], window: int) -> Iterator[bytes]:
+    """Inflates block by block; a file may be several gzip members in a row."""
+    machine = zlib.decompressobj(window)
+    for part in parts:
+        while part:
+            if machine.eof:
+                if not part.strip(b"\0"):  # padding of tapes and block devices
+                    break
+                machine = zlib.decompressobj(window)
+            try:
+                out = machine.decompress(part, _BLOCK)
+            except zlib.error as error:
+                raise Cut(f"its compressed data is damaged ({error})") from None
+            if out:
+                yield out
+            part = machine.unused_data if machine.eof else machine.unconsumed_tail
+    while not machine.eof:
+        out = machine.decompress(b"", _BLOCK)
+        if not out:
+            raise Cut("its compressed data is cut off")
+        yield out
+
+
+def packets(parts: Iterator[bytes]) -> Iterator[Packet]:
+    """Each packet as (bytes, where it starts, where it ends). Raises Cut behind the last whole one."""
+    rest = b""
+    missing = 0  # bytes known to be missing, so that one long packet is not joined again at every block
+    waiting: list[bytes] = []
+    for part in parts:
+        if missing > len(part):
+            waiting.append(part)
+            missing -= len(part)
+            continue
+        data = b"".join((rest, *waiting, part)) if rest or waiting else part
+        waiting.clear()
+        at, missing = 0, 0
+        while at < len(data):
+            try:
+                start, stop, after = _next(data, at)
+            except Short:
+                break
+            except Malformed as error:
+                raise Cut(f"what follows is no packet: {error}") from None
+            if after > len(data):
+                missing = after - len(data)
+                break
+            if start >= 0:
+                yield data, start, stop
+            at = after
+        rest = data[at:]
+    if rest or waiting:
+        raise Cut(f"{len(rest) + sum(map(len, waiting))} bytes at its end are no whole packet")
+
+
+def _next(data: bytes, at: int) -> tuple[int, int, int]:
+    """(start, stop, after) of the packet at `at`; start is -1 for another field of the trace."""
+    size_at = at + 1
+    if data[at] != _PACKET << 3 | LENGTH:
+        key, size_at = varint(data, at, len(data))
+        if key >> 3 == 0 or key & 7 != LENGTH:
+            raise Malformed("another field")
+        size, start = varint(data, size_at, len(data))
+        return -1, -1, start + size
+    size, start = varint(data, size_at, len(data))
+    return start, start + size, start + size
+
+
+def unpacked(data: bytes, at: int, stop: int, path: Path, max_bytes: int | None) -> Iterator[Packet]:
+    """The packets that were deflated into one packet."""
+    # zlib's own limit is a factor of 1032; a recorder's packets are at most a few MB, so 1 GB is no honest one.
+    limit = 1 << 30 if max_bytes is None else max_bytes
+    return packets(_bounded(_inflated(iter((data[at:stop],)), 15), path, limit))
+
+
+def looks_like_packets(head: bytes) -> bool:
+    """Whether a file that starts with these bytes holds packets. A text that starts with a line feed does not."""
+    if head[:2] == GZIP:
+        try:
+            head = zlib.decompressobj(31).decompress(head, 1 << 16)
+        except zlib.error:
+            return False
+    if not head or head[0] != _PACKET << 3 | LENGTH:
+        return False
+    known = 0
+    try:
+        start, stop, after = _next(head, 0)
+        for number, wire, _, _ in fields(head, start, min(stop, len(head))):
+            if number in _WIRE:
+                if wire != _WIRE[number]:
+                    return False
+                known += 1
+    except Short:
+        return known > 0 and stop > len(head)
+    except Malformed:
+        return False
+    return known > 0 and (after >= len(head) or head[after] == head[0])
+
+
+# Fields of a packet that every recorder writes, with their wire types.
+_WIRE = {
+    3: 0,  # trusted_uid
+    6: 2,  # clock_snapshot
+    8: 0,  # timestamp
+    10: 0,  # trusted_packet_sequence_id
+    11: 2,  # track_event
+    12: 2,  # interned_data
+    13: 0,  # sequence_flags
+    33: 2,  # trace_config
+    35: 2,  # trace_stats
+    36: 2,  # synchronization_marker
+    41: 0,  # incremental_state_cleared
+    42: 0,  # previous_packet_dropped
+    50: 2,  # compressed_packets
+    58: 0,  # timestamp_clock_id
+    59: 2,  # trace_packet_defaults
+    60: 2,  # track_descriptor
+    79: 0,  # trusted_pid
+    87: 0,  # first_packet_on_sequence
+}

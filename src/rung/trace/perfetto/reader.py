@@ -1,0 +1,171 @@
+"""Reads the Perfetto protobuf trace (.pftrace) that rocprofv3, rocprof-sys and our own writer make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rung.errors import InputError
+from rung.trace.perfetto import packet as parts
+from rung.trace.perfetto import packets as wire
+from rung.trace.perfetto.event import BEGIN, COUNTER, END, INSTANT, Event
+from rung.trace.perfetto.packet import scan
+from rung.trace.perfetto.protobuf import Malformed, varint
+from rung.trace.perfetto.state import Clocks, Sequence, Tracks
+from rung.trace.perfetto.table import COUNTER_CATEGORY, Rows
+from rung.trace.table import Trace
+
+
+def sniff(head: bytes, path: Path) -> bool:
+    """Whether a file with these first bytes is a Perfetto trace, plain or gzip. Its name says nothing."""
+    return wire.looks_like_packets(head)
+
+
+def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = None) -> Trace:
+    """The trace in a Perfetto protobuf file, plain or gzip.
+
+    Slices become events where both ends are there (or their annotations state them), instants events of no
+    duration. Raises InputError when the file is missing, empty, cut off or something else, or unpacks to more than
+    `max_bytes`. With `partial`, what is whole before the cut is read, and the loss counted in `unread`.
+    """
+    path = Path(path)
+    reader = _Reader(path, max_bytes)
+    try:
+        for data, at, stop in wire.packets(wire.blocks(path, max_bytes)):
+            reader.packet(data, at, stop)
+    except wire.Cut as error:
+        if not partial and not reader.whole:
+            raise _not_a_trace(path, str(error)) from None
+        if not partial:
+            raise InputError(
+                f"{path} is cut off or damaged ({error}): record or copy it again, or read what is whole with --partial."
+            ) from None
+        reader.unread["cut off or damaged from here on"] += 1
+    if not reader.packets and not partial:
+        raise InputError(f"{path} is empty: record the trace again.")
+    if reader.packets and not reader.whole:
+        raise _not_a_trace(path, "none of its packets can be read")
+    return reader.trace()
+
+
+def _not_a_trace(path: Path, why: str) -> InputError:
+    return InputError(f"{path} is not a Perfetto trace ({why}): give a .pftrace file written by rocprofv3 or by rung.")
+
+
+class _Reader:
+    def __init__(self, path: Path, max_bytes: int | None) -> None:
+        self.path, self.max_bytes = path, max_bytes
+        self.unread: Counter[str] = Counter()
+        self.packets = self.whole = 0
+        self._sequences: dict[int, Sequence] = {}
+        self._clocks, self._tracks, self._rows = Clocks(), Tracks(), Rows()
+        # Begun and not ended: an end has no name, it ends the innermost slice of its track.
+        self._open: dict[int, list[tuple[int, int, bool]]] = {}
+        # Packets that end a slice, less their time: track, clock and sequence. Valid until any state changes.
+        self._ends: dict[bytes, tuple[int, int | None, Sequence]] = {}
+
+    def packet(self, data: bytes, at: int, stop: int, nested: bool = False) -> None:
+        self.packets += 1
+        try:
+            self._packet(data, at, stop, nested)
+            self.whole += 1
+        except InputError:
+            raise
+        except Malformed:
+            self.unread["damaged packet"] += 1
+
+    def _packet(self, data: bytes, at: int, stop: int, nested: bool) -> None:
+        time, short = 0, False
+        if at < stop and data[at] == 0x40:
+            # The time comes first. The ends of a track differ in nothing else.
+            time, at = varint(data, at + 1, stop)
+            short = stop - at < 40
+            if short:
+                rest = data[at:stop]
+                known = self._ends.get(rest)
+                if known is not None:
+                    self._end(known[0], self._clocks.ns(time, known[1], known[2]))
+                    return
+        header, spans = scan(data, at, stop, time)
+        sequence = self._sequences.get(header.sequence)
+        if sequence is None:
+            sequence = self._sequences[header.sequence] = Sequence()
+        elif header.dropped:
+            # The first packet of a sequence says so too, where nothing is lost.
+            self.unread["packets lost by the recorder"] += 1
+            sequence.valid = False
+        if header.flags & parts.CLEARED:
+            sequence.clear()
+        if header.dropped or header.flags & parts.CLEARED or len(spans) > 1 or parts.EVENT not in spans:
+            self._ends.clear()
+            self._state(data, spans, sequence)
+        if parts.EVENT in spans:
+            ns = self._clocks.ns(header.time, header.clock, sequence)
+            if header.flags & parts.NEEDS_STATE and not sequence.valid:
+                self.unread["event whose names were lost"] += 1
+            else:
+                event = Event(data, *spans[parts.EVENT], sequence)
+                self._event(event, ns)
+                if short and event.type == END and len(self._ends) < 10_000:
+                    self._ends[rest] = event.track, header.clock, sequence
+        if parts.COMPRESSED in spans:
+            if nested:
+                raise Malformed("packets compressed twice")
+            self._unpack(wire.unpacked(data, *spans[parts.COMPRESSED], self.path, self.max_bytes))
+
+    def _state(self, data: bytes, spans: parts.Spans, sequence: Sequence) -> None:
+        if parts.SNAPSHOT in spans:
+            self._clocks.snapshot(data, *spans[parts.SNAPSHOT], sequence)
+        if parts.DEFAULTS in spans:
+            sequence.defaults(data, *spans[parts.DEFAULTS])
+        if parts.INTERNED in spans:
+            sequence.intern(data, *spans[parts.INTERNED])
+        if parts.DESCRIPTOR in spans:
+            self._tracks.describe(data, *spans[parts.DESCRIPTOR])
+
+    def _unpack(self, inner: Iterator[wire.Packet]) -> None:
+        for part, start, stop in inner:
+            self.packet(part, start, stop, nested=True)
+
+    def _event(self, event: Event, ns: int) -> None:
+        if event.type == BEGIN:
+            row = self._rows.add(event, ns, None)
+            self._open.setdefault(event.track, []).append((row, ns, self._rows.columns["dur"][row] is None))
+        elif event.type == END:
+            self._end(event.track, ns)
+        elif event.type == INSTANT:
+            if event.category == COUNTER_CATEGORY:
+                self._rows.add_counters(event)
+            else:
+                self._rows.add(event, ns, 0)
+        else:
+            self.unread["counter event" if event.type == COUNTER else "event of another type"] += 1
+
+    def _end(self, track: int, ns: int) -> None:
+        begun = self._open.get(track)
+        if not begun:
+            self.unread["end without a begin"] += 1
+            return
+        row, start, unknown = begun.pop()
+        if unknown:
+            self._rows.columns["dur"][row] = ns - start
+
+    def trace(self) -> Trace:
+        events, counters, agents = self._rows.frames(self._tracks, self.unread)
+        meta: dict[str, object] = {}
+        if agents:
+            meta["agents"] = agents
+        if self._clocks.unknown:
+            meta["times of an unknown clock"] = self._clocks.unknown
+        names = sorted({track.process for track in self._tracks.by_uuid.values() if track.process})
+        if names:
+            meta["processes"] = names
+        return Trace(
+            events=events,
+            source=str(self.path),
+            unread=dict(self.unread),
+            format="pftrace",
+            counters=counters,
+            meta=meta,
+        )

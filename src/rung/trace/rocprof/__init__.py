@@ -1,0 +1,1 @@
+"""Files of AMD's profilers: rocprofv3, the older rocprof and rocprofv2, rocprof-compute."""

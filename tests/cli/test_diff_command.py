@@ -1,0 +1,65 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rung.cli.main import main
+
+DDP = Path(__file__).parents[1] / "data" / "ddp"
+
+
+def run(capsys, *arguments):
+    code = main([str(a) for a in arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_two_folders_of_ranks_on_one_screen(capsys):
+    code, out, err = run(capsys, "diff", DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host")
+    assert (code, err) == (0, "")
+    assert "2 ranks" in out
+    assert "slower" in out
+    assert "aten::mm" in out
+    assert all(len(line) <= 100 for line in out.splitlines() if "data/ddp" not in line)
+
+
+def test_json_is_one_document_that_adds_up(capsys):
+    code, out, _ = run(capsys, "diff", DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host", "--json", "--by", "op,shape")
+    found = json.loads(out)
+    assert code == 0
+    assert list(found["tables"]) == ["op", "shape"]
+    for side in ("base", "new"):
+        for table in found["tables"].values():
+            assert sum(row[f"{side}_total_ns"] for row in table) == found[side]["busy_ns"]
+
+
+def test_the_exit_code_says_slower(capsys):
+    slow, quick = DDP / "ranks2-slow-host", DDP / "ranks2-slow-gpu"
+    assert run(capsys, "diff", quick, slow, "--fail-if-slower", "--json")[0] == 1
+    assert run(capsys, "diff", quick, slow, "--fail-if-slower", "99.9%", "--json")[0] == 1
+    assert run(capsys, "diff", slow, quick, "--fail-if-slower")[0] == 0
+    assert run(capsys, "diff", quick, quick, "--fail-if-slower")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["one.json"], 2, "give two traces"),
+        ([DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-gpu", "--by", "colour"], 2, "choose from category"),
+        ([DDP / "ranks2-slow-gpu", "nowhere.json"], 3, "nowhere.json"),
+        ([DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-gpu", "--new-steps", "0"], 2, "at least 1"),
+    ],
+    ids=["one", "by", "missing", "steps"],
+)
+def test_wrong_use_is_one_sentence(capsys, arguments, code, said):
+    got, out, err = run(capsys, "diff", *arguments)
+    assert (got, out) == (code, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_it_fits_the_terminal(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = run(capsys, "diff", DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host")[1]
+    assert all(len(line) <= width for line in out.splitlines() if "data/ddp" not in line)

@@ -1,0 +1,176 @@
+"""Sensors: the same figures from NVML, amdsmi and sysfs, and what is missing stays missing."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.hardware.sensors import Reading, Watch, sensor_for
+from rung.hardware.sensors.amdsmi import AmdSmi
+from rung.hardware.sensors.nvml import Nvml
+from rung.hardware.sensors.sysfs import Sysfs
+
+
+def fake_amdsmi(power: dict[str, Any], **more: Any) -> Any:
+    """As amdsmi answers: dicts, "N/A" for what a GPU does not have, an exception for what it does not know at all."""
+    smi = types.ModuleType("amdsmi")
+
+    def refused(*_: Any) -> Any:
+        raise RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
+
+    handles = {"a": "0000:05:00.0", "b": "0000:0C:00.0"}
+    answers = {
+        "amdsmi_init": lambda: None,
+        "amdsmi_get_processor_handles": lambda: list(handles),
+        "amdsmi_get_gpu_device_bdf": handles.__getitem__,
+        "amdsmi_get_power_info": lambda gpu: power | {"gpu": gpu},
+        "amdsmi_get_energy_count": refused,
+        "amdsmi_get_violation_status": refused,
+        "amdsmi_get_clock_info": lambda gpu, kind: {"clk": {"GFX": 2100, "MEM": 1300}[kind], "max_clk": 2100},
+        "amdsmi_get_temp_metric": lambda gpu, spot, metric: 61,
+        "AmdSmiClkType": types.SimpleNamespace(GFX="GFX", MEM="MEM"),
+        "AmdSmiTemperatureType": types.SimpleNamespace(HOTSPOT=1),
+        "AmdSmiTemperatureMetric": types.SimpleNamespace(CURRENT=0),
+    } | more
+    for name, answer in answers.items():
+        setattr(smi, name, answer)
+    return smi
+
+
+def test_amdsmi_reads_the_power_that_the_generation_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    mi300 = fake_amdsmi({"current_socket_power": 612, "average_socket_power": "N/A", "power_limit": 750})
+    monkeypatch.setitem(sys.modules, "amdsmi", mi300)
+    sensor = AmdSmi(None, 0)
+    assert sensor.limit == 750
+    seen = sensor.read()
+    assert (seen.power, seen.core, seen.memory, seen.celsius) == (612, 2100, 1300, 61)
+    assert seen.energy is None
+    assert seen.throttled == ()
+    mi200 = fake_amdsmi({"current_socket_power": "N/A", "average_socket_power": 301, "power_limit": 560_000_000})
+    monkeypatch.setitem(sys.modules, "amdsmi", mi200)
+    assert AmdSmi(None, 1).read().power == 301
+    assert AmdSmi(None, 1).limit == 560
+
+
+def test_amdsmi_counts_energy_and_names_what_holds_the_clocks_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = fake_amdsmi(
+        {"current_socket_power": 700},
+        amdsmi_get_energy_count=lambda gpu: {"energy_accumulator": 2_000_000, "counter_resolution": 15.3, "timestamp": 1},
+        amdsmi_get_violation_status=lambda gpu: {"active_ppt_pwr": True, "active_socket_thrm": False, "active_hbm_thrm": "N/A"},
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    seen = AmdSmi(None, 0).read()
+    assert seen.energy == pytest.approx(30.6)
+    assert seen.throttled == ("power cap",)
+
+
+def test_a_gpu_is_found_by_its_bus_address_because_visibility_variables_renumber(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    smi = fake_amdsmi({"current_socket_power": 1})
+    asked: list[str] = []
+    smi.amdsmi_get_power_info = lambda gpu: asked.append(gpu) or {"current_socket_power": 1}
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    AmdSmi("0000:0c:00.0", 0).read()
+    assert set(asked) == {"b"}
+
+
+def card(root: Path, number: int, bus: str, files: dict[str, str]) -> None:
+    device = root / "devices" / bus
+    (device / "hwmon" / "hwmon3").mkdir(parents=True)
+    (device / "vendor").write_text("0x1002\n")
+    for name, text in files.items():
+        (device / name if name.startswith("pp_") else device / "hwmon" / "hwmon3" / name).write_text(text)
+    (root / f"card{number}").mkdir()
+    (root / f"card{number}" / "device").symlink_to(device)
+
+
+def test_sysfs_is_read_where_there_is_no_library(tmp_path: Path) -> None:
+    (tmp_path / "card0" / "device").mkdir(parents=True)  # a display adapter of another vendor
+    (tmp_path / "card0" / "device" / "vendor").write_text("0x1a03\n")
+    card(tmp_path, 1, "0000:05:00.0", {"power1_average": "301000000\n", "power1_cap": "560000000\n", "temp1_input": "43000\n",
+                                       "temp2_input": "51000\n", "pp_dpm_sclk": "0: 500Mhz\n1: 1700Mhz *\n", "pp_dpm_mclk": "0: 1600Mhz *\n"})  # fmt: skip
+    card(tmp_path, 10, "0000:0c:00.0", {"power1_input": "612000000\n", "freq1_input": "2100000000\n"})
+    old = Sysfs(None, 0, tmp_path)
+    seen = old.read()
+    assert (old.limit, seen.power, seen.core, seen.memory, seen.celsius) == (560, 301, 1700, 1600, 51)
+    new = Sysfs("0000:0C:00.0", 0, tmp_path).read()
+    assert (new.power, new.core, new.memory, new.celsius) == (612, 2100, None, None)
+    with pytest.raises(LookupError):
+        Sysfs("0000:ff:00.0", 0, tmp_path)
+
+
+def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = types.ModuleType("pynvml")
+
+    class NVMLError(Exception):
+        pass
+
+    def not_supported(*_: Any) -> Any:
+        raise NVMLError
+
+    answers = {
+        "NVMLError": NVMLError,
+        "NVML_CLOCK_SM": 1,
+        "NVML_CLOCK_MEM": 2,
+        "NVML_TEMPERATURE_GPU": 0,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 700_000,
+        "nvmlDeviceGetTotalEnergyConsumption": not_supported,
+        "nvmlDeviceGetPowerUsage": lambda gpu: 266_500,
+        "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x4 | 0x1,
+        "nvmlDeviceGetClockInfo": lambda gpu, kind: {1: 1980, 2: 2619}[kind],
+        "nvmlDeviceGetTemperature": lambda gpu, spot: 44,
+    }
+    for name, answer in answers.items():
+        setattr(nvml, name, answer)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    sensor = Nvml("GPU-1", None, 0)
+    assert sensor.limit == 700
+    seen = sensor.read()
+    assert (seen.energy, seen.power, seen.core, seen.memory, seen.celsius) == (None, 266.5, 1980, 2619, 44)
+    assert seen.throttled == ("power cap",)  # an idle bit holds nothing down
+
+
+def test_no_sensor_is_no_error() -> None:
+    assert sensor_for(None) is None
+    assert sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:ff:00.0", "index": 9}) is None
+
+
+class Scripted:
+    source, limit = "nvml", 700.0
+
+    def __init__(self, *readings: Reading) -> None:
+        self.readings = list(readings)
+
+    def read(self) -> Reading:
+        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+
+
+def test_energy_is_the_counters_difference_and_gaps_between_entries_do_not_count() -> None:
+    watch = Watch(Scripted(Reading(0.0, 100.0, 50, 1980), Reading(2.0, 500.0, 150, 1900, throttled=("power cap",)),
+                           Reading(9.0, 900.0, 60, 1980), Reading(10.0, 1000.0, 60, 1980)), every=60)  # fmt: skip
+    for _ in range(2):
+        with watch:
+            pass
+    seen = watch.summary()
+    assert seen is not None
+    assert (seen["seconds"], seen["energy"]) == (3.0, 500.0)
+    assert seen["power"] == pytest.approx(500 / 3)
+    assert seen["core"] == {"median": 1980, "low": 1900, "high": 1980}
+    assert seen["throttled"] == {"power cap": 0.25}
+
+
+def test_without_a_counter_energy_is_the_integral_of_the_power() -> None:
+    watch = Watch(Scripted(Reading(0.0, power=100.0), Reading(4.0, power=200.0)), every=60)
+    with watch:
+        pass
+    seen = watch.summary()
+    assert seen is not None
+    assert seen["energy"] == pytest.approx(600)
+    assert Watch(None).summary() is None
