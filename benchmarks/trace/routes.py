@@ -26,6 +26,17 @@ def rung_cache(path: str) -> Any:
     return events.height, int(events["dur"].sum())
 
 
+def rung_analyze(path: str) -> Any:
+    """What `rung analyze --no-cache` does, its lines included."""
+    from rung.analysis.overview import overview
+    from rung.report.analyze import analyze_lines
+    from rung.trace import read
+
+    trace = read(path, cache=False)
+    analyze_lines(overview(trace))
+    return trace.events.height, int(trace.events["dur"].sum())
+
+
 def stdlib_json(path: str) -> Any:
     with gzip.open(path) as file:
         return _table(json.loads(file.read()))
@@ -45,6 +56,31 @@ def msgspec_untyped(path: str) -> Any:
         return _table(msgspec.json.decode(file.read()))
 
 
+def msgspec_typed(path: str) -> Any:
+    """The whole file at once, the same types as the streamed reader."""
+    import msgspec
+    import polars as pl
+
+    from rung.trace.kineto.structs import Quick
+
+    whole = msgspec.defstruct("Whole", [("traceEvents", list[Quick])])
+    with gzip.open(path) as file:
+        events = msgspec.json.decode(file.read(), type=whole).traceEvents
+    rows = [event for event in events if event.ph == "X"]
+    columns = {key: [getattr(row, key) for row in rows] for key in ("ts", "dur", "name", "cat")}
+    return _sums(pl.DataFrame(columns))
+
+
+def polars(path: str) -> Any:
+    import polars as pl
+
+    event = {"ph": pl.String, "ts": pl.Float64, "dur": pl.Float64, "name": pl.String, "cat": pl.String}
+    with gzip.open(path) as file:
+        frame = pl.read_json(file.read(), schema={"traceEvents": pl.List(pl.Struct(event))})
+    events = frame.explode("traceEvents").unnest("traceEvents")
+    return _sums(events.filter(pl.col("ph") == "X"))
+
+
 def _table(trace: dict[str, Any]) -> Any:
     """Less than Rung's table: four columns, times as floats."""
     import polars as pl
@@ -58,13 +94,20 @@ def _table(trace: dict[str, Any]) -> Any:
             "cat": [row.get("cat") for row in rows],
         }
     )
+    return _sums(frame)
+
+
+def _sums(frame: Any) -> Any:
     return frame.height, round(float(frame["dur"].sum()) * 1000)
 
 
 ROUTES: dict[str, Callable[[str], Any]] = {
     "rung": rung,
     "rung-cache": rung_cache,
+    "rung-analyze": rung_analyze,
+    "msgspec-typed": msgspec_typed,
     "msgspec-untyped": msgspec_untyped,
+    "polars": polars,
     "orjson": orjson,
     "json": stdlib_json,
 }

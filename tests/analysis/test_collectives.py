@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_ranks import STEP_US, Rank
+from test_diff import traces
 
 from rung.analysis.collective_calls import collective_calls, plain
 from rung.analysis.collectives import collectives
@@ -122,6 +123,20 @@ def test_rccl_kernels_are_named_by_the_library_call_that_launched_them(tmp_path:
 )  # fmt: skip
 def test_one_name_for_what_libraries_call_differently(recorded: str, kind: str) -> None:
     assert plain(recorded) == kind
+
+
+@given(traces)
+@settings(max_examples=40, deadline=None)
+def test_identities_on_whatever_traces(trace):
+    table = collectives(trace)
+    assert (table["spent_ns"] == table["ranks"] * table["transfer_ns"] + table["waiting_ns"]).all()
+    assert (table["exposed_ns"] <= table["spent_ns"]).all()
+    assert (table["skew_ns"] <= table["waiting_ns"].clip(0)).all()
+    kernels = trace.events.filter(pl.col("kind") == "kernel", pl.col("name").str.contains("nccl"))
+    assert table["spent_ns"].sum() == kernels["dur"].sum()
+    sums = communication(trace)
+    assert sums["count"].sum() == table.height
+    assert set(stragglers(trace)["rank"]) <= set(skew(trace)["rank"])
 
 
 # ---- recorded on H200s (tests/data/ddp/README.md) -------------------------------------------------------------------

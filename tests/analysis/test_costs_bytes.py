@@ -3,6 +3,8 @@
 import pytest
 from recorded import T, priced
 
+from rung.analysis.costs import Unknown
+
 torch = pytest.importorskip("torch")
 
 F, I64, BF = "float", "long int", "c10::BFloat16"
@@ -145,9 +147,26 @@ def test_grouped_products_cost_what_their_parts_cost():
     assert priced("aten::_grouped_mm", T((3, 4, 8)), weights).flops == 2 * 3 * 4 * 8 * 5
 
 
+def test_experts_cost_what_their_tokens_need():
+    tokens, weights = T((16, 8)), (T((4, 12, 8)), T((4, 8, 6)))
+    found = priced("vllm::inplace_fused_experts", tokens, *weights, T((16, 2), F), T((16, 2), "int"))
+    assert found.flops == 16 * 2 * (2 * 8 * 12 + 2 * 6 * 8)
+    assert found.bytes == 2 * 2 * 16 * 8 + 4 * 32 + 2 * 4 * (12 * 8 + 8 * 6)
+    one = priced("vllm::inplace_fused_experts", T((1, 8)), *weights, T((1, 2), F), T((1, 2), "int"))
+    assert one.bytes == 2 * 2 * 8 + 4 * 2 + 2 * 2 * (12 * 8 + 8 * 6)  # two of the four experts
+
+
 def test_compiled_kernels_touch_their_tensors_once():
     name = "triton_poi_fused_add_mul_0"
     found = priced(name, T((64, 32)), T((32,), F), T((64, 32)), 2048)
     assert (found.flops, found.bytes) == (0, 2 * 2 * 2048 + 4 * 32)
     product = priced("triton_tem_fused_addmm_1", T((8,)), T((64, 32)), T((32, 8)), T((64, 8)), 1)
     assert (product.flops, product.matrix) == (2 * 64 * 32 * 8, True)
+    with pytest.raises(Unknown):  # its operations cannot be told, so it must not look like a copy
+        priced("triton_tem_fused_flex_attention_0", T((2, 4, 64, 16)), T((2, 4, 64, 16)), T((2, 4, 64, 16)))
+
+
+def test_a_complex_product_is_four_real_ones():
+    real, complex_ = (priced("aten::mm", T((3, 5), kind), T((5, 7), kind)) for kind in (F, "c10::complex<float>"))
+    assert complex_.flops == 4 * real.flops
+    assert complex_.precision == "fp32"

@@ -104,6 +104,7 @@ def test_decode_reads_every_weight_and_the_cache_once_and_is_bound_by_memory():
     assert read < found["bytes"] < 1.01 * read
     assert found["bound"] == "memory"
     assert found["floor_ns"] == pytest.approx(found["bytes"] / 5324.8, rel=0.001)
+    assert flops_of(found, "scores") == 32 * 4 * 32 * 128 * 2048  # the new token sees all that are cached
     assert found["memory"]["cache"] == 2 * 32 * 2048 * 8 * 128 * 2
 
 

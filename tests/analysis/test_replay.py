@@ -112,6 +112,23 @@ def test_tensors_have_the_recorded_strides_types_and_ranges(tmp_path):
     assert (tokens.dtype, tokens.min() >= 0, tokens.max() < 50) == (torch.int64, True, True)
 
 
+@pytest.mark.parametrize(
+    "dtype", ["c10::Float8_e4m3fn", "c10::Float8_e5m2fnuz", "c10::Float4_e2m1fn_x2", "c10::complex<float>", "bool"]
+)
+def test_every_type_of_tensor_can_be_made(tmp_path, dtype):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "s.py"
+    path.write_text(
+        script(replay(recorded(("aten::_scaled_mm", T((16, 32), dtype), T((32, 16), dtype, (1, 32)))), "_scaled_mm"))
+    )
+    module = runpy.run_path(str(path))
+    name = module["INPUTS"][1][3]
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
+    made = module["tensor"](module["INPUTS"][1], "cpu")
+    assert (str(made.dtype), made.stride()) == (f"torch.{name}", (1, 32))
+
+
 def test_lengths_of_packed_sequences_are_equal(tmp_path):
     pytest.importorskip("torch")
     q, ends = T((96, 2, 8), BF), T((4,), "int")

@@ -168,6 +168,12 @@ def test_products_in_tf32_are_told_by_their_kernels():
         assert row["precision"] == precision
 
 
+def test_but_a_product_of_another_type_keeps_it():
+    name = "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1"
+    (row,) = roofline(trace(op(0, 9, "aten::mm", X, W), launch(1, 7), kernel(20, 1000, 7, name))).to_dicts()
+    assert row["precision"] == "bf16"
+
+
 def test_types_of_lists_are_told_by_their_kernels():
     call = op(0, 9, "aten::cat", [X, X], 0)
     name = (
@@ -229,6 +235,18 @@ def test_no_time_of_real_traces_is_lost_and_what_operators_answer_for_is_modelle
             assert facts["operator_share"] >= 0.9, "\n".join([*told, str(found.filter(pl.col("reason").is_not_null()))])
     print("\n".join(told))
     assert len(told) > 10
+
+
+@needs_traces
+def test_nothing_real_is_faster_than_its_floor():
+    """Work that was counted too high would be: these are recordings on MI210, MI300X and H100."""
+    held = 0
+    for path in sorted(SHARED.glob("*.json.gz")):
+        found = roofline(read(path)).filter(pl.col("floor_ns").is_not_null(), ~pl.col("fits_cache"))
+        held += found.height
+        assert found.filter(pl.col("roof_share") > 1).is_empty(), path
+        assert found.filter(pl.col("measured_floor_ns") > pl.col("time_ns")).is_empty(), path
+    assert held > 40
 
 
 @needs_traces

@@ -54,6 +54,7 @@ def test_json_is_one_document(capsys):
         (["estimate"], "--hidden is needed"),
         ([*SHAPE, "--gpu", "Voodoo"], "no GPU named"),
         ([*SHAPE, "--mode", "play"], "no mode"),
+        ([*SHAPE, "--dtype", "int3"], "no dtype"),
         ([*SHAPE, "--seq", "0"], "--seq must be"),
         ([*SHAPE, "more"], "unexpected argument"),
         (["estimate", "--hidden", "10", "--layers", "1", "--heads", "3"], "no multiple"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from fuzz_files import made
 from mutations import attempt, sample
 
 from rung.errors import InputError
@@ -109,6 +110,14 @@ def test_damaged_real_traces_are_read_or_refused(tmp_path):
         rng = random.Random(case)
         outcomes.append(attempt(tmp_path / "case", rng.choice(texts), rng))
     assert {"read", "refused"} == set(outcomes)
+
+
+def test_damaged_files_of_every_format_are_read_or_refused(tmp_path):
+    (tmp_path / "made").mkdir()
+    made(tmp_path / "made")
+    texts = [sample(file.read_bytes(), 20_000) for file in sorted((tmp_path / "made").iterdir())]
+    for case in range(6 * len(texts)):
+        attempt(tmp_path / "case", texts[case % len(texts)], random.Random(case))
 
 
 # ---- facts and names -----------------------------------------------------------------------------------

@@ -92,6 +92,14 @@ def test_a_name_in_gz_is_packed(tmp_path, name):
         assert pftrace.read(tmp_path / name).events.equals(trace.events)
 
 
+def test_what_is_said_of_collectives_is_kept():
+    trace = read(Path(__file__).parents[1] / "data" / "ddp" / "ranks2-slow-gpu")
+    assert trace.collectives.height == 2 * 2 * 7 * 2  # ranks, steps, buckets; the call and the kernel
+    again = written(write_chrome.write, trace, "t.json.gz")
+    order = ["rank", "external_id", "correlation"]
+    assert again.collectives.sort(order).equals(trace.collectives.sort(order))
+
+
 @pytest.mark.parametrize("write", [write_chrome.write, write_perfetto.write, write_csv.write])
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, write, monkeypatch):
     path = tmp_path / "t"

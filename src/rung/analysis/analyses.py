@@ -23,6 +23,8 @@ class Analysis(NamedTuple):
 
 
 ANALYSES = {
+    "findings": Analysis("What should be done first?", "rung.analysis.findings:findings"),
+    "targets": Analysis("How do the figures to look at first stand?", "rung.analysis.targets:targets"),
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
     "critical_path": Analysis("Which work sets the pace?", "rung.analysis.critical_path:critical_path"),
     "what_if": Analysis("How much sooner without some of the work?", "rung.analysis.what_if:what_if"),

@@ -97,8 +97,10 @@ def estimate(shape: Shape, *, mode: str, dtype: str = "bf16", peaks: Peaks | Non
     moments in fp32, and a copy of the weights in fp32 where they are 16 bits); activations that backward needs,
     without recomputation; cache of keys and values.
     """
-    if mode not in MODES or dtype not in DTYPES:
-        raise UsageError(f"there is no mode {mode!r} or dtype {dtype!r}: {', '.join(MODES)}; {', '.join(DTYPES)}.")
+    if mode not in MODES:
+        raise UsageError(f"there is no mode {mode!r}: choose from {', '.join(MODES)}.")
+    if dtype not in DTYPES:
+        raise UsageError(f"there is no dtype {dtype!r}: choose from {', '.join(DTYPES)}.")
     if mode == "train" and dtype == "fp8":
         raise UsageError("--dtype fp8 is estimated for inference only: choose bf16 to train.")
     parts = [_part(name, costs, dtype, peaks) for name, costs in _costs(shape, mode, dtype)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rung.analysis import analyses
 from rung.analysis.critical_path import Pace, solved
 from rung.trace.table import Trace
 
@@ -19,7 +20,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "name": pl.String(),
     "path_share": pl.Float64(),
     "saved_share": pl.Float64(),
-    "speedup": pl.Float64(),
+    "floor_saved_share": pl.Float64(),
 }
 
 
@@ -28,12 +29,14 @@ def what_if(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
     what, name: as in `critical_path`; a name of null is all of that kind. path_share: its share of the critical path.
     saved_share: how much sooner the last GPU event would end, of the recording's GPU window; it is below path_share where
-        other work then sets the pace. speedup: 1 / (1 - saved_share). Upper bounds: nothing takes no time.
+        other work then sets the pace. An upper bound: nothing takes no time. floor_saved_share: the same if an operator took
+        the time of its floor in `roofline`; null where it has none.
     The rest is taken to last as long as it did, and gaps that nothing explains to stay. steps: not used.
     """
     path, graph, pace = solved(trace)
     if pace is None:
         return pl.DataFrame(schema=SCHEMA)
+    floors = _floors(trace, steps)
     rows = []
     for what in KINDS:
         part = path.filter(pl.col("what") == what)
@@ -48,7 +51,10 @@ def what_if(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     )
     for what, name in names.select("what", "name").head(TRIED).iter_rows():
         part = names.filter(pl.col("what") == what, pl.col("name") == name)
-        rows.append(_row(what, name, part, saved(pace, graph.nodes, [(what, name)])))
+        row = _row(what, name, part, saved(pace, graph.nodes, [(what, name)]))
+        if what == "computation" and name in floors:
+            row["floor_saved_share"] = saved(pace, graph.nodes, [(what, name)], floors[name])
+        rows.append(row)
     table = pl.DataFrame(rows, schema=SCHEMA)
     return table.sort("saved_share", descending=True, maintain_order=True)
 
@@ -62,11 +68,15 @@ def saved(pace: Pace, nodes: pl.DataFrame, which: list[tuple[str, str | None]], 
     return max(0.0, 1 - pace.length(np.where(chosen, factor, 1.0)) / max(1, pace.total))
 
 
+def _floors(trace: Trace, steps: int) -> dict[str, float]:
+    """For each operator whose floor is known, its floor as a fraction of its time."""
+    if "roofline" not in analyses.ANALYSES:
+        return {}
+    table = analyses.table("roofline", trace, steps=steps)
+    known = table.filter(pl.col("floor_ns").is_not_null()).group_by("op").agg(pl.col("time_ns", "floor_ns").sum())
+    known = known.filter(pl.col("time_ns") > 0)
+    return {op: min(1.0, floor / time) for op, time, floor in known.select("op", "time_ns", "floor_ns").iter_rows()}
+
+
 def _row(what: str, name: str | None, part: pl.DataFrame, saving: float) -> dict[str, object]:
-    return {
-        "what": what,
-        "name": name,
-        "path_share": part["path_share"].sum(),
-        "saved_share": saving,
-        "speedup": 1 / (1 - saving) if saving < 1 else None,
-    }
+    return {"what": what, "name": name, "path_share": part["path_share"].sum(), "saved_share": saving}

@@ -20,7 +20,7 @@ def add_command(commands: Any, name: str, help_text: str, example: str) -> argpa
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help_text,
-        description=help_text[0].upper() + help_text[1:] + ".",
+        description=help_text[0].upper() + help_text[1:] + ("" if help_text.endswith("?") else "."),
         epilog=example,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,

@@ -15,7 +15,7 @@ examples:
   rung estimate --hidden 4096 --layers 32 --heads 32 --seq 4096 --batch 8 --mode train --gpu H100
   rung estimate --hidden 2048 --layers 16 --heads 32 --kv-heads 8 --seq 8192 --batch 16 --mode decode --gpu H200
 
-What left out is derived: --kv-heads as many as --heads, --head-dim hidden / heads, --ffn 8/3 of hidden (a multiple of
+What is left out is derived: --kv-heads as many as --heads, --head-dim hidden / heads, --ffn 8/3 of hidden (a multiple of
 256; 4 x hidden with --mlp plain). In decode, --seq tokens are cached and one is computed for each of --batch sequences.
 The models and their limits: docs/roofline.md.
 """

@@ -151,8 +151,9 @@ def _measured(
         raise
     discarded, samples = samples[: found.begin or 0], found.kept
     steady = found.begin is not None
-    # Before the timer's own graphs and buffers, where there was a warm-up.
-    memory = warm.get("memory") or asked.call("memory", limit)
+    # A timer's own graphs and buffers are not the step's: then, what was in use while it warmed up.
+    own = timed_by and (timed_by["cold"] or timed_by["name"] in ("graph", "batch"))
+    memory = warm["memory"] if own else asked.call("memory", limit)
     work = asked.call("work", limit) if how.steps is None else {}
     sensors = _sensors(watch.summary(), 0 if timed_by and timed_by["cold"] else sum(calls))
     growth = grows(in_use)

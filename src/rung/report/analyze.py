@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 from rung.report import units, words
+from rung.report.findings import findings_lines
 from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 from rung.report.terminal import breakdown_lines
@@ -14,7 +15,7 @@ TOP = 10
 
 
 def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
-    """The trace's facts; for each rank its bottleneck, its GPUs, where the time went and the kernels that took most of
+    """The trace's facts and what to do first; for each rank its bottleneck, its GPUs, where the time went and the kernels that took most of
     it; then a sentence of each analysis.
     """
     many = f", {found['ranks']} ranks" if found["ranks"] > 1 else ""
@@ -28,8 +29,10 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
         lines += textwrap.wrap(f"not in the table: {unread}", width, subsequent_indent="  ")
     for note in found["notes"]:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
+    first = findings_lines(found.get("findings") or [], width)
+    lines += ["", *first] if first else []
     for part in found["parts"]:
-        lines += ["", *_part(part, found["ranks"] > 1, width)]
+        lines += ["", *_part(part, found["ranks"] > 1, width, found["steps"])]
     if found["ranks"] > len(found["parts"]):
         lines.append(f"... and {found['ranks'] - len(found['parts'])} more ranks")
     said = found.get("headlines") or {}
@@ -42,7 +45,7 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     return lines
 
 
-def _part(part: dict[str, Any], name: bool, width: int) -> list[str]:
+def _part(part: dict[str, Any], name: bool, width: int, steps: int) -> list[str]:
     lines = [f"rank {part['rank']}"] if name else []
     record = part["breakdown"]
     if record and record.get("bottleneck"):
@@ -61,7 +64,8 @@ def _part(part: dict[str, Any], name: bool, width: int) -> list[str]:
             )
     if record is None:
         return [*lines, "no GPU event and no operator is in it: there is no time to break down."]
-    lines.append(f"One step, {units.duration(record['step_ns'])}:")
+    what = f"A step, the mean of {steps}" if steps > 1 else "The recording"
+    lines.append(f"{what}: {units.duration(record['step_ns'])}")
     for line in breakdown_lines(record, bottleneck=False):
         lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ") if line.startswith("Note") else [f"  {line}"]  # fmt: skip
     if record["top"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rung.report import distributed, paths, units
+from rung.report import distributed, pace, units
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _idle(frame: pl.DataFrame) -> str:
     causes = _ranked(_sums(frame, "cause"))
     first = frame.row(0, named=True)
     doing = first["during"] or first["call_site"]
-    longest = f"; most in {units.clean(doing)}" if doing and first["share"] >= 0.1 else ""
+    longest = f"; {_percent(first['share'])} of it in {units.clean(doing)}" if doing and first["share"] >= 0.2 else ""
     return f"{units.duration(frame['time_ns'].sum())} a step: {causes}{longest}"
 
 
@@ -153,8 +153,8 @@ def _roofline(frame: pl.DataFrame) -> str:
 
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
 HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
-    "critical_path": paths.critical_path_line,
-    "what_if": paths.what_if_line,
+    "critical_path": pace.critical_path_line,
+    "what_if": pace.what_if_line,
     "communication": distributed.communication_line,
     "stragglers": distributed.stragglers_line,
     "skew": distributed.skew_line,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 
@@ -12,6 +12,8 @@ from rung.trace.table import COUNTERS, SCHEMA
 NO_TIME = "no readable start or duration"
 NEGATIVE = "negative duration"
 ROUNDED = "time rounded by a spreadsheet"
+# Correlation ids count from one in every process: where a file holds several, this keeps them apart.
+PROCESS_SHIFT = 48
 
 
 def events(rows: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
@@ -31,6 +33,24 @@ def events(rows: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
     if lost := made.height - fitting.height:
         unread[NO_TIME] += lost
     return conformed(fitting, SCHEMA)
+
+
+def assemble(
+    frames: Sequence[pl.DataFrame], unread: Counter[str], *, rank: int | None = None, shift: int = 0
+) -> pl.DataFrame:
+    """The events of all `frames`, one of each kind.
+
+    shift: the position of the process in its file, put above its correlation ids; 0 leaves them as they are.
+    """
+    made = pl.concat([events(frame, unread) for frame in frames])
+    if rank is not None:
+        made = made.with_columns(rank=pl.lit(rank, dtype=SCHEMA["rank"]))
+    return made.with_columns(pl.col("correlation") + (shift << PROCESS_SHIFT)) if shift else made
+
+
+def counted(unread: Counter[str], reason: str, number: int | None) -> None:
+    if number:
+        unread[reason] += int(number)
 
 
 def conformed(frame: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.DataFrame:

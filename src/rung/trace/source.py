@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -46,22 +47,12 @@ class Source:
             yield block
 
     def _blocks(self) -> Iterator[bytes]:
-        try:
-            with open(self.path, "rb") as file:
-                start = file.read(2)
-                file.seek(0)
-                if start == _GZIP:
-                    yield from self._gunzip(file)
-                else:
-                    while block := file.read(BLOCK):
-                        yield block
-        except FileNotFoundError:
-            raise InputError(f"There is no file {self.path}: check the path of the trace.") from None
-        except IsADirectoryError:
-            raise InputError(f"{self.path} is a directory: name the trace file in it.") from None
-        except (OSError, ValueError) as error:  # ValueError: a path with a null character
-            why = getattr(error, "strerror", None) or error
-            raise InputError(f"{self.path} could not be read ({why}): check its permissions and disk.") from None
+        with _opened(self.path) as (file, packed):
+            if packed:
+                yield from self._gunzip(file)
+            else:
+                while block := file.read(BLOCK):
+                    yield block
 
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
         member: Any = None
@@ -96,6 +87,29 @@ class Source:
                 "or read what is whole with --partial."
             )
         self.cut = f"the gzip stream is damaged or cut off ({why})"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """The file at `path`, and whether it is gzip."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            yield file, packed
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}: check the path of the trace.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory: name the trace file in it.") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} could not be read ({why}): check its permissions and disk.") from None
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is gzip, for readers that need the unpacked content as a file."""
+    with _opened(path) as (_, packed):
+        return packed
 
 
 def head(path: str | Path, size: int = HEAD) -> bytes:

@@ -10,6 +10,7 @@ import msgspec
 import polars as pl
 
 from rung.trace import counter_tracks
+from rung.trace.kineto.collectives import arguments
 from rung.trace.links import counters_by_row, launches
 from rung.trace.output import Note, whole
 from rung.trace.places import ON_GPU, Key, Place, places
@@ -44,7 +45,9 @@ def write(trace: Trace, path: str | Path, *, notes: Sequence[Note] = (), curves:
         file.write(b'{"schemaVersion":1,"writer":"rung","displayTimeUnit":"ns","deviceProperties":')
         file.write(msgspec.json.encode(trace.devices))
         if len(ranks) == 1:
-            file.write(b',"distributedInfo":' + msgspec.json.encode({"rank": ranks[0]}))
+            info = trace.meta.get("distributedInfo")
+            size = {"world_size": info["world_size"]} if isinstance(info, dict) and "world_size" in info else {}
+            file.write(b',"distributedInfo":' + msgspec.json.encode({"rank": ranks[0], **size}))
         file.write(b',"traceEvents":[\n')
         lines = _lines(trace, notes, curves)
         separator = ""
@@ -86,6 +89,7 @@ def _names(where: dict[Key, Place]) -> Iterator[str]:
 
 def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
     counters, _ = counters_by_row(trace)
+    collectives = arguments(trace.collectives)
     names: dict[str, str] = {}
     shapes: dict[str, str] = {}
     for row, event in enumerate(trace.events.select(list(SCHEMA)).iter_rows()):
@@ -122,6 +126,11 @@ def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
             args.append(f'"{_OURS} pid":{_json(pid)}')
         if place.tid != tid:
             args.append(f'"{_OURS} tid":{_json(tid)}')
+        if collectives:
+            number = correlation if on_gpu else external_id
+            said = None if number is None else collectives.pop((kind, rank, number), None)
+            if said:
+                args.append(said)
         if row in counters:
             args.append(f'"counters":{_json(dict(counters[row]))}')
         yield (

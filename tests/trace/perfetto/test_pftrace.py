@@ -216,7 +216,7 @@ def test_a_file_cut_at_any_byte_is_refused_or_read_to_the_cut(pack):
         (b'{"traceEvents": []}', "not a Perfetto trace"),
         (b"\n" + b'{"a"' * 40, "not a Perfetto trace"),
         (b"\x0a" + b"\xff" * 12, "not a Perfetto trace"),
-        (gzip.compress(b"", mtime=0)[:-3], "not a Perfetto trace"),
+        (gzip.compress(b"", mtime=0)[:-3], "cut-off gzip"),
     ],
 )
 def test_what_is_no_trace_is_said_in_one_sentence(content, says):
@@ -240,14 +240,12 @@ def test_a_missing_file_a_directory_and_a_bomb_are_input_errors(tmp_path):
 def test_content_not_name_tells_a_perfetto_trace():
     trace = session().bytes()
     assert pftrace.sniff(trace[:64], Path("x.json"))
-    assert pftrace.sniff(gzip.compress(trace, mtime=0)[:4096], Path("x"))
     nones = (
         b"",
         b"{",
         b'\n{"traceEvents": []}',
         b"SQLite format 3\0",
         b"\n\n\n\nKind,Agent_Id\n",
-        gzip.compress(b"{}", mtime=0),
     )
     for other in nones:
         assert not pftrace.sniff(other, Path("x.pftrace"))

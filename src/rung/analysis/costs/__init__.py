@@ -14,6 +14,7 @@ from rung.analysis.costs import (
     copies,
     gemm,
     indexing,
+    moe,
     normalization,
     optimizer,
     pointwise,
@@ -24,6 +25,7 @@ from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked
 LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same in every call
 _FAMILIES = {
     "gemm": gemm.MODELS,
+    "moe": moe.MODELS,
     "attention": attention.MODELS,
     "convolution": convolution.MODELS,
     "normalization": normalization.MODELS,

@@ -3,7 +3,8 @@
 A kernel's name says which operators it fuses (triton_poi_fused_add_mul_3), its arguments which tensors it touches. Each
 counts once: whether one is read, written or both is not recorded, so the bytes are the least that is possible. The
 operations of fused pointwise kernels are not known; they are bound by memory. Matrix product templates (triton_tem_)
-have [m, k], [k, n] and [m, n] among their arguments.
+have [m, k], [k, n] and [m, n] among their arguments; those of other templates (convolution, flex attention) do not say
+enough.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def kernel(call: Call) -> Cost:
         raise Unknown
     moved = sum(t.bytes for t in tensors)
     kind = precision(wider(*tensors))
-    if call.name.startswith("triton_tem_") and "mm" in call.name:
+    if call.name.startswith("triton_tem_"):
         return Cost(_product(tensors), moved, kind, matrix=True)
     return Cost(0, moved, kind)
 

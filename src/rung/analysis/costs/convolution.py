@@ -120,30 +120,34 @@ _SIMPLE = Form(stride=3, padding=4, dilation=5, groups=6)
 _CUDNN = Form(bias=-1, padding=2, stride=3, dilation=4, groups=5)
 _MIOPEN = Form(padding=3, stride=4, dilation=5, groups=6)
 
+FORMS: dict[str, Form] = {
+    "aten::convolution": _GENERAL,
+    "aten::_convolution": _GENERAL,
+    "aten::convolution_overrideable": _GENERAL,
+    "aten::conv1d": _SIMPLE,
+    "aten::conv2d": _SIMPLE,
+    "aten::conv3d": _SIMPLE,
+    "aten::cudnn_convolution": _CUDNN,
+    "aten::cudnn_convolution_relu": _SIMPLE,
+    "aten::cudnn_convolution_add_relu": Form(bias=4, stride=5, padding=6, dilation=7, groups=8),
+    "aten::cudnn_convolution_transpose": Form(
+        bias=-1, padding=2, output_padding=3, stride=4, dilation=5, groups=6, always_transposed=True
+    ),
+    "aten::miopen_convolution": _MIOPEN,
+    "aten::miopen_depthwise_convolution": _MIOPEN,
+    "aten::miopen_convolution_relu": _SIMPLE,
+    "aten::miopen_convolution_add_relu": Form(bias=4, stride=5, padding=6, dilation=7, groups=8),
+    "aten::miopen_convolution_transpose": Form(
+        padding=3, output_padding=4, stride=5, dilation=6, groups=7, always_transposed=True
+    ),
+    "aten::_conv_depthwise2d": Form(bias=3, stride=4, padding=5, dilation=6, groups=-1),
+    "aten::_slow_conv2d_forward": Form(bias=3, stride=4, padding=5, dilation=-1, groups=-1),
+    "aten::slow_conv_dilated2d": Form(bias=3, stride=4, padding=5, dilation=6, groups=-1),
+    "aten::slow_conv3d_forward": Form(bias=3, stride=4, padding=5, dilation=-1, groups=-1),
+}
+
 MODELS: dict[str, Model] = {
-    "aten::convolution": forward(_GENERAL),
-    "aten::_convolution": forward(_GENERAL),
-    "aten::convolution_overrideable": forward(_GENERAL),
-    "aten::conv1d": forward(_SIMPLE),
-    "aten::conv2d": forward(_SIMPLE),
-    "aten::conv3d": forward(_SIMPLE),
-    "aten::cudnn_convolution": forward(_CUDNN),
-    "aten::cudnn_convolution_relu": forward(_SIMPLE),
-    "aten::cudnn_convolution_add_relu": forward(Form(bias=4, stride=5, padding=6, dilation=7, groups=8)),
-    "aten::cudnn_convolution_transpose": forward(
-        Form(bias=-1, padding=2, output_padding=3, stride=4, dilation=5, groups=6, always_transposed=True)
-    ),
-    "aten::miopen_convolution": forward(_MIOPEN),
-    "aten::miopen_depthwise_convolution": forward(_MIOPEN),
-    "aten::miopen_convolution_relu": forward(_SIMPLE),
-    "aten::miopen_convolution_add_relu": forward(Form(bias=4, stride=5, padding=6, dilation=7, groups=8)),
-    "aten::miopen_convolution_transpose": forward(
-        Form(padding=3, output_padding=4, stride=5, dilation=6, groups=7, always_transposed=True)
-    ),
-    "aten::_conv_depthwise2d": forward(Form(bias=3, stride=4, padding=5, dilation=6, groups=-1)),
-    "aten::_slow_conv2d_forward": forward(Form(bias=3, stride=4, padding=5, dilation=-1, groups=-1)),
-    "aten::slow_conv_dilated2d": forward(Form(bias=3, stride=4, padding=5, dilation=6, groups=-1)),
-    "aten::slow_conv3d_forward": forward(Form(bias=3, stride=4, padding=5, dilation=-1, groups=-1)),
+    **{name: forward(form) for name, form in FORMS.items()},
     "aten::convolution_backward": backward,
     "aten::convolution_backward_overrideable": backward,
 }

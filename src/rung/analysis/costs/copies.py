@@ -112,7 +112,6 @@ MODELS: dict[str, Model] = {
                                           "log_normal_", "cauchy_", "geometric_", "eye")},
     "aten::cat": cat,
     "aten::stack": cat,
-    "aten::_cat": cat,
     "aten::_chunk_cat": cat,
     "fsdp::chunk_cat": cat,
     "aten::flatten_dense_tensors": cat,

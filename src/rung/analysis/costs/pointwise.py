@@ -135,7 +135,7 @@ addcmul addcdiv bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shif
 where masked_fill tril triu threshold_backward tanh_backward sigmoid_backward gelu_backward silu_backward
 mish_backward elu_backward leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward
 softplus_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
-native_dropout_backward masked_scale conj_physical copysign ldexp hypot heaviside xlogy rad2deg deg2rad
+native_dropout_backward conj_physical copysign ldexp hypot heaviside xlogy rad2deg deg2rad
 """)
 _COMPARISONS = words(
     "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite isneginf isposinf"

@@ -14,8 +14,8 @@ import polars as pl
 
 from rung.trace.databases.columns import Database, check_tables, integer, text
 from rung.trace.databases.sqlite import mentions, open_database
+from rung.trace.rows import PROCESS_SHIFT, assemble, counted
 from rung.trace.table import Trace
-from rung.trace.table_build import PROCESS_SHIFT, assemble, counted
 
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _COPIES = {

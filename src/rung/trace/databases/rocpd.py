@@ -17,8 +17,8 @@ import polars as pl
 from rung.trace.databases import rocpd_info
 from rung.trace.databases.columns import Database, check_tables, text
 from rung.trace.databases.sqlite import mentions, open_database
+from rung.trace.rows import assemble, counted
 from rung.trace.table import COUNTERS, Trace
-from rung.trace.table_build import assemble, counted
 
 _EVENT = {"stack": "stack_id", "external": "correlation_id"}
 _ALLOCATIONS = {

@@ -12,8 +12,8 @@ import polars as pl
 
 from rung.trace import redact
 from rung.trace.databases.columns import Database, integer, text
+from rung.trace.rows import PROCESS_SHIFT
 from rung.trace.table import Trace
-from rung.trace.table_build import PROCESS_SHIFT
 
 _MAIN_TABLES = ("rocpd_kernel_dispatch", "rocpd_string", "rocpd_metadata", "rocpd_region")
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")

@@ -9,40 +9,38 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rung.errors import InputError
 from rung.trace.databases.columns import Database
+from rung.trace.source import Source, is_packed
+from rung.trace.source import head as unpacked_head
 
 MAGIC = b"SQLite format 3\x00"
-GZIP = b"\x1f\x8b"
 _BLOCK = 1 << 20
+_SAID = 120  # characters of an error of SQLite
 _PENDING_BYTE = 0x40000000  # where every SQLite places its locks, whatever the page size
 _ALLOWED_FUNCTIONS = frozenset({"count", "group_concat", "max", "min", "sum", "ifnull"})
 
 
-def is_sqlite(head: bytes, path: Path) -> bool:
-    """Whether the file is a SQLite database, plain or gzip."""
-    return head.startswith(MAGIC) or (head.startswith(GZIP) and _unpacked_head(path, len(MAGIC)) == MAGIC)
+def is_sqlite(head: bytes) -> bool:
+    """Whether these are the first bytes of a SQLite database."""
+    return head.startswith(MAGIC)
 
 
 def mentions(head: bytes, path: Path, *tables: str) -> bool:
-    """Whether the database has a table whose name begins with one of `tables`, also where it is too damaged to open."""
-    if not is_sqlite(head, path):
+    """Whether the database has a table whose name begins with one of `tables`, also where it is too damaged to open.
+
+    head: its first bytes, unpacked.
+    """
+    if not is_sqlite(head):
         return False
-    if head.startswith(MAGIC):
-        try:
-            with open_database(path) as database:
-                return any(name.startswith(tables) for name in database.tables)
-        except InputError:
-            pass
-    try:
-        start = _unpacked_head(path, 4 * _BLOCK)
-    except OSError:
-        return False
+    if not is_packed(path):
+        with suppress(InputError), open_database(path) as database:
+            return any(name.startswith(tables) for name in database.tables)
+    start = unpacked_head(path, 4 * _BLOCK)
     return any(word + table.encode() in start for table in tables for word in (b"TABLE ", b'TABLE "', b"TABLE `"))
 
 
@@ -69,11 +67,17 @@ def open_database(path: Path, *, partial: bool = False, max_bytes: int | None = 
             yield Database(connection, path, plain.stat().st_size, partial, warnings)
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a column's name
             raise InputError(
-                f"{path} is a damaged database ({error}): copy or record it again, or read what is whole of it with"
+                f"{path} is a damaged database ({_brief(error)}): copy or record it again, or read what is whole of it with"
                 " --partial."
             ) from None
         finally:
             connection.close()
+
+
+def _brief(error: Exception) -> str:
+    """What SQLite says, in one line: of a damaged schema it shows all that follows the damage."""
+    said = " ".join(str(error).split())
+    return said if len(said) <= _SAID else said[:_SAID] + "…"
 
 
 def _harden(connection: sqlite3.Connection) -> None:
@@ -92,33 +96,18 @@ def _authorize(action: int, first: str | None, second: str | None, *_: str | Non
 
 
 def _plain_file(path: Path, folder: Path, max_bytes: int | None, partial: bool) -> tuple[Path, list[str]]:
+    """The file itself, or what is packed in it as a file in `folder`; and what is missing of it."""
+    if not is_packed(path):
+        return path, []
+    source, plain = Source(path, partial=partial, max_bytes=max_bytes), folder / "plain.db"
     try:
-        with path.open("rb") as file:
-            head = file.read(2)
-        if head != GZIP:
-            return path, []
-        plain, warnings = folder / "plain.db", []
         with plain.open("wb") as out:
-            try:
-                for block in _unpacked(path):
-                    if max_bytes is not None and out.tell() + len(block) > max_bytes:
-                        raise InputError(
-                            f"{path} unpacks to more than {max_bytes:,} bytes: raise --max-bytes to read it."
-                        )
-                    out.write(block)
-            except (EOFError, zlib.error) as error:
-                if not partial or not out.tell():
-                    raise InputError(
-                        f"{path} is a damaged or cut-off gzip file ({error}): copy or record it again."
-                    ) from None
-                warnings.append("the rest of a cut-off gzip file")
-        return plain, warnings
-    except FileNotFoundError:
-        raise InputError(f"There is no file {path}: check the path of the trace.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a directory: name the database in it.") from None
+            out.writelines(source)
     except OSError as error:
-        raise InputError(f"{path} could not be read ({error.strerror}): check its permissions and disk.") from None
+        raise InputError(
+            f"{path} could not be unpacked into {folder} ({error.strerror}): let TMPDIR name a larger disk."
+        ) from None
+    return plain, ["the rest of a cut-off gzip file"] if source.cut else []
 
 
 def _check(path: Path, plain: Path, partial: bool) -> list[str]:
@@ -198,34 +187,3 @@ def _is_locked(path: Path) -> bool:
         except OSError:  # a file system without locks
             return False
     return False
-
-
-def _unpacked(path: Path) -> Iterator[bytes]:
-    """The content of a gzip file in blocks; unlike the gzip module it gives all that stands before a cut."""
-    stream = zlib.decompressobj(31)
-    with path.open("rb") as file:
-        while packed := file.read(_BLOCK):
-            while packed:
-                if stream.eof:  # a file may be several gzip members in a row
-                    stream = zlib.decompressobj(31)
-                if block := stream.decompress(packed, _BLOCK):
-                    yield block
-                packed = stream.unconsumed_tail or stream.unused_data.lstrip(b"\0")
-    if not stream.eof:
-        raise EOFError("it ends before its end mark")
-
-
-def _unpacked_head(path: Path, length: int) -> bytes:
-    with path.open("rb") as file:
-        head = file.read(length)
-    if not head.startswith(GZIP):
-        return head
-    found = b""
-    try:
-        for block in _unpacked(path):
-            found += block
-            if len(found) >= length:
-                break
-    except (EOFError, zlib.error):
-        pass
-    return found[:length]

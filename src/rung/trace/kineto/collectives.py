@@ -1,4 +1,4 @@
-"""What Kineto's events say of collective operations, where they say anything: a sparse table beside the events."""
+"""What Kineto's events say of collective operations, where they say anything: a sparse table beside the events. And back."""
 
 from __future__ import annotations
 
@@ -68,3 +68,18 @@ class Collectives:
     def frame(self) -> pl.DataFrame:
         """All that was taken, columns as in COLLECTIVES."""
         return pl.DataFrame(self._rows, schema=COLLECTIVES, orient="row")
+
+
+def arguments(collectives: pl.DataFrame) -> dict[tuple[str, int | None, int], str]:
+    """What the events of a table of COLLECTIVES said, as members of a JSON object, by what they are found by:
+    (kind, rank, correlation or external id), kind being "kernel" or "cpu_op"."""
+    found: dict[tuple[str, int | None, int], str] = {}
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(_Args)}
+    said = [name for name in COLLECTIVES if name not in ("rank", "external_id", "correlation")]
+    for row in collectives.iter_rows(named=True):
+        kernel = row["correlation"] is not None
+        number = row["correlation"] if kernel else row["external_id"]
+        if number is not None:
+            args = {names[name]: row[name] for name in said if row[name] is not None}
+            found["kernel" if kernel else "cpu_op", row["rank"], number] = msgspec.json.encode(args).decode()[1:-1]
+    return found

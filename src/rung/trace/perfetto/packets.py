@@ -1,7 +1,4 @@
-"""The packets of a Perfetto file, one after the other: plain, gzip, or deflated inside a packet.
-
-The file is read in blocks, so that only its table stands in memory, and never more than `max_bytes` unpacked.
-"""
+"""The packets of a Perfetto file, one after the other, also those that are deflated inside a packet."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from rung.trace.perfetto.protobuf import LENGTH, Malformed, Short, fields, varin
 
 _BLOCK = 4 << 20
 _PACKET = 1  # the field of a trace that holds a packet
-GZIP = b"\x1f\x8b"
 
 Packet = tuple[bytes, int, int]
 
@@ -23,51 +19,20 @@ class Cut(Malformed):
     """The packets end before the file's last one is whole, or stop being packets."""
 
 
-def blocks(path: Path, max_bytes: int | None) -> Iterator[bytes]:
-    """The unpacked content of a file. Raises InputError where it cannot be read, Cut where its gzip is damaged."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(2)
-            file.seek(0)
-            raw = iter(lambda: file.read(_BLOCK), b"")
-            yield from _bounded(_inflated(raw, 31) if head == GZIP else raw, path, max_bytes)
-    except FileNotFoundError:
-        raise InputError(f"There is no file {path}: check the path of the trace.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a directory: name the trace file in it.") from None
-    except OSError as error:
-        raise InputError(f"{path} could not be read ({error.strerror}): check its permissions and disk.") from None
-
-
-def _bounded(parts: Iterator[bytes], path: Path, max_bytes: int | None) -> Iterator[bytes]:
-    total = 0
-    for part in parts:
-        total += len(part)
-        if max_bytes is not None and total > max_bytes:
-            raise InputError(f"{path} unpacks to more than {max_bytes} bytes: raise --max-bytes if you trust it.")
-        yield part
-
-
-def _inflated(parts: Iterator[bytes], window: int) -> Iterator[bytes]:
-    """Inflates block by block; a file may be several gzip members in a row."""
-    machine = zlib.decompressobj(window)
-    for part in parts:
-        while part:
-            if machine.eof:
-                if not part.strip(b"\0"):  # padding of tapes and block devices
-                    break
-                machine = zlib.decompressobj(window)
-            try:
-                out = machine.decompress(part, _BLOCK)
-            except zlib.error as error:
-                raise Cut(f"its compressed data is damaged ({error})") from None
-            if out:
-                yield out
-            part = machine.unused_data if machine.eof else machine.unconsumed_tail
+def _inflated(packed: bytes, path: Path, limit: int) -> Iterator[bytes]:
+    """Inflates a packet of packets block by block."""
+    machine, total = zlib.decompressobj(), 0
     while not machine.eof:
-        out = machine.decompress(b"", _BLOCK)
-        if not out:
+        try:
+            out = machine.decompress(packed, _BLOCK)
+        except zlib.error as error:
+            raise Cut(f"its compressed data is damaged ({error})") from None
+        packed = machine.unconsumed_tail
+        if not out and not packed and not machine.eof:
             raise Cut("its compressed data is cut off")
+        total += len(out)
+        if total > limit:
+            raise InputError(f"{path} unpacks to more than {limit} bytes: raise --max-bytes if you trust it.")
         yield out
 
 
@@ -119,16 +84,11 @@ def unpacked(data: bytes, at: int, stop: int, path: Path, max_bytes: int | None)
     """The packets that were deflated into one packet."""
     # zlib's own limit is a factor of 1032; a recorder's packets are at most a few MB, so 1 GB is no honest one.
     limit = 1 << 30 if max_bytes is None else max_bytes
-    return packets(_bounded(_inflated(iter((data[at:stop],)), 15), path, limit))
+    return packets(_inflated(data[at:stop], path, limit))
 
 
 def looks_like_packets(head: bytes) -> bool:
     """Whether a file that starts with these bytes holds packets. A text that starts with a line feed does not."""
-    if head[:2] == GZIP:
-        try:
-            head = zlib.decompressobj(31).decompress(head, 1 << 16)
-        except zlib.error:
-            return False
     if not head or head[0] != _PACKET << 3 | LENGTH:
         return False
     known = 0

@@ -14,11 +14,12 @@ from rung.trace.perfetto.packet import scan
 from rung.trace.perfetto.protobuf import Malformed, varint
 from rung.trace.perfetto.state import Clocks, Sequence, Tracks
 from rung.trace.perfetto.table import COUNTER_CATEGORY, Rows
+from rung.trace.source import Source
 from rung.trace.table import Trace
 
 
 def sniff(head: bytes, path: Path) -> bool:
-    """Whether a file with these first bytes is a Perfetto trace, plain or gzip. Its name says nothing."""
+    """Whether a file with these first bytes, unpacked, is a Perfetto trace. Its name says nothing."""
     return wire.looks_like_packets(head)
 
 
@@ -30,9 +31,10 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     `max_bytes`. With `partial`, what is whole before the cut is read, and the loss counted in `unread`.
     """
     path = Path(path)
-    reader = _Reader(path, max_bytes)
+    reader, source = _Reader(path, max_bytes), Source(path, partial=partial, max_bytes=max_bytes)
+    cut = False
     try:
-        for data, at, stop in wire.packets(wire.blocks(path, max_bytes)):
+        for data, at, stop in wire.packets(iter(source)):
             reader.packet(data, at, stop)
     except wire.Cut as error:
         if not partial and not reader.whole:
@@ -41,6 +43,8 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
             raise InputError(
                 f"{path} is cut off or damaged ({error}): record or copy it again, or read what is whole with --partial."
             ) from None
+        cut = True
+    if cut or source.cut:
         reader.unread["cut off or damaged from here on"] += 1
     if not reader.packets and not partial:
         raise InputError(f"{path} is empty: record the trace again.")

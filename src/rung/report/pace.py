@@ -1,10 +1,11 @@
-"""What the page says of a step's critical path."""
+"""What sets the pace, in a sentence."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rung.report import units
+from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
@@ -24,18 +25,19 @@ def critical_path_line(table: pl.DataFrame) -> str:
     of = "" if rows[0]["of"] == "recording" else f" in {rows[0]['of']}"
     where = f" of rank {rows[0]['rank']}" if rows[0]["rank"] is not None else ""
     name = f"the host before {rows[0]['name']}" if rows[0]["what"] == "host" else rows[0]["name"]
-    return f"the pace{of} is set by {said}; first: {shortened(name, 60)}{where}, {units.percent(round(rows[0]['path_share'], 2))}"
+    return f"the pace{of} is set by {said}; first: {shortened(readable(name), 60)}{where}, {units.percent(round(rows[0]['path_share'], 2))}"
 
 
 def what_if_line(table: pl.DataFrame) -> str:
-    """ "at most: -34.5 % if aten::_softmax took no time, -33.2 % if aten::bmm" """
-    said = []
+    """ "at most -34.5 % if aten::_softmax took no time (-27.6 % at its floor), -33.2 % if aten::bmm did" """
+    said: list[str] = []
+    kinds = {"host": "the host", "communication": "collectives", "memcpy": "copies"}
     for row in table.to_dicts()[:3]:
-        if row["saved_share"] >= 0.01:
-            what = {"host": "the host", "communication": "collectives", "memcpy": "copies"}.get(
-                row["what"], row["what"]
-            )
-            said.append(
-                f"-{units.percent(round(row['saved_share'], 3))} if {shortened(row['name'], 40) if row['name'] else what}"
-            )
-    return f"at most: {', '.join([f'{said[0]} took no time', *said[1:]])}" if said else ""
+        if row["saved_share"] < 0.01:
+            continue
+        name = shortened(readable(row["name"]), 40) if row["name"] else kinds.get(row["what"], row["what"])
+        floor = row["floor_saved_share"]
+        at_floor = f" (-{units.percent(round(floor, 3))} at its floor)" if floor is not None else ""
+        verb = "did" if said else "took no time"
+        said.append(f"-{units.percent(round(row['saved_share'], 3))} if {name} {verb}{at_floor}")
+    return f"at most {', '.join(said)}" if said else ""

@@ -1,0 +1,74 @@
+"""What should be done first? A ranked list, each with its evidence and what it can give."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import polars as pl
+
+from rung.analysis.rules import RULES, Facts
+from rung.analysis.timeline import timeline
+from rung.trace.table import Trace
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA: dict[str, pl.DataType] = {
+    "finding": pl.String(),
+    "share": pl.Float64(),
+    "what": pl.String(),
+    "evidence": pl.String(),
+    "speedup_low": pl.Float64(),
+    "speedup_high": pl.Float64(),
+    "do": pl.String(),
+    "rungs": pl.List(pl.String()),
+    "gives_not": pl.String(),
+    "compile_safe": pl.String(),
+    "verify": pl.String(),
+}
+
+
+def findings(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a finding, what can give most first; empty where the trace has no GPU events.
+
+    what, evidence: the bottleneck, and what in the trace says so. share: of the GPUs' time from first to last event.
+    speedup_low, speedup_high: of the step, by Amdahl's law: 1 / (1 - share * (1 - left)), left being what remains of that
+        time at worst and at best: the ladder's own ranges where a rung works on it, an operator's floor by the roofline
+        where that is known. Each for itself: two findings about the same time do not add up.
+    do: what improves it; rungs: those of the ladder (`rung climb`) that do it, none where nothing does it by itself.
+    gives_not: what not to expect. compile_safe: how it goes with torch.compile. verify: how to know that it worked.
+    """
+    if timeline(trace).is_empty():
+        return pl.DataFrame(schema=SCHEMA)
+    facts = Facts(trace, steps)
+    rows = []
+    for name, rule in RULES.items():
+        seen = rule(facts)
+        if seen is None:
+            continue
+        texts = catalogue()[name]
+        best, worst = seen.left or texts["left"]
+        rows.append(
+            {key: texts[key] for key in ("what", "do", "rungs", "gives_not", "compile_safe", "verify")}
+            | {"finding": name, "share": seen.share, "evidence": seen.evidence}
+            | {"speedup_low": _speedup(seen.share, worst), "speedup_high": _speedup(seen.share, best)}
+        )
+    table = pl.DataFrame(rows, schema=SCHEMA)
+    middle = 1 - (1 / pl.col("speedup_low") + 1 / pl.col("speedup_high")) / 2  # of the time, what it saves
+    return table.sort(middle, "finding", descending=[True, False])
+
+
+def _speedup(share: float, left: float) -> float:
+    """Amdahl's law, at most a thousandfold."""
+    return 1 / max(1e-3, 1 - share * (1 - left))
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> dict[str, dict[str, Any]]:
+    """The texts of all findings: findings.toml."""
+    return tomllib.loads((resources.files("rung.analysis") / "findings.toml").read_text("utf-8"))

@@ -1,0 +1,147 @@
+"""Findings: what fires on what, what it promises, and that the ladder has the rungs that it names."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from made_ranks import Rank
+from test_diff import trace_of, traces
+
+from rung.analysis.findings import catalogue, findings
+from rung.analysis.rules import RULES
+from rung.analysis.targets import targets
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context
+from rung.report.findings import findings_lines
+from rung.trace import read
+
+DDP = Path(__file__).parents[1] / "data" / "ddp"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
+real = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
+
+
+def found(trace, steps=1):
+    return {row["finding"]: row for row in findings(trace, steps=steps).to_dicts()}
+
+
+def gpu(ts, dur, name, kind="kernel", **more):
+    return {"ts": ts, "dur": dur, "name": name, "kind": kind, "device": 0, "stream": 0, **more}
+
+
+def test_every_rule_has_its_texts_and_every_text_its_rule():
+    assert set(catalogue()) == set(RULES)
+    for name, texts in catalogue().items():
+        best, worst = texts["left"]
+        assert 0 <= best <= worst <= 1, name
+        for key in ("what", "do", "gives_not", "compile_safe", "verify"):
+            assert 0 < len(texts[key]) <= 160, (name, key)
+            assert not texts[key].endswith(".")
+
+
+def test_the_ladder_has_the_rungs_and_predicts_the_same():
+    parts = dict.fromkeys(("launch_gap", "attention", "gemm", "pointwise", "optimizer"), 1.0)
+    context = Context(plan=Plan(), numerics="bf16", facts={"gpu": True, "mode": "train"}, parts=parts, rates={})
+    for name, texts in catalogue().items():
+        for rung in texts["rungs"]:
+            assert rung in BY_NAME, (name, rung)
+        if "part" in texts:
+            best, worst = BY_NAME[texts["rungs"][0]].shrinks(context)[texts["part"]]
+            assert texts["left"][0] == pytest.approx(min(1, best), abs=0.04), name
+            assert texts["left"][1] == pytest.approx(min(1, worst), abs=0.04), name
+
+
+def test_the_gain_is_amdahls():
+    trace = trace_of(gpu(0, 600, "vectorized_elementwise_kernel"), gpu(600, 400, "Cijk_Alik_Bljk_BBS_BH_MT64x64"))
+    row = found(trace)["pointwise"]
+    assert row["share"] == pytest.approx(0.6)
+    best, worst = catalogue()["pointwise"]["left"]
+    assert row["speedup_high"] == pytest.approx(1 / (0.4 + 0.6 * best))
+    assert row["speedup_low"] == pytest.approx(1 / (0.4 + 0.6 * worst))
+    assert row["rungs"] == ["compile"]
+
+
+@pytest.mark.parametrize(
+    ("events", "name"),
+    [
+        ([gpu(0, 100, "Memcpy HtoD (Pageable -> Device)", "memcpy"), gpu(100, 900, "k")], "copies"),
+        ([gpu(0, 300, "batched_transpose_16x32_half"), gpu(300, 300, "igemm_fwd_gtcx3_nhwc_bf16")], "convolution_layout"),
+        ([gpu(0, 900, "Cijk_Alik_Bljk_BBS_BH_MT64x64"), gpu(900, 100, "k")], "gemm_bound"),
+        ([gpu(0, 900, "ncclDevKernel_Generic(x)"), gpu(900, 100, "k")], "exposed_communication"),
+        ([gpu(0, 100, "multi_tensor_apply_kernel<TensorListMetadata<4>>"), gpu(100, 900, "k")], "optimizer"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_fires_on_what(events, name):
+    assert name in found(trace_of(*events))
+    assert name not in found(trace_of(*events, gpu(1000, 100_000, "some_other_kernel")))
+
+
+def test_a_gpu_that_waits_for_launches_and_one_that_waits_for_a_sync(tmp_path):
+    rank = Rank(0, 1)
+    for i in range(5):
+        rank.kernel("aten::relu", 1000 * i, 1000 * i + 10, 100)
+    rank.write(tmp_path)
+    rows = found(read(tmp_path / "rank0.json"))
+    assert rows["host_bound"]["share"] == pytest.approx(0.875, abs=0.02)
+    assert "sync" not in rows
+    rank.add("cuda_runtime", "cudaDeviceSynchronize", 3050, 700)
+    rank.write(tmp_path)
+    rows = found(read(tmp_path / "rank0.json"))
+    assert "sync" in rows
+
+
+def test_a_straggler_is_a_finding_with_its_step_and_cause():
+    trace = read(DDP / "ranks2-slow-host")
+    first = findings(trace, steps=2).row(0, named=True)
+    assert first["finding"] == "straggler"
+    assert "rank 1" in first["evidence"]
+    assert "step 2" in first["evidence"]
+    assert first["rungs"] == []
+
+
+@given(traces)
+@settings(max_examples=30, deadline=None)
+def test_shares_and_gains_are_possible_whatever_the_trace(trace):
+    table = findings(trace)
+    assert table["share"].is_between(0, 1.0001).all()
+    assert (table["speedup_low"] >= 1).all()
+    assert (table["speedup_high"] >= table["speedup_low"]).all()
+    shares = targets(trace)["share"].drop_nulls()
+    assert (shares >= 0).all()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_two_rows_a_finding_and_no_more_than_five(width):
+    rows = findings(read(DDP / "ranks2-slow-gpu"), steps=2).to_dicts()
+    lines = findings_lines(rows, width)
+    assert len([line for line in lines if line[:1].isdigit()]) == min(5, len(rows))
+    assert len(lines) <= 12
+    assert all(len(line) <= width for line in lines)
+    assert findings_lines([]) == []
+
+
+def test_targets_of_a_recorded_run():
+    rows = {row["metric"]: row for row in targets(read(DDP / "ranks2-slow-gpu"), steps=2).to_dicts()}
+    assert rows["matrix products"]["met"] is True
+    assert rows["idle"]["met"] is False
+    assert rows["GPU events a step"]["count"] > 600
+
+
+def test_without_a_gpu_there_is_nothing_to_find():
+    trace = trace_of({"ts": 0, "dur": 5, "kind": "cpu_op"})
+    assert findings(trace).is_empty()
+    assert targets(trace).is_empty()
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("h100_timesformer", "unfused_attention"), ("mi300_bert", "host_bound"), ("v100_alexnet_train", "allocation"),
+     ("mi300_resnet_fsdp_ckpt", "exposed_communication"), ("mi300_vllm_graph_replay", "gemm_bound"), ("mi300_qwen", "pointwise")],
+)  # fmt: skip
+def test_the_first_finding_of_real_traces(name, first):
+    """Checked by hand against the timelines and categories of these traces."""
+    trace = read(SHARED / f"{name}.json.gz")
+    table = findings(trace)
+    assert table.filter(pl.col("finding") != "far_from_roof")["finding"][0] == first

@@ -1,0 +1,118 @@
+"""Launches, their latency, the queue, calls that wait, signs of compilation."""
+
+import polars as pl
+import pytest
+from random_traces import call, frame, on_gpu, op, trace_of
+
+from rung.analysis.compilation import compilation
+from rung.analysis.durations import durations
+from rung.analysis.launches import launches
+from rung.analysis.runtime import runtime
+from rung.analysis.runtime_roles import role
+from rung.analysis.syncs import syncs
+
+US = 1000
+
+
+def test_figures_of_a_made_trace():
+    row = launches(
+        trace_of(
+            call(0, US, 1), on_gpu(10 * US, 5 * US, correlation=1),
+            call(12 * US, US, 2), on_gpu(32 * US, 20 * US, correlation=2),
+            call(40 * US, US, 3, "hipGraphLaunch"),
+            on_gpu(60 * US, 20 * US, correlation=3), on_gpu(80 * US, 20 * US, correlation=3),
+            on_gpu(100 * US, 5 * US, correlation=99),
+            call(50 * US, 52 * US, name="hipDeviceSynchronize"),
+        ),
+        steps=1,
+    ).row(0, named=True)  # fmt: skip
+    assert (row["kernels"], row["launches"], row["graph_kernels"], row["short_kernels"]) == (5, 3, 2, 2)
+    assert (row["latency_median_ns"], row["latency_max_ns"]) == (15 * US, 20 * US)
+    assert row["short_share"] == pytest.approx(10 / 70)
+    assert row["gap_ns"] == (17 + 8) * US
+    assert row["host_bound_ns"] == 0  # each was launched before the GPU ran dry
+    assert row["sync_ns"] == 52 * US
+    assert row["queue_max"] == 2
+    # From 10 to 105: 2 until it starts at 32, none until 40, two until 60, one until 80.
+    assert row["queue_mean"] == pytest.approx((20 * 1 + 20 * 2 + 20 * 1) / 95)
+    assert row["queue_empty_share"] == pytest.approx(1 - 60 / 95)
+
+
+def test_a_gpu_that_waits_for_the_host():
+    row = launches(
+        trace_of(call(0, US, 1), on_gpu(US, 9 * US, correlation=1), call(20 * US, US, 2), on_gpu(30 * US, 10 * US, correlation=2)),
+        steps=2,
+    ).row(0, named=True)  # fmt: skip
+    assert (row["host_bound_ns"], row["gap_ns"]) == (10 * US, 10 * US)
+    assert row["host_bound_share"] == pytest.approx(20 / 39)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hipLaunchKernel", "launch"), ("hipExtModuleLaunchKernel", "launch"), ("cudaLaunchKernelExC", "launch"),
+        ("cuLaunchKernelEx", "launch"), ("hipGraphLaunch", "graph launch"), ("cudaGraphLaunch", "graph launch"),
+        ("hipMemcpyWithStream", "synchronize"), ("cudaMemcpy", "synchronize"), ("cuStreamSynchronize", "synchronize"),
+        ("hipMemcpyAsync", "copy"), ("cudaMemsetAsync", "copy"), ("hipStreamWaitEvent", "wait"),
+        ("hipMalloc", "memory"), ("cudaFree", "memory"), ("hipStreamBeginCapture", "capture"),
+        ("hipModuleLoadData", "load code"), ("hipGetDevicePropertiesR0600", "query"), ("cudaEventQuery", "query"),
+        ("cudaEventRecord", "other"),
+    ],
+)  # fmt: skip
+def test_the_role_of_a_runtime_call(name, expected):
+    assert role(name) == expected
+
+
+def test_a_query_at_every_launch_shows():
+    calls = [call(i * 10, 2, i) for i in range(5)] + [
+        call(i * 10 + 5, 1, None, "hipGetDevicePropertiesR0600") for i in range(20)
+    ]
+    row = runtime(trace_of(*calls)).filter(role="query").row(0, named=True)
+    assert (row["count"], row["per_launch"], row["time_ns"]) == (20, 4.0, 20)
+
+
+def test_who_waited_is_named_and_a_copy_that_blocks_is_found():
+    table = syncs(
+        trace_of(
+            frame(0, 100, "/x/site-packages/app/run.py(3): step"), frame(1, 98, "torch/_tensor.py(5): item"),
+            op(2, 50, "aten::item"), op(3, 48, "aten::_local_scalar_dense"),
+            call(4, 40, 1, "cudaMemcpyAsync"), on_gpu(30, 10, "Memcpy DtoH (Device -> Pageable)", "memcpy", correlation=1),
+            call(60, 5, 2, "cudaMemcpyAsync"), on_gpu(90, 10, "Memcpy DtoH (Device -> Pinned)", "memcpy", correlation=2),
+            call(70, 10, None, "cudaStreamSynchronize"),
+        )
+    )  # fmt: skip
+    assert table.select("call", "why", "op", "call_site", "time_ns").rows() == [
+        ("cudaMemcpyAsync", "blocking copy", "aten::_local_scalar_dense", "app/run.py(3): step", 40),
+        ("cudaStreamSynchronize", "synchronize", None, "app/run.py(3): step", 10),
+    ]
+
+
+def test_the_histogram_has_every_event_once():
+    table = durations(trace_of(*(on_gpu(i, dur) for i, dur in enumerate([0, 999, 1000, 4999, 5000, 20_000_000]))))
+    assert table["count"].to_list() == [2, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert table["count_share"].sum() == pytest.approx(1)
+
+
+def test_signs_of_compilation_are_counted():
+    table = compilation(
+        trace_of(
+            op(0, 5, "Torch-Compiled Region: 0/0"), op(10, 5, "Torch-Compiled Region: 1/0"),
+            frame(20, 50, "torch/_dynamo/convert_frame.py(920): _compile"),
+            call(30, 4, None, "hipModuleLoadData"), call(40, 4, None, "hipMalloc"),
+        ),
+        steps=2,
+    )  # fmt: skip
+    found = {row["sign"]: (row["per_step"], row["distinct"], row["time_ns"]) for row in table.to_dicts()}
+    assert found["compiled region"] == (1.0, 2, 10)
+    assert found["recompilation"] == (0.5, 1, 50)
+    assert found["code loaded"] == (0.5, 1, 4)
+    assert found["device memory allocated"] == (0.5, 1, 4)
+    assert compilation(trace_of(on_gpu(0, 1))).is_empty()
+
+
+def test_an_unlinked_trace_has_no_latency_and_no_queue():
+    row = launches(trace_of(on_gpu(0, 10), on_gpu(20, 10))).row(0, named=True)
+    assert row["latency_median_ns"] is None
+    assert row["queue_mean"] is None
+    assert (row["launches"], row["gap_ns"], row["host_bound_ns"]) == (0, 10, 0)
+    assert pl.DataFrame([row])["host_bound_share"].item() == 0
