@@ -22,8 +22,8 @@ PRODUCTS = 50
 
 
 def chain(products: int) -> Callable[[], None]:
-    """So many products of 128 x 128, on data of its own."""
-    a, b, out = torch.randn(128, 128), torch.randn(128, 128), torch.empty(128, 128)
+    """So many products of 64 x 64, on data of its own."""
+    a, b, out = torch.randn(64, 64), torch.randn(64, 64), torch.empty(64, 64)
 
     def run() -> None:
         for _ in range(products):

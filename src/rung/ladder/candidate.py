@@ -21,6 +21,7 @@ from rung.hardware.device import (
 )
 from rung.hardware.sensors import identity
 from rung.ladder.audit import audit, without_dropout
+from rung.ladder.disturbed import graphs_compiled, shapes_of
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.reference import own_precision
@@ -202,7 +203,12 @@ class Candidate:
     def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
         """Chooses how `block` times, says how, and which GPU it is."""
         self._timer, facts = choose(self._call, self.device, wanted, cold)
+        self._graphs = graphs_compiled()
         return {**facts, "gpu": identity(self.device)}
+
+    def disturbances(self) -> dict[str, Any]:
+        """What changed while it was timed: shapes of the inputs, graphs compiled since the timer was chosen."""
+        return {"shapes": shapes_of(self.batches), "compiled": graphs_compiled() - self._graphs}
 
     def block(self, count: int) -> dict[str, Any]:
         """`count` samples, nanoseconds a step; where no timer was chosen, of steps back to back."""

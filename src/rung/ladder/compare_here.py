@@ -14,7 +14,10 @@ from rung.ladder.duel import unexplained
 from rung.ladder.function import Function, named
 from rung.measure import ROUNDS, SIGNED_RANK, Comparison, Ranking, Restart, interleaved, judge, median_interval, rank
 
-BLOCK = 5e6  # ns: short against what disturbs a machine, so that it disturbs all sides alike
+# A block is short against what disturbs a machine, so that it disturbs all sides alike, and three calls long where
+# calls are short, so that its median leaves out the one that another process interrupted.
+BLOCK, CALLS = 1.5e6, 3  # ns
+SLOW = 20e6  # ns: a call that takes longer is a block by itself
 WARM_SECONDS = 8.0
 ONE_PROCESS = (
     "all sides ran in one process: what differs from process to process (where memory landed, which code came first) is "
@@ -49,7 +52,7 @@ def compare_here(
         outside[letter] = max(outside.get(letter, 0.0), taken["outside"])
         return list(taken["samples"])
 
-    blocks = [partial(block, k, max(1, round(BLOCK / max(w["estimate"], 1)))) for k, w in warm.items()]
+    blocks = [partial(block, k, _calls_a_block(w["estimate"])) for k, w in warm.items()]
     until = time.monotonic() + seconds
     said: list[Comparison | Ranking] = []
 
@@ -79,6 +82,10 @@ def compare_here(
         "differs": {},
         "seconds": time.monotonic() - began,
     }
+
+
+def _calls_a_block(estimate: float) -> int:
+    return 1 if estimate > SLOW else max(CALLS, round(BLOCK / max(estimate, 1)))
 
 
 def _judged(so_far: Restart, names: list[str], margin: float, last: bool) -> Comparison | Ranking | None:
