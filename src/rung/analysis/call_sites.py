@@ -29,4 +29,7 @@ def call_sites(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         .with_columns(place())
     )
     ranked = spending(named, ["call_site"], steps, [part("backward", "backward"), part("graph", "graph")])
-    return ranked.select(pl.exclude("call_site", "^m.*_ns$", "std_ns"), "call_site", "^m.*_ns$", "std_ns")
+    return ranked.select(
+        "time_ns", "share", "count", "call_site", "backward_share", "graph_share", "mean_ns", "cumulative_share",
+        "median_ns", "min_ns", "max_ns", "std_ns",
+    )  # fmt: skip

@@ -10,23 +10,19 @@ from rung.analysis.origins import host_calls
 from rung.analysis.runtime_roles import with_role
 from rung.trace.table import Trace
 
-# (what it is, where to look, pattern of names, what it means)
+# (what it is, pattern of the names of operators, annotations and Python frames, what it means)
 _SIGNS = (
-    ("compiled region", "annotation cpu_op", r"^Torch-Compiled Region", "more than one a step and model: graph breaks"),
-    ("compiled graph", "annotation cpu_op", r"CompiledFxGraph", "graphs of Inductor; different ones: several shapes or breaks"),
-    ("guards checked", "annotation cpu_op", r"TorchDynamo Cache Lookup", "one a call of a compiled function, graph breaks included"),
-    ("recompilation", "python annotation cpu_op", r"_dynamo/convert_frame\.py\(\d+\): _compile\b|_compile\.compile_inner|^compile_fx|dynamo_timed", "Dynamo compiled during the recording: guards failed, or no warm-up"),
-    ("Triton compilation", "python annotation cpu_op", r"triton/compiler/compiler\.py\(\d+\): compile\b|async_compile\.\w*wait", "kernels were compiled during the recording"),
-    ("autotuning", "python annotation cpu_op", r"autotun|benchmark_all_configs|triton_heuristics\.py\(\d+\): bench", "configurations were tried during the recording"),
+    ("compiled region", r"^Torch-Compiled Region", "several a step: graph breaks"),
+    ("compiled graph", r"CompiledFxGraph", "several: breaks, or several shapes"),
+    ("guards checked", r"TorchDynamo Cache Lookup", "calls of compiled functions"),
+    ("recompilation", r"_dynamo/convert_frame\.py\(\d+\): _compile\b|_compile\.compile_inner|^compile_fx|dynamo_timed", "guards failed, or too little warm-up"),
+    ("Triton compilation", r"triton/compiler/compiler\.py\(\d+\): compile\b|async_compile\.\w*wait", "new shapes, or too little warm-up"),
+    ("autotuning", r"autotun|benchmark_all_configs|triton_heuristics\.py\(\d+\): bench", "new shapes, or too little warm-up"),
 )  # fmt: skip
 _ROLES = (
-    ("code loaded", "load code", "kernels loaded at their first use: more warm-up, or eager loading"),
-    ("graph captured", "capture", "graphs captured during the recording: a new shape, or no warm-up"),
-    (
-        "device memory allocated",
-        "memory",
-        "the caching allocator asked the driver: fragmentation, new sizes, or no warm-up",
-    ),
+    ("code loaded", "load code", "first uses: too little warm-up"),
+    ("graph captured", "capture", "a new shape, or too little warm-up"),
+    ("device memory allocated", "memory", "new sizes, fragmentation, or too little warm-up"),
 )
 
 
@@ -39,8 +35,8 @@ def compilation(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     python = python_names(trace).select(pl.lit("python").cast(called.schema["kind"]).alias("kind"), "name")
     names = pl.concat([called, python])
     rows = []
-    for sign, kinds, pattern, meaning in _SIGNS:
-        found = names.filter(pl.col("kind").cast(pl.String).is_in(kinds.split()), pl.col("name").str.contains(pattern))
+    for sign, pattern, meaning in _SIGNS:
+        found = names.filter(pl.col("name").str.contains(pattern))
         if found.height:
             rows.append((sign, events.join(found, on=["kind", "name"], how="semi"), meaning))
     calls = with_role(host_calls(trace).filter(pl.col("kind") == "runtime"))

@@ -21,7 +21,7 @@ def idle(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         .agg(count=pl.len() / steps, total=gap.sum(), longest_ns=gap.max())
         .sort("total", "cause", "during", "call_site", descending=[True, False, False, False], nulls_last=True)
         .select(
-            "cause", "count", (pl.col("total") / steps).round().cast(pl.Int64).alias("time_ns"),
-            (pl.col("total") / pl.col("total").sum()).alias("share"), "during", "call_site", "longest_ns",
+            (pl.col("total") / steps).round().cast(pl.Int64).alias("time_ns"),
+            (pl.col("total") / pl.col("total").sum()).alias("share"), "count", "cause", "during", "call_site", "longest_ns",
         )
     )  # fmt: skip

@@ -22,6 +22,6 @@ def kernels(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     kind = kinds.sort("dur", "category", "detail", descending=[True, False, False]).unique("name", keep="first")
     ranked = spending(events, ["name"], steps, [part("graph", "graph"), part(~pl.col("linked"), "unlinked")])
     return ranked.join(kind.drop("dur"), on="name", maintain_order="left").select(
-        "category", "detail", "count", "time_ns", "share", "cumulative_share", "mean_ns", "name",
+        "time_ns", "share", "count", "name", "category", "detail", "mean_ns", "cumulative_share",
         "median_ns", "min_ns", "max_ns", "std_ns", "graph_share", "unlinked_share",
     )  # fmt: skip

@@ -51,9 +51,9 @@ def _by(trace: Trace, steps: int, together: bool) -> pl.DataFrame:
     if together:
         named = named.with_columns(pl.col("module").str.replace_all(_NUMBER, "$1"))
     own = spending(named, ["module"], steps, [part("backward", "backward"), pl.col("path").n_unique().alias("modules")])
-    columns = ["count", "time_ns", "share", "cumulative_share", "inclusive_ns", "backward_share", "module"]
+    columns = ["time_ns", "share", "count", "inclusive_ns", "module", "backward_share", "cumulative_share"]
     statistics = ["mean_ns", "median_ns", "min_ns", "max_ns", "std_ns"]
-    return _inclusive(own).select(*(["modules"] if together else []), *columns, *statistics)
+    return _inclusive(own).select(*columns, *(["modules"] if together else []), *statistics)
 
 
 def _inclusive(own: pl.DataFrame) -> pl.DataFrame:

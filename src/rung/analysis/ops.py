@@ -35,6 +35,6 @@ def ops(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     kernels = (pl.col("events").sum() / steps).alias("kernels")
     ranked = spending(per_call, keys, steps, [kernels])
     return ranked.join(kind, on=keys, how="left", nulls_equal=True, maintain_order="left").select(
-        "op", "category", "count", "kernels", "time_ns", "share", "cumulative_share", "mean_ns", *_INPUTS,
+        "time_ns", "share", "count", "op", "dims", "category", "kernels", "mean_ns", "cumulative_share", "dtypes", "strides",
         "median_ns", "min_ns", "max_ns", "std_ns",
     )  # fmt: skip

@@ -8,21 +8,19 @@ import polars as pl
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.errors import UsageError
-from rung.trace.table import Trace
+from rung.trace.table import SCHEMA, Trace
 
 RECORDED = ("events", "counters", "memory_records")
-_READS = ("select", "with", "show", "(")
+_READS = ("select", "with", "(")
 # Functions of polars' SQL that would read files: a question about a trace needs none.
 _FILES = re.compile(r"\bread_(csv|parquet|ipc|json|ndjson)\s*\(", re.IGNORECASE)
 
 
-def tables(trace: Trace, names: list[str], *, steps: int = 1) -> dict[str, pl.DataFrame]:
-    """The tables of these names: RECORDED and ANALYSES."""
-    recorded = {"events": trace.events, "counters": trace.counters, "memory_records": trace.memory}
-    return {
-        name: recorded[name] if name in recorded else table(name, trace, steps=steps)
-        for name in names
-    }  # fmt: skip
+def catalogue() -> pl.DataFrame:
+    """One row a table: its name and its columns."""
+    nothing = Trace(pl.DataFrame(schema=SCHEMA))
+    found = _tables(nothing, [*RECORDED, *ANALYSES], 1)
+    return pl.DataFrame([{"table": name, "columns": ", ".join(frame.columns)} for name, frame in found.items()])
 
 
 def query(trace: Trace, sql: str, *, steps: int = 1) -> pl.DataFrame:
@@ -33,20 +31,23 @@ def query(trace: Trace, sql: str, *, steps: int = 1) -> pl.DataFrame:
     if not sql.strip().lower().startswith(_READS) or _FILES.search(sql):
         raise UsageError("a query reads the tables of the trace: write SELECT ... FROM events, or from an analysis.")
     words = set(re.findall(r"\w+", sql))
-    named = tables(trace, [name for name in (*RECORDED, *ANALYSES) if name in words], steps=steps)
+    named = _tables(trace, [name for name in (*RECORDED, *ANALYSES) if name in words], steps)
     # SQL knows no enumerations: a kind is compared as the text that it is.
     frames = {name: frame.lazy().with_columns(pl.col(pl.Enum).cast(pl.String)) for name, frame in named.items()}
     try:
         return pl.SQLContext(frames).execute(sql).collect()
     except pl.exceptions.PolarsError as error:
-        raise UsageError(f"the query cannot be answered: {_reason(str(error))}{_hint(named, words)}") from None
+        raise UsageError(f"the query cannot be answered: {_reason(str(error))}{_hint(named)}") from None
+
+
+def _tables(trace: Trace, names: list[str], steps: int) -> dict[str, pl.DataFrame]:
+    recorded = {"events": trace.events, "counters": trace.counters, "memory_records": trace.memory}
+    return {name: recorded[name] if name in recorded else table(name, trace, steps=steps) for name in names}
 
 
 def _reason(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split()).rstrip(".") + "."
 
 
-def _hint(named: dict[str, pl.DataFrame], words: set[str]) -> str:
-    if not named:
-        return f" Tables: {', '.join((*RECORDED, *ANALYSES))}."
-    return "".join(f" {name} has {', '.join(frame.columns)}." for name, frame in named.items())
+def _hint(named: dict[str, pl.DataFrame]) -> str:
+    return f" Tables: {', '.join((*RECORDED, *ANALYSES))}." if not named else ""

@@ -22,6 +22,6 @@ def runtime(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     launches = max(1, calls.filter(starts).height)
     ranked = spending(calls, ["name", "role"], steps)
     return ranked.with_columns(per_launch=pl.col("count") * steps / launches).select(
-        "name", "role", "count", "per_launch", "time_ns", "share", "cumulative_share",
-        "mean_ns", "median_ns", "max_ns", "min_ns", "std_ns",
+        "time_ns", "share", "count", "name", "role", "per_launch", "mean_ns", "cumulative_share",
+        "median_ns", "max_ns", "min_ns", "std_ns",
     )  # fmt: skip

@@ -20,7 +20,7 @@ def step_spans(trace: Trace) -> pl.DataFrame:
 
 
 def found_steps(trace: Trace) -> int:
-    """How many steps a rank recorded, the most of any rank; 1 where the trace does not say."""
+    """How many steps a rank recorded, the most of any rank; 0 where the trace does not say."""
     spans = step_spans(trace)
     most = spans.group_by("rank").agg(pl.col("step").n_unique())["step"].max()
-    return most if isinstance(most, int) else 1
+    return most if isinstance(most, int) else 0

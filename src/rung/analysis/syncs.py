@@ -29,5 +29,5 @@ def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         call_site=at_rows(frames["name"], line),
     ).with_columns(place())  # fmt: skip
     return spending(named, ["call", "why", "op", "call_site"], steps).select(
-        "call", "count", "time_ns", "share", "op", "call_site", "why", "mean_ns", "max_ns", "median_ns", "min_ns", "std_ns"
+        "time_ns", "share", "count", "call", "op", "call_site", "why", "mean_ns", "median_ns", "max_ns", "min_ns", "std_ns"
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
-from rung.cli.common import add_command, no_rest
+from rung.cli.common import add_command, no_rest, say
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -19,6 +19,7 @@ examples:
   rung analyze results/                          every trace in the folder, as ranks of one run
   rung analyze trace.json.gz --show list         the analyses and the question that each answers
   rung analyze trace.json.gz --show timeline     one of them as a table (--top N rows; --csv FILE, --json: all)
+  rung analyze trace.json.gz --step 15,16        these of the profiler's steps only
   rung analyze cut.json.gz --partial             what is whole before the damage
   rung analyze run.db --write trace.pftrace      the same events for Perfetto (or .json.gz for Chrome, .csv)
 
@@ -39,6 +40,9 @@ def add(commands: Any, help_text: str) -> None:
         "--categories", type=Path, metavar="FILE", help="kernel families of your own, tried before ours"
     )
     parser.add_argument(
+        "--step", type=step, metavar="N[,N]|all", help="these recorded steps only, or all without what ran before"
+    )
+    parser.add_argument(
         "--steps", type=int, metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
@@ -57,7 +61,6 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         print(listed(parsed.json))
         return 0
     write = check(parsed)
-    from rung.analysis.steps import found_steps
     from rung.runs import to_json
     from rung.trace import read
 
@@ -70,8 +73,8 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         if write:
             write(trace, parsed.write)
-        steps = found_steps(trace) if parsed.steps is None else parsed.steps
-        answers.append(asked(trace, steps, parsed) if parsed.show else page(trace, steps, parsed))
+        trace, steps, note = per_step(trace, parsed)
+        answers.append(asked(trace, steps, parsed, note) if parsed.show else page(trace, steps, parsed, note))
     if parsed.json:
         print(to_json(answers if len(answers) > 1 else answers[0]))
     else:
@@ -93,18 +96,29 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
     return writer(parsed.write) if parsed.write else None
 
 
-def page(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
+def per_step(trace: Any, parsed: argparse.Namespace) -> tuple[Any, int, str]:
+    """The trace of the steps that were asked for, by how many to divide it, and what there is to say of that."""
+    from rung.analysis.per_step import divisor, of_steps
+
+    if parsed.step is not None:
+        trace = of_steps(trace, parsed.step or None)
+    steps, note = divisor(trace)
+    return (trace, steps, note) if parsed.steps is None else (trace, parsed.steps, "")
+
+
+def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     """The overview and a sentence of each analysis that has one."""
     from rung.analysis.overview import overview
     from rung.report.analyze import analyze_lines
     from rung.report.headlines import headlines
 
     found = overview(trace, steps=steps)
+    found["notes"] += [note] if note else []
     found["headlines"] = headlines(lambda name: table(name, trace, steps=steps))
     return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
 
 
-def asked(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
+def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     """The tables of --show."""
     found = {name: table(name, trace, steps=steps) for name in parsed.show}
     if parsed.csv:
@@ -112,8 +126,17 @@ def asked(trace: Any, steps: int, parsed: argparse.Namespace) -> Any:
         return ""
     if parsed.json:
         rows = {name: answer.to_dicts() for name, answer in found.items()}
-        return {"kind": "analyze", "source": trace.source, "format": trace.format, "steps": steps, "tables": rows}
+        return {
+            "kind": "analyze",
+            "source": trace.source,
+            "format": trace.format,
+            "steps": steps,
+            "notes": [note] if note else [],
+            "tables": rows,
+        }
     heads = {name: f"{name}: {ANALYSES[name].question}" for name in found}
+    if note:
+        say(f"note: {note}")
     return "\n\n".join(f"{heads[name]}\n{tables.shown(answer, parsed.top)}" for name, answer in found.items())
 
 
@@ -124,6 +147,16 @@ def listed(as_json: bool) -> str:
         return to_json({name: analysis.question for name, analysis in ANALYSES.items()})
     width = max(map(len, ANALYSES))
     return "\n".join(f"{name:<{width}}  {analysis.question}" for name, analysis in ANALYSES.items())
+
+
+def step(text: str) -> set[int]:
+    """`all` (an empty set) or `N,N,...`"""
+    if text == "all":
+        return set()
+    try:
+        return {int(number) for number in text.split(",")}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} names no steps; write all, or numbers as in 15,16") from None
 
 
 def names(text: str) -> tuple[str, ...]:

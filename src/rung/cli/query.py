@@ -43,31 +43,21 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         raise UsageError('give a trace and a question, as in `rung query trace.json.gz "select * from kernels"`.')
     if parsed.csv and parsed.json:
         raise UsageError("give one of --csv and --json.")
-    from rung.analysis.query import query
-    from rung.analysis.steps import found_steps
+    from rung.analysis.per_step import divisor
+    from rung.analysis.query import catalogue, query
+    from rung.report.tables import catalogue_lines
     from rung.runs import to_json
     from rung.trace import read
 
     trace = read(parsed.path)
-    steps = found_steps(trace) if parsed.steps is None else parsed.steps
-    answer = query(trace, parsed.sql, steps=steps) if parsed.sql else catalogue(trace, steps)
+    steps = divisor(trace)[0] if parsed.steps is None else parsed.steps
+    answer = query(trace, parsed.sql, steps=steps) if parsed.sql is not None else catalogue()
     if parsed.csv:
         tables.write_csv(answer, parsed.csv)
     elif parsed.json:
         print(to_json({"kind": "query", "source": trace.source, "sql": parsed.sql, "rows": answer.to_dicts()}))
+    elif parsed.sql is None:
+        print("\n".join(catalogue_lines(answer, tables.width())))
     else:
-        print(tables.shown(answer, parsed.top if parsed.sql else 0))
+        print(tables.shown(answer, parsed.top))
     return 0
-
-
-def catalogue(trace: Any, steps: int) -> Any:
-    """One row a table: its name and its columns."""
-    import polars as pl
-
-    from rung.analysis.analyses import ANALYSES
-    from rung.analysis.query import RECORDED
-    from rung.analysis.query import tables as named
-
-    empty = type(trace)(events=trace.events.clear(), counters=trace.counters, memory=trace.memory)
-    found = named(empty, [*RECORDED, *ANALYSES], steps=steps)
-    return pl.DataFrame([{"table": name, "columns": ", ".join(frame.columns)} for name, frame in found.items()])

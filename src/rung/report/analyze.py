@@ -29,7 +29,7 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     for note in found["notes"]:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
     for part in found["parts"]:
-        lines += ["", *_part(part, found["ranks"] > 1, width)]
+        lines += ["", *_part(part, found["ranks"] > 1, width, found["steps"])]
     if found["ranks"] > len(found["parts"]):
         lines.append(f"... and {found['ranks'] - len(found['parts'])} more ranks")
     said = found.get("headlines") or {}
@@ -42,7 +42,7 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     return lines
 
 
-def _part(part: dict[str, Any], name: bool, width: int) -> list[str]:
+def _part(part: dict[str, Any], name: bool, width: int, steps: int) -> list[str]:
     lines = [f"rank {part['rank']}"] if name else []
     record = part["breakdown"]
     if record and record.get("bottleneck"):
@@ -61,7 +61,8 @@ def _part(part: dict[str, Any], name: bool, width: int) -> list[str]:
             )
     if record is None:
         return [*lines, "no GPU event and no operator is in it: there is no time to break down."]
-    lines.append(f"One step, {units.duration(record['step_ns'])}:")
+    what = f"A step, the mean of {steps}" if steps > 1 else "The recording"
+    lines.append(f"{what}: {units.duration(record['step_ns'])}")
     for line in breakdown_lines(record, bottleneck=False):
         lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ") if line.startswith("Note") else [f"  {line}"]  # fmt: skip
     if record["top"]:

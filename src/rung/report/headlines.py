@@ -82,7 +82,7 @@ def _idle(frame: pl.DataFrame) -> str:
     causes = _ranked(_sums(frame, "cause"))
     first = frame.row(0, named=True)
     doing = first["during"] or first["call_site"]
-    longest = f"; most in {units.clean(doing)}" if doing and first["share"] >= 0.1 else ""
+    longest = f"; {_percent(first['share'])} of it in {units.clean(doing)}" if doing and first["share"] >= 0.2 else ""
     return f"{units.duration(frame['time_ns'].sum())} a step: {causes}{longest}"
 
 

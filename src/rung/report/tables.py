@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 GAP = 2
-EASY, LEAST = 28, 12  # characters that a text keeps while columns on its right still can go, and in any case
+# Characters that a text keeps: while there are statistics that can go, while other columns on its right can, in any case.
+EASY, TIGHT, LEAST = 56, 28, 12
+_STATISTICS = ("median_ns", "min_ns", "max_ns", "std_ns")
 
 
 def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None) -> list[str]:
@@ -29,10 +31,14 @@ def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None
         max([*map(len, head.split()), *map(len, cells)]) for head, (_, _, cells) in zip(heads, columns, strict=True)
     ]
     texts = [i for i, (_, text, _) in enumerate(columns) if text]
-    kept = _shrunk(widths, texts, len(columns), width, EASY)
-    while kept > 1 and kept - 1 > min(texts, default=0) and _total(widths[:kept]) > width:
-        kept -= 1
-    kept = _shrunk(widths, texts, kept, width, LEAST)
+    kept = len(columns)
+    first_text = min(texts, default=0)
+    for least, may_go in ((EASY, _STATISTICS), (TIGHT, None), (LEAST, ())):
+        _shrink(widths, [i for i in texts if i < kept], kept, width, least)
+        while kept - 1 > first_text and _total(widths[:kept]) > width:
+            if may_go is not None and columns[kept - 1][0] not in may_go:
+                break
+            kept -= 1
     while kept > 1 and _total(widths[:kept]) > width:
         kept -= 1
     stacked = [textwrap.wrap(head, width) or [""] for head, width in zip(heads[:kept], widths, strict=False)]
@@ -48,6 +54,16 @@ def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None
     if shown.height < frame.height:
         lines.append(f"... {units.count(frame.height - shown.height)} more rows")
     return lines if not frame.is_empty() else [*lines, "(no rows)"]
+
+
+def catalogue_lines(tables: pl.DataFrame, width: int) -> list[str]:
+    """A table's name and its columns, for each row of (name, columns)."""
+    margin = max(map(len, tables["table"].to_list())) + GAP
+    return [
+        line
+        for name, columns in tables.iter_rows()
+        for line in textwrap.wrap(f"{name:<{margin}}{columns}", width, subsequent_indent=" " * margin)
+    ]
 
 
 def _head(name: str, names: list[str]) -> str:
@@ -67,15 +83,13 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 3 - tail]}...{text[len(text) - tail :]}" if width > 3 else text[:width]
 
 
-def _shrunk(widths: list[int], texts: list[int], kept: int, width: int, least: int) -> int:
-    """Narrows the widest texts among the kept columns until all fit or none may be narrower; `kept` as it was."""
-    shown = [i for i in texts if i < kept]
-    while shown and _total(widths[:kept]) > width:
-        wide = max(shown, key=lambda i: widths[i])
+def _shrink(widths: list[int], texts: list[int], kept: int, width: int, least: int) -> None:
+    """Narrows the widest of the texts, none below `least`, until the kept columns fit."""
+    while texts and _total(widths[:kept]) > width:
+        wide = max(texts, key=lambda i: widths[i])
         if widths[wide] <= least:
-            break
+            return
         widths[wide] -= 1
-    return kept
 
 
 def _total(widths: list[int]) -> int:

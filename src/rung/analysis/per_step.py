@@ -1,0 +1,58 @@
+"""By how many steps to divide what a recording holds; and a recording of some of its steps only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from rung.analysis.gpu_events import gpu_events
+from rung.analysis.steps import found_steps, step_spans
+from rung.analysis.timeline import BEFORE, timeline
+from rung.errors import UsageError
+from rung.trace.table import GPU_KINDS, Trace
+
+FEW = 0.02  # of the GPU's time: so much from before the first step does not change the figures of a step
+
+
+def divisor(trace: Trace) -> tuple[int, str]:
+    """(the number of recorded steps, "") where they make up the recording; else (1, a sentence that says why not)."""
+    steps = found_steps(trace)
+    table = timeline(trace)
+    before = int(table.filter(pl.col("step") == BEFORE)["total_ns"].sum())
+    whole = int(table.filter(pl.col("step").is_null())["total_ns"].sum())
+    if steps == 0 or before <= whole * FEW:
+        return max(steps, 1), ""
+    return 1, (
+        f"{before / whole:.0%} of the GPU's time lies before the first work of the recorded step{'s' * (steps > 1)}: "
+        "figures are of the whole recording. --step all leaves out what was launched before."
+    )
+
+
+def of_steps(trace: Trace, wanted: set[int] | None) -> Trace:
+    """The recording of these steps (None: of all recorded ones): host events that begin in them or run through them,
+    and the GPU events launched in them.
+
+    Raises UsageError where the trace has no such step.
+    """
+    spans = step_spans(trace)
+    chosen = spans if wanted is None else spans.filter(pl.col("step").is_in(list(wanted)))
+    missing = sorted((wanted or set()) - set(chosen["step"].to_list()))
+    if chosen.is_empty() or missing:
+        known = ", ".join(str(step) for step in spans["step"].unique().sort().to_list()) or "none"
+        what = f"step {missing[0]}" if missing else "steps"
+        raise UsageError(f"the trace has no {what}: its steps are {known}.")
+    events = trace.events.with_row_index("row").with_columns(end=pl.col("ts") + pl.col("dur"))
+    launched = gpu_events(trace)["launched"]
+    on_gpu = pl.col("kind").is_in(GPU_KINDS) & pl.col("device").is_not_null()
+    gpu = events.filter(on_gpu).with_columns(launched=launched)
+    kept = []
+    for rank, ts, end in chosen.select("rank", "ts", "end").iter_rows():
+        of_rank = pl.col("rank").is_null() if rank is None else pl.col("rank") == rank
+        kept.append(events.filter(~on_gpu, of_rank, pl.col("ts") < end, pl.col("end") > ts)["row"])
+        kept.append(gpu.filter(of_rank, pl.col("launched") >= ts, pl.col("launched") < end)["row"])
+    rows = pl.concat(kept).unique().sort()
+    low, high = int(chosen["ts"].to_numpy().min()), int(chosen["end"].to_numpy().max())
+    return replace(
+        trace, events=trace.events[rows], memory=trace.memory.filter(pl.col("ts") >= low, pl.col("ts") < high)
+    )

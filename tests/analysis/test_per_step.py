@@ -1,0 +1,60 @@
+"""How many steps a recording holds, and a recording of some of them."""
+
+from pathlib import Path
+
+import pytest
+from random_traces import call, on_gpu, op, trace_of
+
+from rung.analysis.per_step import divisor, of_steps
+from rung.analysis.timeline import timeline
+from rung.errors import UsageError
+from rung.trace import read
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
+
+
+def marked(number, ts, dur):
+    return {"ts": ts, "dur": dur, "kind": "annotation", "name": f"ProfilerStep#{number}"}
+
+
+STEPS = [
+    marked(4, 100, 100), marked(5, 200, 100), op(110, 20, "aten::mm"), call(111, 2, 1), op(210, 20, "aten::mm"), call(211, 2, 2),
+    on_gpu(150, 50, correlation=1), on_gpu(250, 50, correlation=2),
+]  # fmt: skip
+
+
+def test_recorded_steps_divide_what_they_make_up():
+    assert divisor(trace_of(*STEPS)) == (2, "")
+    assert divisor(trace_of(on_gpu(0, 5))) == (1, "")
+
+
+def test_work_from_before_the_steps_is_no_part_of_one():
+    steps, note = divisor(trace_of(*STEPS, on_gpu(0, 40, correlation=77)))
+    assert steps == 1
+    assert "50% of the GPU's time lies before the first work of the recorded steps" in note
+
+
+def test_a_step_has_what_was_launched_in_it():
+    trace = trace_of(*STEPS, on_gpu(0, 40, correlation=77), op(190, 20, "aten::through"))
+    only = of_steps(trace, {5})
+    assert only.events["name"].to_list() == ["ProfilerStep#5", "aten::mm", "hipLaunchKernel", "k", "aten::through"]
+    assert timeline(only)["total_ns"].to_list() == [50]
+    assert timeline(of_steps(trace, None))["unlinked"].to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("steps", "said"), [({9}, "no step 9: its steps are 4, 5"), ({4, 9}, "no step 9")])
+def test_a_step_that_is_not_there_is_named(steps, said):
+    with pytest.raises(UsageError, match=said):
+        of_steps(trace_of(*STEPS), steps)
+    with pytest.raises(UsageError, match="no steps: its steps are none"):
+        of_steps(trace_of(op(0, 1, "x")), None)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
+def test_a_real_warm_up_step_is_told_apart():
+    trace = read(SHARED / "mi300_resnet_fsdp_ckpt.json.gz")
+    assert divisor(trace)[0] == 1
+    only = of_steps(trace, None)
+    assert divisor(only) == (3, "")
+    whole, *steps = timeline(only).to_dicts()
+    assert (whole["unlinked"], whole["kernels"], [row["step"] for row in steps]) == (0, 3 * 746, [15, 16, 17])

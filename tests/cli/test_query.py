@@ -1,0 +1,67 @@
+"""`rung query`: SQL over a trace and its analyses; it reads, and says what is wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli.main import main
+
+KERNEL = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 0, "args": {"device": 0, "stream": 0}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    events = [
+        KERNEL | {"name": name, "ts": ts, "dur": dur} for name, ts, dur in (("a", 0, 5), ("b", 10, 2), ("a", 20, 1))
+    ]
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    return file
+
+
+def test_events_and_analyses_are_tables(path: Path, capsys: Any) -> None:
+    assert main(["query", str(path), "select name, sum(dur) as total_ns from events where kind = 'kernel' group by name order by total_ns desc"]) == 0  # fmt: skip
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["name", "total"], ["a", "6.00", "µs"], ["b", "2.00", "µs"],
+    ]  # fmt: skip
+    sql = "select k.name, t.total_ns from kernels k cross join timeline t where k.count = 1"
+    assert main(["query", str(path), sql, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == [{"name": "b", "total_ns": 21_000}]
+    assert main(["query", str(path), "with x as (select * from ops) select count(*) as n from x", "--csv", "-"]) == 0
+    assert capsys.readouterr().out == "n\n1\n"
+
+
+def test_without_a_question_the_tables_are_listed(path: Path, capsys: Any) -> None:
+    assert main(["query", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].startswith("events")
+    assert "correlation" in out
+    assert "memory_timeline" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select nothing from events", '"nothing"'),
+        ("select * from nowhere", "Tables: events"),
+        ("selec * from events", "write SELECT"),
+        ("select * from (", "cannot be answered"),
+        ("drop table events", "write SELECT"),
+        ("select * from read_csv('/etc/passwd')", "write SELECT"),
+        ("", "SELECT"),
+    ],
+)
+def test_what_is_no_question_about_the_trace_is_one_sentence(path: Path, capsys: Any, sql: str, said: str) -> None:
+    assert main(["query", str(path), sql]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_wrong_use(path: Path) -> None:
+    assert main(["query"]) == 2
+    assert main(["query", str(path), "select 1", "more"]) == 2
+    assert main(["query", str(path.with_name("none.json")), "select 1"]) == 3

@@ -1,0 +1,73 @@
+"""The page of a trace: the bottleneck first, a sentence of each analysis, and no line wider than the terminal."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from rung.analysis.analyses import ANALYSES, table
+from rung.analysis.overview import overview
+from rung.report.analyze import analyze_lines
+from rung.report.headlines import HEADLINES, headlines
+from rung.report.kernel_names import readable
+from rung.trace import Trace, read
+from rung.trace.table import SCHEMA
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
+SMALL = ("mi250_train", "mi300_vit", "mi300_vllm_graph_replay", "mi300_sglang_decode", "torch_compile_triton")
+
+
+def page(trace, width=100):
+    found = overview(trace)
+    found["headlines"] = headlines(lambda name: table(name, trace))
+    json.dumps(found)
+    return analyze_lines(found, width)
+
+
+def test_every_sentence_is_of_an_analysis_and_an_empty_trace_has_none():
+    empty = Trace(pl.DataFrame(schema=SCHEMA))
+    assert set(HEADLINES) <= set(ANALYSES)
+    assert headlines(lambda name: table(name, empty)) == {}
+    assert page(empty)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
+@pytest.mark.parametrize("name", SMALL)
+def test_a_real_page_fits_and_says_the_bottleneck_first(name):
+    trace = read(SHARED / f"{name}.json.gz")
+    for width in (80, 120, 200):
+        lines = page(trace, width)
+        assert max(len(line) for line in lines[1:]) <= width
+    body = lines[lines.index("") + 1 :]
+    assert body[0].startswith("Bottleneck: ")
+    assert len(lines) < 50
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
+def test_a_reader_learns_why_a_real_gpu_waits():
+    text = "\n".join(page(read(SHARED / "mi300_vit.json.gz"), 200))
+    assert "Bottleneck: waiting for a launch, 75 % of the step" in text
+    assert "the GPU waits for the host 70% of the time" in text
+    assert "hipGetDevicePropertiesR0600 220 times a step (1.4 a launch)" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("attn_fwd", "attn_fwd"),
+        (
+            "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT64x32x128_MI16x16x1_SN",
+            "Cijk_Alik_Bljk_B_BS_BH MT64x32x128",
+        ),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float)",
+            "vectorized_layer_norm_kernel<bf16, float>",
+        ),
+        ("Memcpy HtoD (Host -> Device)", "Memcpy HtoD (Host -> Device)"),
+        ("void f<(a)1>((b)", "f<(a)1>("),
+        ("", ""),
+    ],
+)
+def test_a_kernels_name_can_be_taken_in(name, shown):
+    assert readable(name) == shown
