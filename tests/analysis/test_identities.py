@@ -11,7 +11,7 @@ from rung.analysis.dry_times import dry_times
 from rung.analysis.origins import host_calls, origins
 from rung.analysis.stabbing import open_at
 
-RANKINGS = ("categories", "kernels", "ops", "modules", "layers", "call_sites", "durations")
+RANKINGS = ("categories", "kernels", "ops", "modules", "layers", "call_sites", "durations", "roofline")
 
 
 @settings(max_examples=25, deadline=None)
