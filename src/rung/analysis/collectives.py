@@ -10,23 +10,23 @@ from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
     "step": pl.Int64(),
-    "group": pl.String(),
     "collective": pl.String(),
-    "seq": pl.Int64(),
-    "dtype": pl.String(),
     "size_bytes": pl.Int64(),
-    "ranks": pl.Int64(),
-    "group_size": pl.Int64(),
-    "matched": pl.String(),
     "transfer_ns": pl.Int64(),
     "skew_ns": pl.Int64(),
     "last_rank": pl.Int32(),
-    "spent_ns": pl.Int64(),
+    "hidden_share": pl.Float64(),
+    "bus_gbps": pl.Float64(),
+    "ranks": pl.Int64(),
+    "group_size": pl.Int64(),
     "waiting_ns": pl.Int64(),
     "exposed_ns": pl.Int64(),
-    "hidden_share": pl.Float64(),
+    "spent_ns": pl.Int64(),
+    "matched": pl.String(),
+    "group": pl.String(),
+    "seq": pl.Int64(),
+    "dtype": pl.String(),
     "algorithm_gbps": pl.Float64(),
-    "bus_gbps": pl.Float64(),
 }
 
 

@@ -22,16 +22,16 @@ SCHEMA: dict[str, pl.DataType] = {
     "rank": pl.Int32(),
     "late_ns": pl.Int64(),
     "late_share": pl.Float64(),
-    "last_in": pl.Int64(),
-    "of": pl.Int64(),
-    "collective": pl.String(),
-    "seq": pl.Int64(),
     "cause": pl.String(),
     "op": pl.String(),
     "op_ns": pl.Int64(),
     "others_op_ns": pl.Int64(),
+    "collective": pl.String(),
+    "last_in": pl.Int64(),
+    "of": pl.Int64(),
     "before_ns": pl.Int64(),
     "others_before_ns": pl.Int64(),
+    "seq": pl.Int64(),
 }
 
 
