@@ -116,6 +116,31 @@ def test_rccl_kernels_are_named_by_the_library_call_that_launched_them(tmp_path:
     assert collective_calls(read(tmp_path / "rank0.json"))["collective"].to_list() == ["all_gather", "reduce_scatter"]
 
 
+def test_gloo_on_the_host_is_measured_too(tmp_path: Path) -> None:
+    """Without a GPU the collectives are annotations on gloo's own threads, and operators are what computes."""
+    for index in (0, 1):
+        made = Rank(index, 2)
+        for step in (0, 1):
+            begin = step * STEP_US
+            busy = 1000 + (3000 if index == 1 and step == 1 else 0)
+            made.step(step)
+            made.add("cpu_op", "aten::linear", begin + 10, busy)
+            made.add("cpu_op", "aten::addmm", begin + 20, busy - 20)
+            end = begin + 2000 + (3000 if step == 1 else 0)
+            made.add("user_annotation", "gloo:all_reduce", begin + 10 + busy, end - begin - 10 - busy, tid=5)
+        made.write(tmp_path)
+    trace = read(tmp_path)
+    assert collectives(trace)["skew_ns"].to_list() == [0, 3_000_000]
+    (row,) = stragglers(trace).to_dicts()
+    assert (row["rank"], row["step"], row["cause"], row["op"], row["op_ns"]) == (
+        1,
+        1,
+        "computation",
+        "aten::linear",
+        4_000_000,
+    )
+
+
 @pytest.mark.parametrize(
     ("recorded", "kind"),
     [("_allgather_base", "all_gather"), ("reduce_scatter_tensor_coalesced", "reduce_scatter"), ("AllReduce", "all_reduce"),

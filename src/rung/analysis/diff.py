@@ -223,6 +223,9 @@ def _table(sides: tuple[Side, Side], accounts: list[pl.DataFrame], columns: list
 def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame]) -> list[str]:
     notes = []
     for name, side, events in zip(("base", "new"), sides, accounts, strict=True):
+        if not events["linked"].any():
+            notes.append(f"{name}: no launches are recorded, so nothing belongs to an operator.")
+            continue
         outside = events.filter(~pl.col("linked"))
         share = int(outside["own_ns"].sum()) / max(1, side.busy_ns)
         if share > 0.005:

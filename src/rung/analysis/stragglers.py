@@ -95,8 +95,8 @@ def _work(trace: Trace) -> pl.DataFrame:
         return gpu.filter(pl.col("role") != "communication").select("rank", "name", "ts", "end").sort("ts")
     calls = host_calls(trace)
     is_op = (calls["kind"] == "cpu_op").to_numpy()
-    top = pl.Series(outermost(calls["caller"].to_numpy(), is_op) == np.arange(calls.height))
-    return calls.filter(top & is_op).select("rank", "name", "ts", "end").sort("ts")
+    top = (outermost(calls["caller"].to_numpy(), is_op) == np.arange(calls.height)) & is_op
+    return calls.filter(pl.Series(top)).select("rank", "name", "ts", "end").sort("ts")
 
 
 def _evidence(trace: Trace, calls: pl.DataFrame, work: pl.DataFrame, row: dict[str, Any]) -> dict[str, Any]:
