@@ -79,6 +79,30 @@ def test_ranks_that_start_recording_later_are_matched_by_sequence_number(tmp_pat
     assert found.filter(pl.col("ranks") == 1)["matched"].to_list() == ["alone", "alone"]
 
 
+def test_groups_of_one_name_with_other_ranks_are_not_one(tmp_path: Path) -> None:
+    for rank in range(4):
+        made = Rank(rank, 4)
+        pair = [rank // 2 * 2, rank // 2 * 2 + 1]
+        said = {"Process Group Ranks": str(pair), "Group size": 2, "Seq": 3}
+        made.all_reduce(10, 20, 60 + 100 * (rank // 2), **said)
+        made.all_reduce(300, 310, 350, **said)  # coalesced with the first: the same number
+        made.write(tmp_path)
+    found = collectives(read(tmp_path))
+    assert found["ranks"].to_list() == [2, 2, 2, 2]
+    assert sorted(found["transfer_ns"].to_list()) == [40_000, 40_000, 40_000, 140_000]
+
+
+def test_sends_and_receives_are_no_collectives(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        made = Rank(rank, 2)
+        made.all_reduce(10, 20, 60 + 500 * rank, **{"Collective name": "send" if rank else "recv", "Seq": 1})
+        made.all_reduce(100, 900, 960, **{"Collective name": "send", "Seq": 2})
+        made.write(tmp_path)
+    found = collectives(read(tmp_path))
+    assert found["matched"].to_list() == ["alone"] * 4
+    assert stragglers(read(tmp_path)).is_empty()
+
+
 def test_missing_ranks_are_named(tmp_path: Path) -> None:
     for rank in (0, 2):
         made = Rank(rank, 4)
