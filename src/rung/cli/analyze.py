@@ -138,7 +138,16 @@ def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     heads = {name: f"{name}: {ANALYSES[name].question}" for name in found}
     if note:
         say(f"note: {note}")
-    return "\n\n".join(f"{heads[name]}\n{tables.shown(answer, parsed.top)}" for name, answer in found.items())
+    return "\n\n".join(f"{heads[name]}\n{_shown(name, answer, parsed.top)}" for name, answer in found.items())
+
+
+def _shown(name: str, answer: Any, top: int | None) -> str:
+    """A table, but findings, which are texts, one below the other."""
+    if name != "findings":
+        return tables.shown(answer, top)
+    from rung.report.findings import findings_blocks
+
+    return "\n".join(findings_blocks(answer.head(top or answer.height).to_dicts(), tables.width()))
 
 
 def listed(as_json: bool) -> str:

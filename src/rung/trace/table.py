@@ -58,6 +58,7 @@ COLLECTIVES: dict[str, pl.DataType] = {
     "correlation": pl.Int64(),  # joins the kernel that says it itself
     "collective": pl.String(),  # as recorded, "allreduce" or "_allgather_base"
     "group": pl.String(),  # the process group's name, the same on all of its ranks
+    "group_ranks": pl.String(),  # as recorded, "[0, 1]", of many ranks only some
     "group_size": pl.Int64(),
     "seq": pl.Int64(),  # the group counts its collectives, on all ranks alike; null where it is not recorded (to torch 2.11 at least)
     "dtype": pl.String(),  # as recorded, "BFloat16"
