@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,18 @@ from rung.profilers.plan import Plan
 from rung.profilers.run import ProfilerFailed, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
+from rung.trace.rocprof import compute, v3_csv
 from rung.trace.table import COUNTERS
 
 # The first of these that a run wrote is read; what a tool writes twice is read once.
 PATTERNS = {
-    "rocprofv3": ("*_results.db", "*_results.json", "*_trace.csv|*_counter_collection.csv", "*_results.pftrace", "*.csv"),
+    "rocprofv3": (
+        "*_results.db",
+        "*_results.json",
+        "*_trace.csv|*_counter_collection.csv",
+        "*_results.pftrace",
+        "*.csv",
+    ),
     "rocprof": ("results.db", "results.json", "results*.csv"),
     "rocprofv2": ("results*.csv", "*.csv"),
     "rocprof-compute": ("pmc_perf.csv", "pmc_perf_*.csv"),
@@ -52,11 +60,9 @@ def _roots(files: list[Path]) -> list[Path]:
 def read_all(plan: Plan, logs: list[Path]) -> Trace:
     """The trace of a plan that was run. Events are those of the first run; ProfilerFailed where a run wrote nothing."""
     traces: list[Trace] = []
-    seen: set[Path] = set()
     for one, log in zip(plan.runs, logs, strict=True):
-        if one.output in seen:
+        if not one.recorded:
             continue
-        seen.add(one.output)
         paths = collect(plan, one.output)
         if not paths:
             lines = "".join(f"\n  {line}" for line in tail(log)) or " It printed nothing."
@@ -71,7 +77,7 @@ def read_all(plan: Plan, logs: list[Path]) -> Trace:
 def _together(paths: list[Path], output: Path) -> Trace:
     """The files of one run, one a process, as ranks."""
     try:
-        traces = [read(path) for path in paths]
+        traces = [_reader(path)(path) for path in paths]
     except InputError as error:
         raise ProfilerFailed(f"what the profiler wrote cannot be read: {error}") from None
     if len(traces) == 1:
@@ -81,6 +87,13 @@ def _together(paths: list[Path], output: Path) -> Trace:
     if len(used) < 2:
         return used[0][0] if used else traces[0]
     return merged([t for t, _ in used], [p.name for _, p in used], str(output), [])
+
+
+def _reader(path: Path) -> Callable[[Path], Trace]:
+    """Of a folder only the tables are read, whatever else the tool wrote beside them."""
+    if not path.is_dir():
+        return read
+    return compute.read if any(path.glob("pmc_perf*.csv")) else v3_csv.read
 
 
 def joined(passes: list[Trace]) -> Trace:
@@ -93,11 +106,13 @@ def joined(passes: list[Trace]) -> Trace:
     if not others:
         return first
     unread: Counter[str] = Counter(first.unread)
-    index = _numbered(first.events.filter(pl.col("kind") == "kernel").select("rank", "device", "correlation", kernel="name"))
+    index = _numbered(
+        first.events.filter(pl.col("kind") == "kernel").select("rank", "device", "correlation", kernel="name")
+    )
     seen = set(first.counters["counter"].unique())
     counters = [first.counters]
     for other in others:
-        kernels = other.events.filter(pl.col("kind") == "kernel").select("device", "correlation", kernel="name")
+        kernels = other.events.filter(pl.col("kind") == "kernel").select("rank", "device", "correlation", kernel="name")
         unread[OTHER_PASS] += other.events.height
         values = other.counters.filter(~pl.col("counter").is_in(list(seen)))
         seen |= set(values["counter"].unique())
@@ -122,10 +137,11 @@ def _dispatches(values: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """The dispatches of a pass in order: its kernels, or, where none were traced, those that its counters name."""
     if kernels.height:
         return kernels
-    return values.select("device", "correlation", "kernel").unique(maintain_order=True)
+    seen = values.select("device", "correlation", "kernel").unique(maintain_order=True)
+    return seen.with_columns(rank=pl.lit(None, pl.Int32))
 
 
 def _numbered(dispatches: pl.DataFrame) -> pl.DataFrame:
-    return dispatches.sort("correlation", maintain_order=True, nulls_last=True).with_columns(
+    return dispatches.sort("rank", "correlation", maintain_order=True, nulls_last=True).with_columns(
         nth=pl.int_range(pl.len()).over("device", "kernel")
     )

@@ -137,16 +137,13 @@ def passes(
     used: list[dict[str, set[str]]] = []
     for counter in counters:
         needs = _slots(counter, arch)
-        for group, blocks in zip(groups, used, strict=True):
-            if _room(blocks, needs, arch):
-                break
-        else:
-            group, blocks = [], {}
-            groups.append(group)
-            used.append(blocks)
-        group.append(counter)
+        place = next((n for n, blocks in enumerate(used) if _room(blocks, needs, arch)), len(groups))
+        if place == len(groups):
+            groups.append([])
+            used.append({})
+        groups[place].append(counter)
         for block, events in needs.items():
-            blocks.setdefault(block, set()).update(events)
+            used[place].setdefault(block, set()).update(events)
     return tuple(part for group in groups for part in _halved(tuple(group), fits))
 
 

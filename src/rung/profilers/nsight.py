@@ -45,5 +45,7 @@ def plan_compute(request: Request) -> Plan:
         collects=f"{len(counters)} counters of every kernel",
         overhead="high",
         read_by="rung analyze",
-        notes=("ncu replays each kernel, with caches flushed and clocks held at the base: its times are not those of a run.",),
+        notes=(
+            "ncu replays each kernel, with caches flushed and clocks held at the base: its times are not those of a run.",
+        ),
     )

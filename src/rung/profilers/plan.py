@@ -15,6 +15,7 @@ OVERHEADS = {
     "none": "no effect",
     "low": "a little time a kernel",
     "medium": "time at every call of the runtime",
+    "host": "the host is slowed several times over; kernels keep their own times",
     "high": "kernels run one at a time, the program once a pass: no durations of these passes are used",
 }
 
@@ -50,13 +51,14 @@ class Request:
 @dataclass(frozen=True)
 class Run:
     """One start of a program. env: variables beside those of this process; output: the folder that it writes into;
-    optional: what fails here is said, and what other runs recorded is kept."""
+    optional: what fails here is said, and what other runs recorded is kept; recorded: whether it writes what is read."""
 
     what: str
     argv: tuple[str, ...]
     output: Path
     env: Mapping[str, str] = field(default_factory=dict)
     optional: bool = False
+    recorded: bool = True
 
 
 @dataclass(frozen=True)

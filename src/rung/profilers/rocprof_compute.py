@@ -17,7 +17,7 @@ def plan(request: Request) -> Plan:
     argv = (request.tool.command, "profile", "-n", NAME, "-p", str(output), *roof, *request.extra, "--")
     runs = (
         Run("profile", (*argv, *request.command), output, dict(request.env)),
-        Run("analyze", (request.tool.command, "analyze", "-p", WORKLOAD), output, optional=True),
+        Run("analyze", (request.tool.command, "analyze", "-p", WORKLOAD), output, optional=True, recorded=False),
     )
     return Plan(
         profiler="rocprof-compute",

@@ -100,12 +100,16 @@ def _sampling(request: Request, notes: list[str]) -> list[str]:
         raise NotPlanned("sampling the program counter needs ROCm 6.4 or later.")
     family = HOST_TRAP if method == "host_trap" else STOCHASTIC
     if request.arch and not request.arch.startswith(family):
-        raise NotPlanned(f"{request.arch} cannot sample its program counter by {method}: that needs {', '.join(family)}.")
+        raise NotPlanned(
+            f"{request.arch} cannot sample its program counter by {method}: that needs {', '.join(family)}."
+        )
     if method == "host_trap":
         unit, interval = "time", round(1e6 / request.rate)
     else:
         unit, interval = "cycles", min(max(1 << round(math.log2(CLOCK / request.rate)), 256), 2**31)
-        notes.append(f"every {interval:,} cycles, the power of two nearest to {request.rate} samples a second at 2.1 GHz.")
+        notes.append(
+            f"every {interval:,} cycles, the power of two nearest to {request.rate} samples a second at 2.1 GHz."
+        )
     return ["--pc-sampling-beta-enabled", "--pc-sampling-unit", unit, "--pc-sampling-method", method,
             "--pc-sampling-interval", str(max(interval, 1))]  # fmt: skip
 

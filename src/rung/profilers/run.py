@@ -20,7 +20,12 @@ NOT_FOUND = 127
 
 
 class ProfilerFailed(WorkloadError):
-    """The profiler, or the program under it, did not end well; the last lines of the log are part of the message."""
+    """The profiler, or the program under it, did not end well; the last lines of the log are part of the message.
+    code: its exit code, where it ended; log: what it printed."""
+
+    def __init__(self, message: str, code: int | None = None, log: Path | None = None) -> None:
+        super().__init__(message)
+        self.code, self.log = code, log
 
 
 def run(plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None) -> tuple[list[Path], list[str]]:
@@ -63,7 +68,7 @@ def _one(plan: Plan, one: Run, log: Path, deadline: float) -> None:
         except subprocess.TimeoutExpired:
             raise ProfilerFailed(_with_log(f"{label} did not end within {deadline:g} s and was stopped", log)) from None
     if code:
-        raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log))
+        raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log), code, log)
 
 
 def _workload(plan: Plan, one: Run) -> str:
