@@ -14,6 +14,7 @@ COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
     "bench": "how long does a workload take, and how sure are we?",
     "compare": "is B faster than A, and does it compute the same?",
+    "profile": "record what happens: torch.profiler, rocprofv3, rocprof-compute, rocprof-sys, Nsight",
     "analyze": "where did the time of a recorded trace go?",
     "diff": "what changed between two traces?",
     "query": "ask a recorded trace in SQL",

@@ -193,16 +193,17 @@ class Candidate:
         self._one()
         return time.perf_counter_ns() - start
 
-    def _call(self) -> None:
+    def call(self) -> None:
+        """One step on the next batch; it may still run when this returns."""
         self.step(next(self._next))
 
     def _one(self) -> None:
-        self._call()
+        self.call()
         synchronize(self.device)
 
     def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
         """Chooses how `block` times, says how, and which GPU it is."""
-        self._timer, facts = choose(self._call, self.device, wanted, cold)
+        self._timer, facts = choose(self.call, self.device, wanted, cold)
         self._graphs = graphs_compiled()
         return {**facts, "gpu": identity(self.device)}
 
@@ -212,7 +213,7 @@ class Candidate:
 
     def block(self, count: int) -> dict[str, Any]:
         """`count` samples, nanoseconds a step; where no timer was chosen, of steps back to back."""
-        block = (self._timer or Events(self._call, self.device)).block(count)
+        block = (self._timer or Events(self.call, self.device)).block(count)
         return {"samples": block.samples, "outside": block.outside, "calls": block.calls}
 
     def memory(self) -> dict[str, int]:
@@ -220,7 +221,7 @@ class Candidate:
 
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
-        torch_profiler.record(self._call, path, steps, self.device)
+        torch_profiler.record(self.call, path, steps, self.device)
 
     def precisions(self) -> list[Numerics]:
         """Where this recipe is to be verified."""
