@@ -35,6 +35,8 @@ def fake_amdsmi(power: dict[str, Any], **more: Any) -> Any:
         "amdsmi_get_violation_status": refused,
         "amdsmi_get_clock_info": lambda gpu, kind: {"clk": {"GFX": 2100, "MEM": 1300}[kind], "max_clk": 2100},
         "amdsmi_get_temp_metric": lambda gpu, spot, metric: 61,
+        "amdsmi_get_gpu_vram_usage": lambda gpu: {"vram_used": 512, "vram_total": 196592},
+        "amdsmi_get_gpu_activity": lambda gpu: {"gfx_activity": 87, "umc_activity": 31, "mm_activity": "N/A"},
         "AmdSmiClkType": types.SimpleNamespace(GFX="GFX", MEM="MEM"),
         "AmdSmiTemperatureType": types.SimpleNamespace(HOTSPOT=1),
         "AmdSmiTemperatureMetric": types.SimpleNamespace(CURRENT=0),
@@ -52,6 +54,7 @@ def test_amdsmi_reads_the_power_that_the_generation_reports(monkeypatch: pytest.
     seen = sensor.read()
     assert (seen.power, seen.core, seen.memory, seen.celsius) == (612, 2100, 1300, 61)
     assert seen.energy is None
+    assert (seen.used, seen.total, seen.busy, seen.memory_busy) == (512 * 2**20, 196592 * 2**20, 0.87, 0.31)
     assert seen.throttled == ()
     mi200 = fake_amdsmi({"current_socket_power": "N/A", "average_socket_power": 301, "power_limit": 560_000_000})
     monkeypatch.setitem(sys.modules, "amdsmi", mi200)
@@ -87,7 +90,9 @@ def card(root: Path, number: int, bus: str, files: dict[str, str]) -> None:
     (device / "hwmon" / "hwmon3").mkdir(parents=True)
     (device / "vendor").write_text("0x1002\n")
     for name, text in files.items():
-        (device / name if name.startswith("pp_") else device / "hwmon" / "hwmon3" / name).write_text(text)
+        (device / name if name.startswith(("pp_", "mem_", "gpu_")) else device / "hwmon" / "hwmon3" / name).write_text(
+            text
+        )
     (root / f"card{number}").mkdir()
     (root / f"card{number}" / "device").symlink_to(device)
 
@@ -97,12 +102,15 @@ def test_sysfs_is_read_where_there_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "card0" / "device" / "vendor").write_text("0x1a03\n")
     card(tmp_path, 1, "0000:05:00.0", {"power1_average": "301000000\n", "power1_cap": "560000000\n", "temp1_input": "43000\n",
                                        "temp2_input": "51000\n", "pp_dpm_sclk": "0: 500Mhz\n1: 1700Mhz *\n", "pp_dpm_mclk": "0: 1600Mhz *\n"})  # fmt: skip
-    card(tmp_path, 10, "0000:0c:00.0", {"power1_input": "612000000\n", "freq1_input": "2100000000\n"})
+    memory = {"mem_info_vram_used": "1024\n", "mem_info_vram_total": "4096\n", "gpu_busy_percent": "87\n"}
+    card(tmp_path, 10, "0000:0c:00.0", memory | {"power1_input": "612000000\n", "freq1_input": "2100000000\n"})
     old = Sysfs(None, 0, tmp_path)
     seen = old.read()
     assert (old.limit, seen.power, seen.core, seen.memory, seen.celsius) == (560, 301, 1700, 1600, 51)
     new = Sysfs("0000:0C:00.0", 0, tmp_path).read()
     assert (new.power, new.core, new.memory, new.celsius) == (612, 2100, None, None)
+    assert (new.used, new.total, new.busy, new.memory_busy) == (1024, 4096, 0.87, None)
+    assert (old.bus, seen.used, seen.busy) == ("0000:05:00.0", None, None)
     with pytest.raises(LookupError):
         Sysfs("0000:ff:00.0", 0, tmp_path)
 
@@ -129,13 +137,17 @@ def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPat
         "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x4 | 0x1,
         "nvmlDeviceGetClockInfo": lambda gpu, kind: {1: 1980, 2: 2619}[kind],
         "nvmlDeviceGetTemperature": lambda gpu, spot: 44,
+        "nvmlDeviceGetPciInfo": lambda gpu: types.SimpleNamespace(busId="00000000:1B:00.0"),
+        "nvmlDeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(used=10, total=80),
+        "nvmlDeviceGetUtilizationRates": lambda gpu: types.SimpleNamespace(gpu=99, memory=40),
     }
     for name, answer in answers.items():
         setattr(nvml, name, answer)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     sensor = Nvml("GPU-1", None, 0)
-    assert sensor.limit == 700
+    assert (sensor.limit, sensor.bus) == (700, "0000:1b:00.0")
     seen = sensor.read()
+    assert (seen.used, seen.total, seen.busy, seen.memory_busy) == (10, 80, 0.99, 0.4)
     assert (seen.energy, seen.power, seen.core, seen.memory, seen.celsius) == (None, 266.5, 1980, 2619, 44)
     assert seen.throttled == ("power cap",)  # an idle bit holds nothing down
 
