@@ -89,7 +89,7 @@ def test_a_node_that_is_set_up_well_has_nothing_to_change(tmp_path: Path) -> Non
         ({"sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave"}, "system/CPU governor",
          "performance (1), powersave (1)", "cpupower frequency-set -g performance"),
         ({"sys/class/drm/card1/device/hwmon/hwmon1/power1_cap": "500000000"}, "GPU/power cap",
-         "GPU 0: 750 W, GPU 1: 500 W of 750 W", "set --power-cap 750"),
+         "GPU 0: 750 W, GPU 1: 500 W of 750 W", "set --gpu 1 --power-cap 750"),
         ({"sys/class/kfd/kfd/proc/4242/pasid": "1"}, "GPU/other processes", "1 (pid 4242)", "ps -o"),
         ({"torch/version.py": "__version__ = '2.13.0'\ncuda = '13.0'\nhip = None"}, "software/torch",
          "2.13.0, built for CUDA 13.0", "pip install torch"),
@@ -148,6 +148,14 @@ def test_a_variable_that_slows_or_that_nobody_reads_is_a_warning(
     assert line.change == (f"unset {name}",)
 
 
+def test_gpus_that_differ_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=8)
+    write(tmp_path, {"sys/class/drm/card3/device/hwmon/hwmon3/power1_cap": "600000000"})
+    line = look(tmp_path)["GPU/power cap"]
+    assert line.value == "7 x 750 W, GPU 3: 600 W of 750 W"
+    assert line.change == ("sudo amd-smi set --gpu 3 --power-cap 750",)
+
+
 def test_visibility_variables_that_apply_one_after_the_other_are_a_warning(tmp_path: Path) -> None:
     mi300x(tmp_path)
     assert look(tmp_path)["GPU/visibility"].value == "all 2 GPUs"
@@ -183,7 +191,7 @@ def test_an_nvidia_machine_is_read_from_proc_and_nvidia_smi(tmp_path: Path) -> N
     assert found["GPU/driver"].value == "NVIDIA 570.86.15"
     assert found["GPU/GPUs"].value == "NVIDIA H100 80GB HBM3 (sm90)"
     assert (found["GPU/power cap"].level, found["GPU/power cap"].value) == ("warn", "600 W of 700 W")
-    assert found["GPU/power cap"].change == ("sudo nvidia-smi -pl 700",)
+    assert found["GPU/power cap"].change == ("sudo nvidia-smi -i 0 -pl 700",)
     assert found["GPU/other processes"].value == "1 (pid 31337)"
     assert found["GPU/persistence mode"].level == "note"
     assert found["profilers/GPU counters"].value.startswith("only root may read them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,12 +23,14 @@ _KERNEL = "Linux kernel documentation, GPU driver, amdgpu (power and monitoring)
 
 @dataclass(frozen=True)
 class Here:
-    """The GPUs that the drivers show: vendor "amd", "nvidia" or ""; archs of AMD's, one each; cards: their sysfs folders."""
+    """The GPUs that the drivers show: vendor "amd", "nvidia" or ""; archs of AMD's, one each; cards: their sysfs folders;
+    users: process numbers that AMD's driver knew before we asked anything that uses a GPU ourselves."""
 
     vendor: str
     count: int
     archs: list[str] = field(default_factory=list)
     cards: list[Path] = field(default_factory=list)
+    users: list[str] = field(default_factory=list)
 
 
 def look(machine: Machine) -> Here:
@@ -40,7 +43,8 @@ def look(machine: Machine) -> Here:
     amd = [card for card in cards if machine.text(card / "vendor") == _AMD]
     if versions or machine.text("/sys/module/amdgpu/initstate"):
         archs = [f"gfx{v // 10000}{v // 100 % 100:x}{v % 100:x}" for v in versions if v]
-        return Here("amd", len(versions) or len(amd), archs, amd)
+        users = [p.name for p in machine.found("/sys/class/kfd/kfd/proc", "*") if p.name.isdecimal()]
+        return Here("amd", len(versions) or len(amd), archs, amd, users)
     cards = machine.found("/proc/driver/nvidia/gpus", "*")
     if cards or machine.text("/proc/driver/nvidia/version") is not None or machine.which("nvidia-smi"):
         devices = [p for p in machine.found("/dev", "nvidia*") if p.name[6:].isdigit()]
@@ -70,13 +74,13 @@ def lines(machine: Machine, here: Here, asked: dict[str, Future[str | None]]) ->
 
 def _amd(machine: Machine, here: Here) -> Iterator[Line]:
     version, kernel = machine.text("/sys/module/amdgpu/version"), machine.text("/proc/sys/kernel/osrelease")
-    yield Line("GPU", "driver", f"amdgpu {version}" if version else f"amdgpu of Linux {kernel or '?'}", OK, not version)
+    yield Line("GPU", "driver", f"amdgpu {version}" if version else f"amdgpu of Linux {kernel or '?'}", OK)
     yield Line("GPU", "GPUs", together(here.archs) or f"{here.count} AMD, of unknown architecture",
                OK if here.archs else UNKNOWN)  # fmt: skip
     if not machine.may("/dev/kfd", os.R_OK | os.W_OK):
         yield Line("GPU", "/dev/kfd", "may not be opened", WARN, None, "without it no ROCm program runs",
                    ("sudo usermod -aG render,video $USER  # and log in again",), "ROCm installation guide, prerequisites")  # fmt: skip
-    yield from _power_cap([_amd_cap(machine, card) for card in here.cards], "sudo amd-smi set --power-cap WATTS",
+    yield from _power_cap([_amd_cap(machine, card) for card in here.cards], "sudo amd-smi set --gpu GPU --power-cap WATTS",
                           _KERNEL)  # fmt: skip
     levels = [machine.text(card / "power_dpm_force_performance_level") for card in here.cards]
     if known := [level for level in levels if level]:
@@ -91,7 +95,7 @@ def _amd(machine: Machine, here: Here) -> Iterator[Line]:
             matters = "" if whole else "each device is a part of a chip, and its peaks with it"
             yield Line("GPU", f"{name} partition", together(modes), OK if whole else NOTE, whole, matters,
                        () if whole else (f"sudo amd-smi set --{name}-partition {usual}",), "AMD GPU partitioning guide")  # fmt: skip
-    yield _others([p.name for p in machine.found("/sys/class/kfd/kfd/proc", "*") if p.name != str(os.getpid())])
+    yield _others(here.users)
 
 
 def _amd_cap(machine: Machine, card: Path) -> tuple[float, float] | None:
@@ -118,7 +122,7 @@ def _nvidia(machine: Machine, here: Here, asked: dict[str, Future[str | None]]) 
     yield Line("GPU", "GPUs", together(named))
     caps = [(_watts(gpu["power.limit"]), _watts(gpu["power.default_limit"])) for gpu in gpus]
     yield from _power_cap(
-        [(a, b) if a and b else None for a, b in caps], "sudo nvidia-smi -pl WATTS", "nvidia-smi manual"
+        [(a, b) if a and b else None for a, b in caps], "sudo nvidia-smi -i GPU -pl WATTS", "nvidia-smi manual"
     )
     keeps = [gpu["persistence_mode"] for gpu in gpus]
     if "Disabled" in keeps:
@@ -144,11 +148,13 @@ def _power_cap(caps: list[tuple[float, float] | None], command: str, source: str
     if not known:
         yield Line("GPU", "power cap", "not shown by the driver", UNKNOWN, source=source)
         return
-    value = together([f"{cap:.0f} W" if cap == usual else f"{cap:.0f} W of {usual:.0f} W" for cap, usual in known])
-    lower, default = any(cap < usual for cap, usual in known), all(cap == usual for cap, usual in known)
+    said = [("?" if cap is None else f"{cap[0]:.0f} W" if cap[0] == cap[1] else f"{cap[0]:.0f} W of {cap[1]:.0f} W")
+            for cap in caps]  # fmt: skip
+    lower = {i: cap[1] for i, cap in enumerate(caps) if cap and cap[0] < cap[1]}
+    change = tuple(command.replace("GPU", str(i)).replace("WATTS", f"{usual:.0f}") for i, usual in lower.items())
     matters = "clocks fall under heavy work sooner than they need to" if lower else ""
-    change = (command.replace("WATTS", f"{max(usual for _, usual in known):.0f}"),) if lower else ()
-    yield Line("GPU", "power cap", value, WARN if lower else OK, default, matters, change, source)
+    default = all(cap == usual for cap, usual in known)
+    yield Line("GPU", "power cap", together(said), WARN if lower else OK, default, matters, change, source)
 
 
 def _others(pids: list[str]) -> Line:
@@ -171,11 +177,15 @@ def _visible(machine: Machine, here: Here) -> Iterator[Line]:
     if twice:
         matters = "several of them apply one after the other: the second counts what the first has left"
     yield Line("GPU", "visibility", value, WARN if twice or none else NOTE, False, matters,
-               tuple(f"unset {name}" for name in chosen), "ROCm documentation, GPU isolation" if here.vendor == "amd" else "CUDA programming guide")  # fmt: skip
+               tuple(f"unset {name}" for name in chosen if twice or none), "ROCm documentation, GPU isolation" if here.vendor == "amd" else "CUDA programming guide")  # fmt: skip
 
 
 def together(values: list[str]) -> str:
-    """ "8 x 750 W", or each GPU's own where they differ."""
-    if len(set(values)) == 1:
-        return f"{len(values)} x {values[0]}" if len(values) > 1 else values[0]
-    return ", ".join(f"GPU {i}: {value}" for i, value in enumerate(values))
+    """ "8 x 750 W"; where they differ, the most frequent one and then each of the others: "7 x 750 W, GPU 3: 600 W"."""
+    if len(values) < 2:
+        return "".join(values)
+    usual, count = Counter(values).most_common(1)[0]
+    if count == 1:
+        return ", ".join(f"GPU {i}: {value}" for i, value in enumerate(values))
+    others = [f"GPU {i}: {value}" for i, value in enumerate(values) if value != usual]
+    return ", ".join([f"{count} x {usual}", *others])
