@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rung.report import distributed, pace, units
+from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
@@ -153,6 +154,20 @@ def _roofline(frame: pl.DataFrame) -> str:
     )
 
 
+def _counters(frame: pl.DataFrame) -> str:
+    """How the time of the kernels divides among what bounds them, and why the longest is as it is."""
+    rows = [row for row in frame.iter_rows(named=True) if row["time_ns"]]
+    if not rows:
+        return ""
+    total = sum(row["time_ns"] for row in rows)
+    bounds: dict[str, float] = {}
+    for row in rows:
+        bounds[row["bound"] or "unclear"] = bounds.get(row["bound"] or "unclear", 0.0) + row["time_ns"] / total
+    first = rows[0]
+    ranked = _ranked(sorted(bounds.items(), key=lambda item: -item[1]))
+    return f"kernel time by what bounds it: {ranked}; {shortened(readable(units.clean(first['kernel'])), 40)}: {first['because']}"  # fmt: skip
+
+
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
 HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
     "critical_path": pace.critical_path_line,
@@ -174,4 +189,5 @@ HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
     "memory_peak": _memory_peak,
     "copies": _copies,
     "roofline": _roofline,
+    "counters": _counters,
 }

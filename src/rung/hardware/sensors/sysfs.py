@@ -22,6 +22,7 @@ class Sysfs:
         if bus:
             amd, index = [d for d in amd if d.resolve().name.lower() == bus.lower()], 0
         self._device = amd[index]
+        self.bus: str | None = bus or self._device.resolve().name
         self._hwmon = next(iter(sorted((self._device / "hwmon").glob("hwmon*"))), None)
         self.limit = self._scaled("power1_cap", 1e6)
 
@@ -40,7 +41,20 @@ class Sysfs:
             self._first(("freq1_input",), 1e6) or self._current("pp_dpm_sclk"),  # Hz
             self._first(("freq2_input",), 1e6) or self._current("pp_dpm_mclk"),
             self._first(("temp2_input", "temp1_input"), 1e3),  # m°C: junction, edge
+            (),
+            self._whole("mem_info_vram_used"),
+            self._whole("mem_info_vram_total"),
+            self._percent("gpu_busy_percent"),
+            self._percent("mem_busy_percent"),
         )
+
+    def _whole(self, name: str) -> int | None:
+        text = _text(self._device / name)
+        return int(text) if re.fullmatch(r"\d+", text) else None
+
+    def _percent(self, name: str) -> float | None:
+        found = self._whole(name)
+        return found / 100 if found is not None else None
 
     def _current(self, name: str) -> float | None:
         """MHz of the level that is marked as the current one: `1: 2100Mhz *`."""
