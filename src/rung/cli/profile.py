@@ -163,7 +163,7 @@ def page(trace: Any, record: dict[str, Any], parsed: argparse.Namespace) -> str:
     from rung.report.profile import profile_lines
     from rung.runs import to_json
 
-    found = analyze.page(trace, found_steps(trace), parsed)
+    found = analyze.page(trace, found_steps(trace), parsed, "")
     return to_json({**record, "analysis": found}) if parsed.json else "\n".join([*profile_lines(record), "", found])
 
 
