@@ -36,7 +36,7 @@ Answer = Literal["faster", "slower", "same", "undecided"]
 
 @dataclass(frozen=True)
 class Restart:
-    """Fresh processes of all sides: rounds of block medians in nanoseconds a step, each side once and, in reverse,
+    """Fresh processes of all sides: rounds of one figure a block, nanoseconds a step, each side once and, in reverse,
     once again: (a, b, b, a) for two."""
 
     rounds: tuple[tuple[float, ...], ...]
