@@ -71,12 +71,13 @@ def _launches(frame: pl.DataFrame) -> str:
         said[0] += f" in {units.count(row['launches'])} launches"
         said.append(f"the GPU waits for the host {_percent(row['host_bound_share'])} of the time")
     short = row["short_kernels"] / row["kernels"]
-    said.append(f"{_percent(short)} of them are shorter than 10 µs ({_percent(row['short_share'])} of GPU time)")
+    if short >= 0.01:
+        said.append(f"{_percent(short)} of them are shorter than 10 µs ({_percent(row['short_share'])} of GPU time)")
     return ", ".join(said)
 
 
 def _idle(frame: pl.DataFrame) -> str:
-    if frame.is_empty():
+    if frame.is_empty() or set(frame["cause"]) == {"no launches"}:
         return ""
     causes = _ranked(_sums(frame, "cause"))
     first = frame.row(0, named=True)
@@ -97,8 +98,9 @@ def _syncs(frame: pl.DataFrame) -> str:
         return ""
     first = frame.row(0, named=True)
     by = f" in {units.clean(first['op'])}" if first["op"] else ""
-    calls = units.count(frame["count"].sum())
-    return f"{units.duration(frame['time_ns'].sum())} of host time a step in {calls} calls that wait for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
+    number = frame["count"].sum()
+    calls = f"{units.count(number)} call{'s that wait' if number != 1 else ' that waits'}"
+    return f"{units.duration(frame['time_ns'].sum())} of host time a step in {calls} for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
 
 
 def _runtime(frame: pl.DataFrame) -> str:
