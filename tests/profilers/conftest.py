@@ -30,7 +30,9 @@ def made_files(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("made")
     for number, version in ((6, "6.3"), (7, "7.0")):
-        calls = [{**e, "kind": "runtime", "name": "hipLaunchKernel", "ts": e["ts"] - 900, "dur": 100} for e in dispatches()]
+        calls = [
+            {**e, "kind": "runtime", "name": "hipLaunchKernel", "ts": e["ts"] - 900, "dur": 100} for e in dispatches()
+        ]
         texts = csv_files(version, [*dispatches(), *calls])
         (folder / f"v3_csv_{number}.json").write_text(json.dumps({k.removeprefix("77_"): v for k, v in texts.items()}))
         # A pass that collects counters traces less, so its correlation ids are others.
@@ -41,14 +43,18 @@ def made_files(tmp_path_factory):
     (folder / "results.csv").write_text(results_csv(dispatches(), []))
     (folder / "results.json").write_text(chrome_text(dispatches()))
     titles = "Dispatch_ID,GPU_ID,Queue_ID,PID,TID,Grid_Size,Workgroup_Size,Kernel_Name,Start_Timestamp,End_Timestamp,SQ_WAVES"
-    rows = [f'{i},4,1,77,77,64,64,"{n}",{ts},{ts + d},{16 * (i + 1)}' for i, (n, _, ts, d) in enumerate(standins.KERNELS)]
+    rows = [
+        f'{i},4,1,77,77,64,64,"{n}",{ts},{ts + d},{16 * (i + 1)}' for i, (n, _, ts, d) in enumerate(standins.KERNELS)
+    ]
     for name in ("pmc_perf.csv", "v2.csv"):
         (folder / name).write_text("\n".join([titles, *rows]) + "\n")
     out = Recorder(zero=1_000)
     out.process(1, 77)
     out.track(2, 'STREAM [" 1 "] ', 1)
     for name, correlation, ts, dur in standins.KERNELS:
-        out.slice(ts, ts + dur, 2, "kernel_dispatch", name, agent="Agent-4", agent_type="GPU", corr_id=correlation, queue=1)
+        out.slice(
+            ts, ts + dur, 2, "kernel_dispatch", name, agent="Agent-4", agent_type="GPU", corr_id=correlation, queue=1
+        )
     (folder / "trace.pftrace").write_bytes(out.bytes())
     (folder / "counters_gfx942.txt").write_text("\n".join(sorted(counters.known("gfx942"))))
     nsys(folder / "nsys.sqlite")

@@ -199,7 +199,10 @@ def rocprofv3_avail(words):
         refuse("no GPU", 1)
     if words == ["info", "--pmc"]:
         listed = made("counters_gfx942.txt").decode().split()
-        print("GPU : 0\nName : gfx942\n" + "\n".join(f"Counter_Name : {name}\nDescription : d\nBlock : SQ" for name in listed))
+        print(
+            "GPU : 0\nName : gfx942\n"
+            + "\n".join(f"Counter_Name : {name}\nDescription : d\nBlock : SQ" for name in listed)
+        )
         return
     if words[:3] == ["pmc-check", "-d", "0"] and words[3:]:
         if sum(name.startswith("SQ_") for name in words[3:]) > SQ_LIMIT:
@@ -258,7 +261,9 @@ def rocprof_compute(words):
         if "--" not in words:
             refuse("no application", 1)
         cut = words.index("--")
-        found, rest = parsed(words[1:cut], ["--no-roof", "--roof-only", "--hip-trace"], ["-n", "--name", "-p", "--path"])
+        found, rest = parsed(
+            words[1:cut], ["--no-roof", "--roof-only", "--hip-trace"], ["-n", "--name", "-p", "--path"]
+        )
         if rest or "-n" not in found:
             refuse("a name is needed")
         program(words[cut + 1 :])
@@ -302,7 +307,10 @@ def rocprof_sys(kind, words):
     put(folder, f"perfetto-trace-{os.getpid()}.proto", made("trace.pftrace"))
     put(folder, f"wall_clock-{os.getpid()}.txt", b"LABEL COUNT DEPTH METRIC UNITS SUM MEAN\n")
     if settings.get("USE_ROCPD") == "true":
-        write_rocpd(folder / f"rocpd-{os.getpid()}.db", settings.get("ROCM_EVENTS", "").split(",") if "ROCM_EVENTS" in settings else [])
+        write_rocpd(
+            folder / f"rocpd-{os.getpid()}.db",
+            settings.get("ROCM_EVENTS", "").split(",") if "ROCM_EVENTS" in settings else [],
+        )
 
 
 def nsys(words):
@@ -334,7 +342,9 @@ def ncu(words):
     rows.append(",".join(f'"{t}"' for t in ["ID", "Process ID", "Kernel Name", "Device", *counters]))
     rows.append(",".join(f'"{t}"' for t in ["", "", "", "", *["ns"] * len(counters)]))
     for place, (kernel, *_) in enumerate(KERNELS):
-        rows.append(",".join(f'"{t}"' for t in [place, 4242, kernel, 0, *[f"{value(c, place):,.2f}" for c in counters]]))
+        rows.append(
+            ",".join(f'"{t}"' for t in [place, 4242, kernel, 0, *[f"{value(c, place):,.2f}" for c in counters]])
+        )
     put(Path(found["--log-file"]).parent, Path(found["--log-file"]).name, "\n".join(rows).encode() + b"\n")
 
 

@@ -59,7 +59,10 @@ def test_a_configuration_runs_unchanged_to_the_end(tools_on_path, tmp_path, caps
     monkeypatch.chdir(tmp_path)
     tools_on_path("rocprofv3", "rocprofv3-avail")
     path = written(tmp_path, CONFIGS["compute_bound"][0])
-    assert main(["profile", "--madengine-config", str(path), "--arch", "gfx942", "--out", "o", "--json", "--", "true"]) == 0
+    assert (
+        main(["profile", "--madengine-config", str(path), "--arch", "gfx942", "--out", "o", "--json", "--", "true"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["analysis"]["counters"] > 0
 
 
@@ -96,6 +99,10 @@ def test_such_a_command_is_run(tools_on_path, tmp_path, capsys, monkeypatch):
         ({"tools": "rocprof"}, "tools must be a list"),
         ({"tools": [{"name": "magic"}]}, "there is no tool 'magic'"),
         ({"tools": [{"name": "x", "cmd": "perf record --"}]}, "is no profiler that is known"),
+        (
+            {"tools": [{"name": "gpu_info_power_profiler", "env_vars": {"POWER_SAMPLING_RATE": "0"}}]},
+            "sampling rate of '0'",
+        ),
         ({"tools": [{"name": "rocprof", "env_vars": ["A=1"]}]}, "env_vars must be an object"),
     ],
 )
@@ -106,7 +113,9 @@ def test_a_configuration_that_cannot_be_meant_is_refused(config, says, tmp_path)
 
 def test_presets_of_ones_own_add_and_replace(tmp_path, monkeypatch):
     path = tmp_path / "p.toml"
-    path.write_text('[mine]\nlike = "memory"\nsays = "m"\nformats = ["pftrace"]\n\n[hotspots]\nsources = ["kernels", "hip"]\n')
+    path.write_text(
+        '[mine]\nlike = "memory"\nsays = "m"\nformats = ["pftrace"]\n\n[hotspots]\nsources = ["kernels", "hip"]\n'
+    )
     monkeypatch.setenv("RUNG_PRESETS", str(path))
     assert preset("mine").counters == "memory"
     assert preset("mine").formats == ("pftrace",)

@@ -83,7 +83,7 @@ def test_rocprof_compute_profiles_then_analyses_what_it_wrote():
 
 def test_rocprof_sys_gets_a_file_of_settings_and_a_database_where_it_writes_one():
     plan = rocprof_sys.plan(asked("rocprof-sys", sources=("kernels", "hip", "rccl", "metrics")))
-    (path, text), = plan.files.items()
+    ((path, text),) = plan.files.items()
     assert plan.runs[0].argv == ("/opt/rocm/bin/rocprof-sys", "-c", str(path), "--", *APP)
     assert "ROCPROFSYS_ROCM_DOMAINS = kernel_dispatch,hip_runtime_api,rccl_api" in text
     assert "ROCPROFSYS_USE_ROCPD = true" in text

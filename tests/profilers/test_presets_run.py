@@ -38,7 +38,9 @@ def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, 
     assert analysis["parts"][0]["timeline"][0]["total_ns"] == 20_100 - 12_000
     if presets()[name].counters:
         passes = [run for run in answer["plan"]["runs"] if "--pmc" in run["argv"]]
-        assert analysis["counters"] == 3 * sum(run["argv"].index("--kernel-trace") - run["argv"].index("--pmc") - 1 for run in passes)
+        assert analysis["counters"] == 3 * sum(
+            run["argv"].index("--kernel-trace") - run["argv"].index("--pmc") - 1 for run in passes
+        )
         assert "counter of a dispatch that the first pass did not have" not in analysis["unread"]
     assert (tmp_path / "out" / "profile.json").is_file()
 
@@ -47,21 +49,29 @@ def test_counters_of_later_passes_belong_to_the_dispatches_of_the_first(tools_on
     from rung.ladder import profile
 
     tools_on_path("rocprofv3", "rocprofv3-avail")
-    names = [f"SQ_INSTS_{kind}" for kind in ("VALU", "SALU", "SMEM", "LDS", "FLAT", "GDS", "BRANCH", "VMEM")] + ["SQ_WAVES"]
+    names = [f"SQ_INSTS_{kind}" for kind in ("VALU", "SALU", "SMEM", "LDS", "FLAT", "GDS", "BRANCH", "VMEM")] + [
+        "SQ_WAVES"
+    ]
     target = profile.Target("true", ("true",))
     wanted = profile.chosen(target, "rocprofv3", None)
     plan = profile.planned(target, wanted, tmp_path / "out", names=names, arch="gfx942")
     assert [run.what for run in plan.runs] == ["trace, without counters", "counters 1 of 2", "counters 2 of 2"]
     trace, _ = profile.carried_out(plan, 60.0)
     # The trace numbers its dispatches 7, 9, 11 and the passes 1, 2, 3: the n-th of a kernel is the n-th of it.
-    found = trace.counters.filter(counter="SQ_WAVES").select("correlation", "kernel", "value").sort("correlation").rows()
+    found = (
+        trace.counters.filter(counter="SQ_WAVES").select("correlation", "kernel", "value").sort("correlation").rows()
+    )
     assert found == [(c, kernel, standins.value("SQ_WAVES", place))
                      for place, (kernel, c, _, _) in enumerate(standins.KERNELS, start=1)]  # fmt: skip
     assert trace.events.filter(kind="kernel").height == 3
 
 
-@pytest.mark.parametrize(("tool", "preset"), [("rocprof", "memory"), ("rocprof", "lightweight"), ("rocprofv2", "lightweight")])
-def test_the_older_tools_stand_in_where_rocprofv3_is_not_installed(tool, preset, tools_on_path, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("tool", "preset"), [("rocprof", "memory"), ("rocprof", "lightweight"), ("rocprofv2", "lightweight")]
+)
+def test_the_older_tools_stand_in_where_rocprofv3_is_not_installed(
+    tool, preset, tools_on_path, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     tools_on_path(tool, rocm="6.0")
     assert main(["profile", "--preset", preset, "--arch", "gfx90a", "--out", "out", "--json", "--", "true"]) == 0

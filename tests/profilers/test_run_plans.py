@@ -38,7 +38,11 @@ def test_a_profiler_that_hangs_is_ended_with_all_that_it_started(tools_on_path, 
     said = capsys.readouterr().err
     assert "did not end within 3 s and was stopped" in said
     assert "waiting for the device" in said
-    left = [p for p in psutil.process_iter(["pid", "cmdline"]) if p.pid not in before and p.info["cmdline"] == ["sleep", "300"]]
+    left = [
+        p
+        for p in psutil.process_iter(["pid", "cmdline"])
+        if p.pid not in before and p.info["cmdline"] == ["sleep", "300"]
+    ]
     assert left == []
 
 
@@ -76,4 +80,6 @@ def test_the_warning_of_a_missing_counter_is_passed_on(tools_on_path, tmp_path):
 
 def plan_of(folder, argv, optional=False):
     one = Run("trace", tuple(argv), folder / "out" / "recording", {}, optional)
-    return Plan("rocprofv3", Tool("rocprofv3", None), folder / "out" / "recording", (one,), "kernels", "low", "rung analyze")
+    return Plan(
+        "rocprofv3", Tool("rocprofv3", None), folder / "out" / "recording", (one,), "kernels", "low", "rung analyze"
+    )

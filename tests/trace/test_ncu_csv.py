@@ -5,14 +5,14 @@ import pytest
 from rung.errors import InputError
 from rung.trace import read
 
-TEXT = '''==PROF== Connected to process 4242 (/usr/bin/python3.11)
+TEXT = """==PROF== Connected to process 4242 (/usr/bin/python3.11)
 ==PROF== Profiling "gemm" - 0: 0%....50%....100% - 8 passes
 "ID","Process ID","Process Name","Kernel Name","Block Size","Device","gpu__time_duration.sum","launch__waves_per_multiprocessor"
 "","","","","","","ns",""
 "0","4242","python3","gemm<float>(float *, int)","(128, 1, 1)","1","1,234,567","2.5"
 "1","4242","python3","add","(64, 1, 1)","0","17.5","n/a"
 ==PROF== Disconnected from process 4242
-'''
+"""
 
 
 def put(folder, text):
