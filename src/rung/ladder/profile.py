@@ -16,7 +16,7 @@ from typing import Any
 from rung.errors import UsageError
 from rung.ladder.steps import REPORT
 from rung.profilers import collect, counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, run, tools
-from rung.profilers.plan import NotPlanned, Plan, Request, Run
+from rung.profilers.plan import PLAN, RECORDING, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
 from rung.profilers.torch_profiler import Options
 from rung.runs import to_json, write_whole
@@ -105,7 +105,7 @@ def planned(
         passes = _passes(tool, [*(() if names else counters.named(wanted.counters)), *names], arch, said)
     request = Request(
         command=target.argv(),
-        folder=folder / "recording",
+        folder=folder / RECORDING,
         tool=tool,
         sources=wanted.sources,
         passes=passes,
@@ -127,7 +127,7 @@ def planned(
 
 
 def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str]) -> Plan:
-    output = folder / "recording"
+    output = folder / RECORDING
     settings = {"path": str(output / "trace.json.gz"), "options": options.as_dict()}
     argv = target.argv(settings)
     slow = options.stacks or options.modules
@@ -198,7 +198,7 @@ def carried_out(
     """
     folder = plan.folder.parent
     plan.folder.mkdir(parents=True)
-    write_whole(folder / "plan.json", to_json(plan.as_dict()))
+    write_whole(folder / PLAN, to_json(plan.as_dict()))
     sampling, told = _sampling(folder / "samples", sample) if sample else (None, [])
     try:
         logs, notes = run.run(plan, deadline, said, sampling)
@@ -209,7 +209,7 @@ def carried_out(
             again.exit_code = error.code
             raise again from None
         raise
-    trace = collect.read_all(plan, logs)
+    trace = collect.read_all(folder, plan.profiler, plan.runs, logs)
     record = {
         "kind": "profile",
         "folder": str(folder),

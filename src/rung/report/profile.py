@@ -13,7 +13,7 @@ def profile_lines(record: Mapping[str, Any], width: int = 100) -> list[str]:
     """The recording in a few lines: the profiler, where it is, the overhead, what was left out."""
     plan = record["plan"]
     lines = [f"{plan['profiler']} {plan['version']}".rstrip() + f": {plan['collects']}"]
-    lines.append(f"recorded in {units.clean(record['folder'])}")
+    lines.append(f"kept in {units.clean(record['folder'])}; `rung analyze` reads it again")
     if cost := record["overhead"]:
         recorded, bare = units.duration(cost["recorded_ns"]), units.duration(cost["bare_ns"])
         more = f"{cost['share']:+.0%}" if cost["share"] > 0 else "no more than they scatter"
