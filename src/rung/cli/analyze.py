@@ -61,6 +61,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         print(listed(parsed.json))
         return 0
     write = check(parsed)
+    from rung.profilers.collect import is_kept, read_kept
     from rung.runs import to_json
     from rung.trace import read
 
@@ -70,7 +71,10 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
-        trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+        if is_kept(path):
+            trace = read_kept(path)
+        else:
+            trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         if write:
             write(trace, parsed.write)
         trace, steps, note = per_step(trace, parsed)

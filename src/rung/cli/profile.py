@@ -58,6 +58,11 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--deadline", type=seconds, default=1800.0, metavar="SECONDS", help="for each run (default: 1800)"
     )
+    parser.add_argument(
+        "--power", action="store_true", help="sample power, energy, clocks and temperature of every GPU beside it"
+    )
+    parser.add_argument("--vram", action="store_true", help="sample the memory in use as well")
+    parser.add_argument("--rate", type=seconds, default=None, metavar="HZ", help="samples a second (default: 10)")
     own = parser.add_argument_group("of a TARGET")
     own.add_argument("--steps", type=int, default=3, metavar="N", help="steady steps to record (default: 3)")
     own.add_argument("--rungs", type=rung_names, default=(), metavar="A,B,...", help="with these rungs applied")
@@ -94,12 +99,14 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.profilers.torch_profiler import Options
     from rung.runs import to_json
 
-    wanted, notes = preset(parsed.preset) if parsed.preset else None, []
+    wanted = preset(parsed.preset) if parsed.preset else None
+    notes: list[str] = []
+    rate = 10.0
     if parsed.madengine_config:
         from rung.profilers import madengine
 
         asked = madengine.read(parsed.madengine_config)
-        wanted, notes = asked.preset, list(asked.notes)
+        wanted, notes, rate = asked.preset, list(asked.notes), 1 / asked.rate
         command = (*asked.launcher, *command) if not command or "torchrun" not in command[0] else command
     if parsed.target:
         options = target_options(rest, parsed.words)
@@ -109,8 +116,6 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     if parsed.counters and not parsed.tool and not wanted:
         parsed.tool = "ncu" if shutil.which("ncu") and not shutil.which("rocprofv3") else "rocprofv3"
     wanted = profile.chosen(target, parsed.tool, wanted)
-    if wanted.sample:
-        notes.append(f"{' and '.join(wanted.sample)} are not sampled by this command.")
     if parsed.target and wanted.tool == "torch":
         need_torch()
     folder = profile.new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
@@ -132,7 +137,8 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
 
         print(to_json(plan.as_dict()) if parsed.json else "\n".join(shown(plan)))
         return 0
-    trace, record = profile.carried_out(plan, parsed.deadline, say)
+    sample = (parsed.rate or rate) if parsed.power or parsed.vram or wanted.sample else 0.0
+    trace, record = profile.carried_out(plan, parsed.deadline, say, sample)
     print(page(trace, record, parsed))
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import statistics
@@ -15,7 +16,7 @@ from typing import Any
 from rung.errors import UsageError
 from rung.ladder.steps import REPORT
 from rung.profilers import collect, counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, run, tools
-from rung.profilers.plan import NotPlanned, Plan, Request, Run
+from rung.profilers.plan import PLAN, RECORDING, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
 from rung.profilers.torch_profiler import Options
 from rung.runs import to_json, write_whole
@@ -104,7 +105,7 @@ def planned(
         passes = _passes(tool, [*(() if names else counters.named(wanted.counters)), *names], arch, said)
     request = Request(
         command=target.argv(),
-        folder=folder / "recording",
+        folder=folder / RECORDING,
         tool=tool,
         sources=wanted.sources,
         passes=passes,
@@ -126,7 +127,7 @@ def planned(
 
 
 def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str]) -> Plan:
-    output = folder / "recording"
+    output = folder / RECORDING
     settings = {"path": str(output / "trace.json.gz"), "options": options.as_dict()}
     argv = target.argv(settings)
     slow = options.stacks or options.modules
@@ -188,15 +189,19 @@ def _timed(plan: Plan, target: Target, folder: Path) -> Plan:
 
 
 def carried_out(
-    plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None
+    plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None, sample: float = 0.0
 ) -> tuple[Trace, dict[str, Any]]:
     """Runs a plan and reads what it wrote. Returns the trace, and plain values: the plan, its folder, `overhead` (of the
-    recorded steps against unrecorded ones, where a workload was recorded), notes."""
+    recorded steps against unrecorded ones, where a workload was recorded), `sensors`, notes.
+
+    sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all.
+    """
     folder = plan.folder.parent
     plan.folder.mkdir(parents=True)
-    write_whole(folder / "plan.json", to_json(plan.as_dict()))
+    write_whole(folder / PLAN, to_json(plan.as_dict()))
+    sampling, told = _sampling(folder / "samples", sample) if sample else (None, [])
     try:
-        logs, notes = run.run(plan, deadline, said)
+        logs, notes = run.run(plan, deadline, said, sampling)
     except run.ProfilerFailed as error:
         # A workload of ours that was refused says why itself, with the exit code of that.
         if error.code in (2, 3) and error.log and (refused := _refusal(error.log)):
@@ -204,7 +209,7 @@ def carried_out(
             again.exit_code = error.code
             raise again from None
         raise
-    trace = collect.read_all(plan, logs)
+    trace = collect.read_all(folder, plan.profiler, plan.runs, logs)
     record = {
         "kind": "profile",
         "folder": str(folder),
@@ -212,10 +217,30 @@ def carried_out(
         "plan": plan.as_dict(),
         "logs": [str(log) for log in logs],
         "overhead": overhead(folder),
-        "notes": [*plan.notes, *notes],
+        "sensors": _sensed(sampling) if sampling else None,
+        "notes": [*plan.notes, *told, *notes],
     }
     write_whole(folder / "profile.json", to_json(record))
     return trace, record
+
+
+def _sampling(folder: Path, rate: float) -> tuple[Any, list[str]]:
+    """What samples beside a run, or why nothing does."""
+    try:
+        return importlib.import_module("rung.profilers.sampling").Sampling(folder, rate), []
+    except ModuleNotFoundError:
+        return None, ["sensors are not sampled: this installation has no sampler."]
+    except UsageError as error:
+        return None, [f"sensors are not sampled: {error}"]
+
+
+def _sensed(sampling: Any) -> dict[str, Any]:
+    summary = importlib.import_module("rung.profilers.sampling").summary
+    return {
+        "gpus": summary(sampling.table()).to_dicts(),
+        "overhead": sampling.overhead._asdict(),
+        "paths": [str(path) for path in sampling.paths],
+    }
 
 
 def _refusal(log: Path) -> str:

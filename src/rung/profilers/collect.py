@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from rung.errors import InputError
-from rung.profilers.plan import Plan
+from rung.profilers.plan import PLAN, RECORDING, Run
 from rung.profilers.run import ProfilerFailed, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
@@ -40,10 +41,9 @@ OTHER_PASS = "event of another counter pass of the same program"
 UNMATCHED = "counter of a dispatch that the first pass did not have"
 
 
-def collect(plan: Plan, output: Path) -> list[Path]:
+def collect(profiler: str, output: Path) -> list[Path]:
     """The files that one run left for us: those of the first pattern that has any; empty where it wrote nothing."""
-    name = plan.profiler if plan.profiler in PATTERNS else "rocprof-sys"
-    for pattern in PATTERNS[name]:
+    for pattern in PATTERNS[profiler if profiler in PATTERNS else "rocprof-sys"]:
         found = [path for part in pattern.split("|") for path in output.rglob(part) if path.is_file()]
         # An empty database or a table without rows is what a killed recorder leaves.
         if found := sorted(path for path in found if path.stat().st_size):
@@ -57,21 +57,41 @@ def _roots(files: list[Path]) -> list[Path]:
     return [folder for folder in folders if not any(other in folder.parents for other in folders)]
 
 
-def read_all(plan: Plan, logs: list[Path]) -> Trace:
+def read_all(folder: Path, profiler: str, runs: Sequence[Run], logs: Sequence[Path]) -> Trace:
     """The trace of a plan that was run. Events are those of the first run; ProfilerFailed where a run wrote nothing."""
     traces: list[Trace] = []
-    for one, log in zip(plan.runs, logs, strict=True):
+    for one, log in zip(runs, logs, strict=True):
         if not one.recorded:
             continue
-        paths = collect(plan, one.output)
+        paths = collect(profiler, one.output)
         if not paths:
             lines = "".join(f"\n  {line}" for line in tail(log)) or " It printed nothing."
             raise ProfilerFailed(
-                f"{plan.profiler} ({one.what}) wrote nothing that could be read below {one.output}: the program may not "
+                f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: the program may not "
                 f"have used a GPU, or was ended before the recording was written. The last lines of {log}:{lines}"
             )
         traces.append(_together(paths, one.output))
-    return replace(joined(traces), source=str(plan.folder))
+    return replace(joined(traces), source=str(folder))
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether this is the folder of a recording that a plan made."""
+    return (folder / PLAN).is_file() and (folder / RECORDING).is_dir()
+
+
+def read_kept(folder: Path) -> Trace:
+    """The trace of such a folder, wherever it lies by now. InputError where it is not complete."""
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        runs = []
+        for one in plan["runs"]:
+            name = Path(one["output"]).name  # only ever a folder inside of this one
+            output = folder / RECORDING if name == RECORDING else folder / RECORDING / name
+            runs.append(Run(str(one["what"]), (), output, recorded=bool(one["recorded"])))
+        profiler = str(plan["profiler"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
+    return read_all(folder, profiler, runs, [folder / PLAN] * len(runs))
 
 
 def _together(paths: list[Path], output: Path) -> Trace:

@@ -74,7 +74,7 @@ def read(path: Path) -> Asked:
         name, variables = tool["name"], _variables(path, tool.get("env_vars", {}))
         if name in _SENSORS:
             sample.append(_SENSORS[name])
-            rate = float(variables.get(f"{_SENSORS[name].upper()}_SAMPLING_RATE", rate))
+            rate = _seconds(path, variables.get(f"{_SENSORS[name].upper()}_SAMPLING_RATE", str(rate)))
         elif name in _LIBRARIES:
             env |= _LIBRARIES[name]
         elif name in TOOLS or "cmd" in tool:
@@ -134,6 +134,16 @@ def _custom(path: Path, tool: Mapping[str, Any]) -> Preset:
             kept.append(word)
     what = "a command of the file's own"
     return Preset(str(tool["name"]), what, tool=program, sources=(), extra=tuple(kept), formats=tuple(formats))
+
+
+def _seconds(path: Path, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.001 <= value < 3600:
+        raise InputError(f"{path}: a sampling rate of {text!r} is none: give seconds a sample, 0.001 or more.")
+    return value
 
 
 def _variables(path: Path, given: Any) -> dict[str, str]:

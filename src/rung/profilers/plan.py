@@ -11,6 +11,7 @@ from rung.profilers.tools import Tool
 
 # What a recording may hold beside kernels; each profiler knows its own option for it.
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
+PLAN, RECORDING = "plan.json", "recording"  # in the folder of a recording: what was run, and where it wrote
 OVERHEADS = {
     "none": "no effect",
     "low": "a little time a kernel",
@@ -86,7 +87,14 @@ class Plan:
             "overhead_means": OVERHEADS[self.overhead],
             "read_by": self.read_by,
             "runs": [
-                {"what": r.what, "argv": list(r.argv), "env": dict(r.env), "output": str(r.output)} for r in self.runs
+                {
+                    "what": r.what,
+                    "argv": list(r.argv),
+                    "env": dict(r.env),
+                    "output": str(r.output),
+                    "recorded": r.recorded,
+                }
+                for r in self.runs
             ],
             "files": {str(path): text for path, text in self.files.items()},
             "notes": list(self.notes),

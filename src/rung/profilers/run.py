@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -28,8 +29,15 @@ class ProfilerFailed(WorkloadError):
         self.code, self.log = code, log
 
 
-def run(plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None) -> tuple[list[Path], list[str]]:
+def run(
+    plan: Plan,
+    deadline: float,
+    said: Callable[[str], None] = lambda _: None,
+    beside: AbstractContextManager[object] | None = None,
+) -> tuple[list[Path], list[str]]:
     """Writes the plan's files and runs its programs in their order; each has `deadline` seconds.
+
+    beside: entered while the first recorded run goes on, for what is to be sampled in that time.
 
     Returns the logs, one a run, and notes: what the logs warn of, and runs that failed and could be spared. Raises
     ProfilerFailed when a run fails, is killed or hangs; all that it started is ended first.
@@ -42,8 +50,10 @@ def run(plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: Non
         log = plan.folder.parent / f"{number}-{one.what.split(',')[0].replace(' ', '-')}.log"
         logs.append(log)
         said(f"{plan.profiler}: {one.what} ...")
+        watched, beside = (beside, None) if one.recorded else (None, beside)
         try:
-            _one(plan, one, log, deadline)
+            with watched or contextlib.nullcontext():
+                _one(plan, one, log, deadline)
         except ProfilerFailed as error:
             if not one.optional:
                 raise
