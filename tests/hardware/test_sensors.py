@@ -113,6 +113,8 @@ def test_sysfs_is_read_where_there_is_no_library(tmp_path: Path) -> None:
     assert (old.bus, seen.used, seen.busy) == ("0000:05:00.0", None, None)
     with pytest.raises(LookupError):
         Sysfs("0000:ff:00.0", 0, tmp_path)
+    (tmp_path / "devices" / "0000:05:00.0" / "hwmon" / "hwmon3" / "power1_average").write_text("99000000\n")
+    assert old.read().power == 99  # anew at every reading
 
 
 def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPatch) -> None:

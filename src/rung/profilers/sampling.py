@@ -54,7 +54,7 @@ class Overhead(NamedTuple):
     late: int
 
     def __str__(self) -> str:
-        late = f", {self.late} rounds left out" if self.late else ""
+        late = f", {self.late} left out" if self.late else ""
         return (
             f"sampling took {self.cpu_share:.2%} of one core, {self.read_seconds * 1e3:.2g} ms a round; "
             f"{self.rate:.3g} of {self.asked:g} rounds a second{late}"
@@ -83,6 +83,11 @@ class Sampling:
         self._rounds: list[float] = []
         self._cpu = self._wall = 0.0
         self._late = 0
+        self._scheduled = (
+            0.0,
+            0.0,
+            0,
+        )  # begin of the first and the last round of the schedule, and how many there were
 
     def __enter__(self) -> Sampling:
         try:
@@ -113,11 +118,11 @@ class Sampling:
 
     @property
     def overhead(self) -> Overhead:
-        rounds = max(len(self._rounds), 1)
+        first, last, count = self._scheduled
         return Overhead(
             self._cpu / self._wall if self._wall else 0.0,
             statistics.median(self._rounds) if self._rounds else 0.0,
-            (rounds - 1) / self._wall if self._wall else 0.0,
+            (count - 1) / (last - first) if last > first else 0.0,
             self.rate,
             self._late,
         )
@@ -127,6 +132,7 @@ class Sampling:
         every, due = 1 / self.rate, begun
         self._write([tuple(SCHEMA)])
         while True:
+            self._scheduled = (begun, time.monotonic(), self._scheduled[2] + 1)
             self._round()
             due += every
             wait = due - time.monotonic()
