@@ -1,5 +1,6 @@
 """`rung.bench` and `rung.compare` from Python: on callables, on functions in fresh processes, and used wrongly."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -73,6 +74,15 @@ def test_more_than_two_are_ranked() -> None:
     assert found.ranks == {"A": 1, "B": 3, "C": 2}
     assert found.speedup is None
     assert "A is the fastest: all 3 pairs judged together (Holm)" in str(found)
+
+
+def test_calls_that_are_slow_now_and_then_are_not_lost() -> None:
+    turn = itertools.count()
+    found = rung.compare(lambda: time.sleep(0.001), lambda: time.sleep(0.004 if next(turn) % 3 else 0.001), seconds=3)
+    assert found.verdict == "slower"
+    assert found.speedup is not None
+    assert found.speedup.value < 0.5
+    assert any("slow calls" in note for note in found.notes)
 
 
 def test_time_that_is_up_leaves_it_open() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ORDERING = re.compile(r"Synchronize|StreamWaitEvent|EventRecord")
 ARGS = (
-    "External id", "device", "stream", "correlation", "bytes", "Collective name", "Process Group Name", "Group size", "Seq",
+    "External id", "device", "stream", "correlation", "bytes", "Collective name", "Process Group Name", "Process Group Ranks", "Group size", "Seq",
     "dtype", "In msg nelems", "Out msg nelems",
 )  # fmt: skip
 FACTS = ("schemaVersion", "deviceProperties", "distributedInfo", "cuda_runtime_version", "cuda_driver_version",

@@ -1,6 +1,6 @@
 """What one measurement says of streams whose truth is known: its median, the interval, and where it was warm.
 
-python benchmarks/measurement/steady.py [--trials 400] [--seed 1]
+python benchmarks/measurement/steady.py [--trials 200] [--seed 1]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from machine import STREAMS, Machine, Stream
+from machine import CALL, STREAMS, Machine, Stream
 from settling import NEVER, RULES, SETTLING, Settling
 
 from rung.measure import collect, median_interval, warm_up
@@ -58,8 +58,8 @@ def level_of(stream: Stream) -> float:
     log = random.normal(0, math.hypot(stream.jitter, stream.wander), n) + stream.clocks * (random.random(n) < 0.5)
     log += np.where(random.random(n) < stream.spikes, np.log1p(random.exponential(stream.spike, n)), 0)
     if stream.clocks > 4 * stream.jitter:  # nothing lies between two clocks: the middle stands for the median
-        return 1e6 * math.exp(stream.clocks / 2) if not stream.spikes else 1e6 * float(np.exp(np.median(log)))
-    return 1e6 * float(np.exp(np.median(log)))
+        return CALL * math.exp(stream.clocks / 2)
+    return CALL * float(np.exp(np.median(log)))
 
 
 def median_table(trials: int, seed: int) -> None:
@@ -126,7 +126,7 @@ def percentile_table(trials: int, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     percentile_table(options.trials, options.seed)

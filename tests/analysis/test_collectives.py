@@ -79,6 +79,30 @@ def test_ranks_that_start_recording_later_are_matched_by_sequence_number(tmp_pat
     assert found.filter(pl.col("ranks") == 1)["matched"].to_list() == ["alone", "alone"]
 
 
+def test_groups_of_one_name_with_other_ranks_are_not_one(tmp_path: Path) -> None:
+    for rank in range(4):
+        made = Rank(rank, 4)
+        pair = [rank // 2 * 2, rank // 2 * 2 + 1]
+        said = {"Process Group Ranks": str(pair), "Group size": 2, "Seq": 3}
+        made.all_reduce(10, 20, 60 + 100 * (rank // 2), **said)
+        made.all_reduce(300, 310, 350, **said)  # coalesced with the first: the same number
+        made.write(tmp_path)
+    found = collectives(read(tmp_path))
+    assert found["ranks"].to_list() == [2, 2, 2, 2]
+    assert sorted(found["transfer_ns"].to_list()) == [40_000, 40_000, 40_000, 140_000]
+
+
+def test_sends_and_receives_are_no_collectives(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        made = Rank(rank, 2)
+        made.all_reduce(10, 20, 60 + 500 * rank, **{"Collective name": "send" if rank else "recv", "Seq": 1})
+        made.all_reduce(100, 900, 960, **{"Collective name": "send", "Seq": 2})
+        made.write(tmp_path)
+    found = collectives(read(tmp_path))
+    assert found["matched"].to_list() == ["alone"] * 4
+    assert stragglers(read(tmp_path)).is_empty()
+
+
 def test_missing_ranks_are_named(tmp_path: Path) -> None:
     for rank in (0, 2):
         made = Rank(rank, 4)
@@ -114,6 +138,31 @@ def test_rccl_kernels_are_named_by_the_library_call_that_launched_them(tmp_path:
         made.add("kernel", "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", at + 30, 40, device=0, stream=3, correlation=number)  # fmt: skip
     made.write(tmp_path)
     assert collective_calls(read(tmp_path / "rank0.json"))["collective"].to_list() == ["all_gather", "reduce_scatter"]
+
+
+def test_gloo_on_the_host_is_measured_too(tmp_path: Path) -> None:
+    """Without a GPU the collectives are annotations on gloo's own threads, and operators are what computes."""
+    for index in (0, 1):
+        made = Rank(index, 2)
+        for step in (0, 1):
+            begin = step * STEP_US
+            busy = 1000 + (3000 if index == 1 and step == 1 else 0)
+            made.step(step)
+            made.add("cpu_op", "aten::linear", begin + 10, busy)
+            made.add("cpu_op", "aten::addmm", begin + 20, busy - 20)
+            end = begin + 2000 + (3000 if step == 1 else 0)
+            made.add("user_annotation", "gloo:all_reduce", begin + 10 + busy, end - begin - 10 - busy, tid=5)
+        made.write(tmp_path)
+    trace = read(tmp_path)
+    assert collectives(trace)["skew_ns"].to_list() == [0, 3_000_000]
+    (row,) = stragglers(trace).to_dicts()
+    assert (row["rank"], row["step"], row["cause"], row["op"], row["op_ns"]) == (
+        1,
+        1,
+        "computation",
+        "aten::linear",
+        4_000_000,
+    )
 
 
 @pytest.mark.parametrize(

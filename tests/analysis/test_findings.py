@@ -13,7 +13,7 @@ from rung.analysis.rules import RULES
 from rung.analysis.targets import targets
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
-from rung.report.findings import findings_lines
+from rung.report.findings import findings_blocks, findings_lines
 from rung.trace import read
 
 DDP = Path(__file__).parents[1] / "data" / "ddp"
@@ -119,6 +119,10 @@ def test_two_rows_a_finding_and_no_more_than_five(width):
     assert len(lines) <= 12
     assert all(len(line) <= width for line in lines)
     assert findings_lines([]) == []
+    blocks = findings_blocks(rows, width)
+    assert all(len(line) <= width for line in blocks)
+    for question in ("evidence", "gain", "do", "rungs", "not", "compile", "verify"):
+        assert len([line for line in blocks if line.startswith(f"   {question} ")]) == len(rows)
 
 
 def test_targets_of_a_recorded_run():

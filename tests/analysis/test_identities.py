@@ -1,17 +1,19 @@
 """What must hold for any trace whatever: no GPU time is lost or counted twice in any table."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_traces import TRACES
 
-from rung.analysis.analyses import table
+from rung.analysis.analyses import ANALYSES, table
 from rung.analysis.dry_times import dry_times
 from rung.analysis.origins import host_calls, origins
 from rung.analysis.stabbing import open_at
 
-RANKINGS = ("categories", "kernels", "ops", "modules", "layers", "call_sites", "durations")
+RANKINGS = ("categories", "kernels", "ops", "modules", "layers", "call_sites", "durations", "roofline")
 
 
 @settings(max_examples=25, deadline=None)
@@ -78,3 +80,10 @@ def test_what_is_open_at_a_moment_is_the_latest_begun_that_has_not_ended(spans, 
 def _nest(one, other):
     (a, b, s), (c, d, t) = one, other
     return s != t or a + b <= c or c + d <= a or (a <= c and c + d <= a + b) or (c <= a and a + b <= c + d)
+
+
+@settings(max_examples=8, deadline=None)
+@given(TRACES)
+def test_the_same_trace_has_the_same_answers_in_the_same_order(trace):
+    for name in ANALYSES:
+        assert table(name, trace).equals(table(name, replace(trace))), name

@@ -52,7 +52,7 @@ def test_a_gpu_that_waits_for_the_host():
     [
         ("hipLaunchKernel", "launch"), ("hipExtModuleLaunchKernel", "launch"), ("cudaLaunchKernelExC", "launch"),
         ("cuLaunchKernelEx", "launch"), ("hipGraphLaunch", "graph launch"), ("cudaGraphLaunch", "graph launch"),
-        ("hipMemcpyWithStream", "synchronize"), ("cudaMemcpy", "synchronize"), ("cuStreamSynchronize", "synchronize"),
+        ("hipMemcpyWithStream", "blocking copy"), ("cudaMemcpy", "blocking copy"), ("cuStreamSynchronize", "synchronize"),
         ("hipMemcpyAsync", "copy"), ("cudaMemsetAsync", "copy"), ("hipStreamWaitEvent", "wait"),
         ("hipMalloc", "memory"), ("cudaFree", "memory"), ("hipStreamBeginCapture", "capture"),
         ("hipModuleLoadData", "load code"), ("hipGetDevicePropertiesR0600", "query"), ("cudaEventQuery", "query"),

@@ -130,8 +130,8 @@ def test_what_no_operator_answers_for_has_rows_that_say_why():
         )
     )
     assert {row["op"]: row["time_ns"] for row in found.to_dicts()} == {
-        "(graph replay)": 61,
-        "(launched before the recording)": 50,
+        "(replayed by a graph)": 61,
+        "(launched outside of the trace)": 50,
         "(no operator)": 40,
         "(collective)": 20,
         "aten::mm": 10,
@@ -141,6 +141,18 @@ def test_what_no_operator_answers_for_has_rows_that_say_why():
     assert facts["total_ns"] == 181 == sum(v for k, v in facts.items() if k.endswith("_ns") and k != "total_ns")
     assert facts["share"] == pytest.approx(10 / 181)
     assert facts["operator_share"] == 1
+
+
+def test_with_several_steps_times_work_and_counts_are_per_step_and_rates_are_not():
+    calls = [(op(10 * i, 9, "aten::mm", X, W), launch(10 * i + 1, i), kernel(9000 + 100 * i, 100, i)) for i in range(6)]
+    whole, step = (
+        roofline(trace(*(row for call in calls for row in call)), steps=n).row(0, named=True) for n in (1, 3)
+    )
+    for column in ("time_ns", "count", "gpu_events", "work_flops", "moved_bytes"):
+        assert step[column] * 3 == whole[column]
+    assert step["floor_ns"] == pytest.approx(whole["floor_ns"] / 3, abs=1)
+    for column in ("tflop_per_s", "tb_per_s", "roof_share", "intensity", "share", "bound"):
+        assert step[column] == pytest.approx(whole[column])
 
 
 def test_calls_that_differ_in_a_scalar_are_one_row_and_other_strides_are_another():

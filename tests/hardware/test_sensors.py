@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -9,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rung.hardware.sensors import Reading, Watch, sensor_for
+from rung.hardware.sensors import Reading, Watch, commands, sensor_for, sensors_here
 from rung.hardware.sensors.amdsmi import AmdSmi
+from rung.hardware.sensors.commands import AmdSmiCommand, RocmSmiCommand
 from rung.hardware.sensors.nvml import Nvml
 from rung.hardware.sensors.sysfs import Sysfs
 
@@ -32,6 +35,8 @@ def fake_amdsmi(power: dict[str, Any], **more: Any) -> Any:
         "amdsmi_get_violation_status": refused,
         "amdsmi_get_clock_info": lambda gpu, kind: {"clk": {"GFX": 2100, "MEM": 1300}[kind], "max_clk": 2100},
         "amdsmi_get_temp_metric": lambda gpu, spot, metric: 61,
+        "amdsmi_get_gpu_vram_usage": lambda gpu: {"vram_used": 512, "vram_total": 196592},
+        "amdsmi_get_gpu_activity": lambda gpu: {"gfx_activity": 87, "umc_activity": 31, "mm_activity": "N/A"},
         "AmdSmiClkType": types.SimpleNamespace(GFX="GFX", MEM="MEM"),
         "AmdSmiTemperatureType": types.SimpleNamespace(HOTSPOT=1),
         "AmdSmiTemperatureMetric": types.SimpleNamespace(CURRENT=0),
@@ -49,6 +54,7 @@ def test_amdsmi_reads_the_power_that_the_generation_reports(monkeypatch: pytest.
     seen = sensor.read()
     assert (seen.power, seen.core, seen.memory, seen.celsius) == (612, 2100, 1300, 61)
     assert seen.energy is None
+    assert (seen.used, seen.total, seen.busy, seen.memory_busy) == (512 * 2**20, 196592 * 2**20, 0.87, 0.31)
     assert seen.throttled == ()
     mi200 = fake_amdsmi({"current_socket_power": "N/A", "average_socket_power": 301, "power_limit": 560_000_000})
     monkeypatch.setitem(sys.modules, "amdsmi", mi200)
@@ -84,7 +90,9 @@ def card(root: Path, number: int, bus: str, files: dict[str, str]) -> None:
     (device / "hwmon" / "hwmon3").mkdir(parents=True)
     (device / "vendor").write_text("0x1002\n")
     for name, text in files.items():
-        (device / name if name.startswith("pp_") else device / "hwmon" / "hwmon3" / name).write_text(text)
+        (device / name if name.startswith(("pp_", "mem_", "gpu_")) else device / "hwmon" / "hwmon3" / name).write_text(
+            text
+        )
     (root / f"card{number}").mkdir()
     (root / f"card{number}" / "device").symlink_to(device)
 
@@ -94,14 +102,19 @@ def test_sysfs_is_read_where_there_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "card0" / "device" / "vendor").write_text("0x1a03\n")
     card(tmp_path, 1, "0000:05:00.0", {"power1_average": "301000000\n", "power1_cap": "560000000\n", "temp1_input": "43000\n",
                                        "temp2_input": "51000\n", "pp_dpm_sclk": "0: 500Mhz\n1: 1700Mhz *\n", "pp_dpm_mclk": "0: 1600Mhz *\n"})  # fmt: skip
-    card(tmp_path, 10, "0000:0c:00.0", {"power1_input": "612000000\n", "freq1_input": "2100000000\n"})
+    memory = {"mem_info_vram_used": "1024\n", "mem_info_vram_total": "4096\n", "gpu_busy_percent": "87\n"}
+    card(tmp_path, 10, "0000:0c:00.0", memory | {"power1_input": "612000000\n", "freq1_input": "2100000000\n"})
     old = Sysfs(None, 0, tmp_path)
     seen = old.read()
     assert (old.limit, seen.power, seen.core, seen.memory, seen.celsius) == (560, 301, 1700, 1600, 51)
     new = Sysfs("0000:0C:00.0", 0, tmp_path).read()
     assert (new.power, new.core, new.memory, new.celsius) == (612, 2100, None, None)
+    assert (new.used, new.total, new.busy, new.memory_busy) == (1024, 4096, 0.87, None)
+    assert (old.bus, seen.used, seen.busy) == ("0000:05:00.0", None, None)
     with pytest.raises(LookupError):
         Sysfs("0000:ff:00.0", 0, tmp_path)
+    (tmp_path / "devices" / "0000:05:00.0" / "hwmon" / "hwmon3" / "power1_average").write_text("99000000\n")
+    assert old.read().power == 99  # anew at every reading
 
 
 def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +139,17 @@ def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPat
         "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x4 | 0x1,
         "nvmlDeviceGetClockInfo": lambda gpu, kind: {1: 1980, 2: 2619}[kind],
         "nvmlDeviceGetTemperature": lambda gpu, spot: 44,
+        "nvmlDeviceGetPciInfo": lambda gpu: types.SimpleNamespace(busId="00000000:1B:00.0"),
+        "nvmlDeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(used=10, total=80),
+        "nvmlDeviceGetUtilizationRates": lambda gpu: types.SimpleNamespace(gpu=99, memory=40),
     }
     for name, answer in answers.items():
         setattr(nvml, name, answer)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     sensor = Nvml("GPU-1", None, 0)
-    assert sensor.limit == 700
+    assert (sensor.limit, sensor.bus) == (700, "0000:1b:00.0")
     seen = sensor.read()
+    assert (seen.used, seen.total, seen.busy, seen.memory_busy) == (10, 80, 0.99, 0.4)
     assert (seen.energy, seen.power, seen.core, seen.memory, seen.celsius) == (None, 266.5, 1980, 2619, 44)
     assert seen.throttled == ("power cap",)  # an idle bit holds nothing down
 
@@ -174,3 +191,98 @@ def test_without_a_counter_energy_is_the_integral_of_the_power() -> None:
     assert seen is not None
     assert seen["energy"] == pytest.approx(600)
     assert Watch(None).summary() is None
+
+
+# ---- amd-smi and rocm-smi: stand-ins that answer as both generations do, and accept nothing else ------------------
+
+
+def stand_in(folder: Path, name: str, answers: dict[str, Any], before: str = "") -> None:
+    """An executable that answers these argument lists, and fails for all others."""
+    cases = "\n".join(
+        f"if [ \"$*\" = '{words}' ]; then cat <<'END'\n{before}{json.dumps(answer, indent=4)}\nEND\nexit 0; fi"
+        for words, answer in answers.items()
+    )
+    path = folder / name
+    path.write_text(f'#!/bin/sh\n{cases}\necho "unrecognized arguments: $*" >&2; exit 2\n')
+    path.chmod(0o755)
+
+
+def amd_smi(*, newer: bool) -> dict[str, Any]:
+    def of(value: float, unit: str) -> Any:
+        return {"value": value, "unit": unit}
+
+    gpus = [{"gpu": 0, "bdf": "0000:05:00.0"}, {"gpu": 1, "bdf": "0000:0C:00.0"}]
+    limit = {"max_power": of(750, "W"), "socket_power": of(600, "W")}
+    metric = {
+        "gpu": 0,
+        "usage": {"gfx_activity": of(87, "%"), "umc_activity": of(31, "%")},
+        "power": {"socket_power": of(142, "W")} if newer else {"average_socket_power": 142},
+        "clock": {"gfx_0": {"clk": of(2100, "MHz")}, "mem_0": {"clk": of(1300, "MHz")}},
+        "temperature": {"edge": "N/A", "hotspot": of(51, "C")},
+        "mem_usage": {"total_vram": of(196592, "MB"), "used_vram": of(1000, "MB")},
+    }
+    idle = {"gpu": 1, "power": {"socket_power": "N/A"}}
+    answers: dict[str, Any] = {
+        "list --json": gpus,
+        "metric -p -c -t -u -m --json": [metric, idle],
+        "static --limit --json": [{"gpu": 0, "limit": {"ppt0": {"socket_power_limit": 600}} if newer else limit}],
+    }
+    return {words: {"gpu_data": rows} if newer and "list" not in words else rows for words, rows in answers.items()}
+
+
+@pytest.mark.parametrize("newer", [False, True], ids=["rocm6", "rocm7"])
+def test_amd_smi_of_both_generations_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: bool) -> None:
+    stand_in(tmp_path, "amd-smi", amd_smi(newer=newer), before="[WARN] the driver is older than this tool\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    sensor = AmdSmiCommand("0000:05:00.0", 7)
+    seen = sensor.read()
+    assert (sensor.limit, sensor.bus) == (600, "0000:05:00.0")
+    assert (seen.power, seen.core, seen.memory, seen.celsius) == (142, 2100, 1300, 51)
+    assert (seen.busy, seen.memory_busy, seen.used, seen.total) == (0.87, 0.31, 1000 * 2**20, 196592 * 2**20)
+    assert AmdSmiCommand(None, 1).read().power is None  # "N/A"
+    with pytest.raises(LookupError):
+        AmdSmiCommand(None, 2)
+
+
+def test_rocm_smi_writes_numbers_as_text_and_a_second_die_has_no_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {"Average Graphics Package Power (W)": "301.0", "sclk clock speed:": "(1700Mhz)", "mclk clock speed:": "(1600Mhz)",
+             "Temperature (Sensor edge) (C)": "43.0", "Temperature (Sensor junction) (C)": "51.0", "GPU use (%)": "99",
+             "GPU Memory Read/Write Activity (%)": "12", "VRAM Total Memory (B)": "68702699520",
+             "VRAM Total Used Memory (B)": "10960896"}  # fmt: skip
+    second = first | {"Average Graphics Package Power (W)": "N/A (Secondary die)"}
+    metrics = "--showpower --showclocks --showtemp --showuse --showmemuse --showmeminfo vram --json"
+    bus = {"card0": {"PCI Bus": "0000:C1:00.0"}, "card1": {"PCI Bus": "0000:C6:00.0"}}
+    stand_in(tmp_path, "rocm-smi", {"--showbus --json": bus, metrics: {"card0": first, "card1": second, "system": {}}})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    seen = RocmSmiCommand("0000:c1:00.0", 0).read()
+    assert (seen.power, seen.core, seen.memory, seen.celsius, seen.busy) == (301, 1700, 1600, 51, 0.99)
+    assert (seen.used, seen.total) == (10960896, 68702699520)
+    assert RocmSmiCommand(None, 1).read().power is None
+
+
+def test_a_command_that_hangs_or_fails_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, "amd-smi", {"list --json": [{"gpu": 0, "bdf": "0000:05:00.0"}]})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert AmdSmiCommand(None, 0).read().power is None
+    (tmp_path / "amd-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(commands, "LIMIT", 0.3)
+    commands._answers.cache_clear()
+    with pytest.raises(LookupError):
+        AmdSmiCommand(None, 0)
+
+
+def test_a_way_that_sees_the_gpu_and_not_its_power_gives_way_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = fake_amdsmi({"current_socket_power": "N/A"})
+    monkeypatch.setitem(sys.modules, "amdsmi", blind)
+    stand_in(tmp_path, "amd-smi", amd_smi(newer=True))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # no NVIDIA GPU
+    commands._answers.cache_clear()
+    assert [sensor.source for sensor in sensors_here()] == ["amd-smi", "amd-smi"]
+    found = sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:05:00.0", "index": 0})
+    assert found is not None
+    assert found.source == "amd-smi"

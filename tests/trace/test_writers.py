@@ -4,6 +4,7 @@ import gzip
 import json
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +18,7 @@ from rung.trace import read, write_chrome, write_csv, write_perfetto
 from rung.trace.lanes import LANES
 from rung.trace.output import Note
 from rung.trace.perfetto import reader as pftrace
-from rung.trace.table import COUNTERS, SCHEMA
+from rung.trace.table import COUNTERS, MEMORY, SCHEMA
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 KERNEL = {"kind": "kernel", "device": 1, "stream": 0, "pid": "1", "tid": "0", "name": "k"}
@@ -54,6 +55,13 @@ def test_pftrace_is_read_back_equal_with_its_counters(trace):
     assert in_order(back.events).equals(in_order(trace.events))
     assert in_order(back.counters).equals(in_order(trace.counters))
     assert set(back.unread) <= {"counter event"}
+
+
+def test_chrome_json_keeps_what_the_allocators_said():
+    rows = [(5, 0, 9, -16, 48, 64, "1", "2", None), (6, None, None, 5, None, None, "host", "", 1)]
+    trace = made({"kind": "cpu_op", "pid": "1", "tid": "2", "ts": 4, "dur": 3})
+    trace = replace(trace, memory=pl.DataFrame(rows, schema=MEMORY, orient="row"))
+    assert written(write_chrome.write, trace, "t.json").memory.equals(trace.memory)
 
 
 @settings(max_examples=25, deadline=None)

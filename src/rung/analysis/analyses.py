@@ -59,6 +59,16 @@ ANALYSES = {
     "memory_timeline": Analysis("How much memory was used, over time?", "rung.analysis.memory:memory_timeline"),
     "copies": Analysis("What is copied, in which direction, and how fast?", "rung.analysis.copies:copies"),
     "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
+    "counters": Analysis("What do the hardware counters say of each kernel?", "rung.analysis.counters:counters"),
+    "counter_roofline": Analysis(
+        "How close is each kernel to each roof, by the counters?", "rung.analysis.counters:counter_roofline"
+    ),
+    "dispatch_counters": Analysis(
+        "What do the counters say of each dispatch?", "rung.analysis.counters:dispatch_counters"
+    ),
+    "counter_formulas": Analysis(
+        "What does each figure of the counters mean, and what does it lack?", "rung.analysis.counters:formulas"
+    ),
 }
 
 

@@ -14,6 +14,7 @@ from rung.analysis.attention import Dims, touches_scores
 from rung.analysis.classified import classified, scores_of
 from rung.analysis.classifier import classify_op
 from rung.analysis.intervals import Ints, covered, parents, self_times, union
+from rung.analysis.runtime_roles import LAUNCHING, with_role
 from rung.errors import UsageError
 from rung.trace.table import Trace
 
@@ -30,29 +31,6 @@ PARTS = (
     "idle",
 )
 _POINTWISE = frozenset(("elementwise", "normalization", "reduction", "softmax", "embedding", "triton", "moe"))
-LAUNCHES = frozenset(
-    (
-        "hipLaunchKernel",
-        "hipExtModuleLaunchKernel",
-        "hipModuleLaunchKernel",
-        "hipExtLaunchKernel",
-        "hipLaunchCooperativeKernel",
-        "hipGraphLaunch",
-        "hipMemcpyAsync",
-        "hipMemcpyWithStream",
-        "hipMemsetAsync",
-        "hipMemset",
-        "cudaLaunchKernel",
-        "cudaLaunchKernelExC",
-        "cudaLaunchCooperativeKernel",
-        "cudaGraphLaunch",
-        "cudaMemcpyAsync",
-        "cudaMemsetAsync",
-        "cuLaunchKernel",
-        "cuLaunchKernelEx",
-        "cuLaunchCooperativeKernel",
-    )
-)
 _OPTIMIZER_STEP = r"^Optimizer\.step#"
 _COMPILED_GRAPH = "CompiledFxGraph"
 _COMPILED_REGION = "Torch-Compiled Region"
@@ -151,7 +129,9 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
         waiting = account.launch_gap / gaps if gaps else 1.0
         parts["launch_gap"] = (step_ns - busy) * waiting
         parts["idle"] = (step_ns - busy) * (1 - waiting)
-    launches = trace.events.filter(pl.col("kind") == "runtime", pl.col("name").is_in(LAUNCHES)).height
+    launches = (
+        with_role(trace.events.filter(pl.col("kind") == "runtime")).filter(pl.col("role").is_in(LAUNCHING)).height
+    )
     bottleneck, share = _bottleneck(parts, step_ns)
     ranked = sorted(account.times.items(), key=lambda item: -item[1])[:_TOP]
     return Breakdown(

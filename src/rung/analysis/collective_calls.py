@@ -17,6 +17,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "stream": pl.Int64(),
     "step": pl.Int64(),  # the profiler's number of the step that started it, null where no step is marked
     "group": pl.String(),  # "" where the trace does not say
+    "group_ranks": pl.String(),
     "group_size": pl.Int64(),
     "collective": pl.String(),  # one of KINDS, or as recorded
     "seq": pl.Int64(),
@@ -57,6 +58,7 @@ _KINDS = {
     "recv": "recv",
     "sendrecv": "send_recv",
 }
+POINT_TO_POINT = ("send", "recv", "send_recv")  # between two ranks, each of which calls it by another name
 # Every rank of these ends them when the last one has arrived; of the others, some leave early.
 JOINING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
@@ -105,7 +107,7 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
         .select(alone.columns)
     )
     kinds = pl.col("collective").map_elements(plain, return_dtype=pl.String)
-    calls = pl.concat([joined, alone]).with_columns(collective=kinds, group=pl.col("group").fill_null(""))
+    calls = pl.concat([joined, alone]).with_columns(pl.col("group", "group_ranks").fill_null(""), collective=kinds)
     size = pl.col("dtype").str.to_lowercase().replace_strict(_BYTES, default=None, return_dtype=pl.Int64)
     larger = pl.max_horizontal("in_elements", "out_elements")
     elements = pl.when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "gather", "scatter"])).then(larger)
@@ -114,7 +116,7 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
         dur_ns=pl.col("end") - pl.col("ts"),
     ).sort("rank", "ts", maintain_order=True)
     numbered = pl.when(pl.col("known")).then(
-        pl.int_range(pl.len()).over("rank", "step", "group", "collective", "known")
+        pl.int_range(pl.len()).over("rank", "step", "group", "group_ranks", "collective", "known")
     )
     return calls.with_columns(turn=numbered).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
 
@@ -144,7 +146,7 @@ def _on_gpus(trace: Trace) -> pl.DataFrame:
         hidden_ns=_hidden(chosen, events.filter(pl.col("role") == "computation")),
     )
     return chosen.select(
-        "rank", "device", "stream", "step", "group", "group_size", "collective", "seq", "dtype", "in_elements",
+        "rank", "device", "stream", "step", "group", "group_ranks", "group_size", "collective", "seq", "dtype", "in_elements",
         "out_elements", "ts", "end", "hidden_ns", "name", "call", "known",
     )  # fmt: skip
 
@@ -177,7 +179,7 @@ def _on_hosts(trace: Trace) -> pl.DataFrame:
     computing = computing.join(threads, on=["rank", "pid", "tid"], how="anti", nulls_equal=True)
     nothing = pl.lit(None)
     return chosen.select(
-        "rank", "device", "stream", step=_step_at(trace, chosen["rank"], chosen["ts"]), group=nothing.cast(pl.String),
+        "rank", "device", "stream", step=_step_at(trace, chosen["rank"], chosen["ts"]), group=nothing.cast(pl.String), group_ranks=nothing.cast(pl.String),
         group_size=nothing.cast(pl.Int64), collective="collective", seq=nothing.cast(pl.Int64),
         dtype=nothing.cast(pl.String), in_elements=nothing.cast(pl.Int64), out_elements=nothing.cast(pl.Int64),
         ts="ts", end="end", hidden_ns=_hidden(chosen, computing), name="name", call=nothing.cast(pl.Int64),

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import polars as pl
 
-from rung.analysis.collective_calls import collective_calls
+from rung.analysis.collective_calls import POINT_TO_POINT, collective_calls
 from rung.analysis.once import once
 from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
     "step": pl.Int64(),
-    "group": pl.String(),
     "collective": pl.String(),
-    "seq": pl.Int64(),
-    "dtype": pl.String(),
     "size_bytes": pl.Int64(),
-    "ranks": pl.Int64(),
-    "group_size": pl.Int64(),
-    "matched": pl.String(),
     "transfer_ns": pl.Int64(),
     "skew_ns": pl.Int64(),
     "last_rank": pl.Int32(),
-    "spent_ns": pl.Int64(),
+    "hidden_share": pl.Float64(),
+    "bus_gbps": pl.Float64(),
+    "ranks": pl.Int64(),
+    "group_size": pl.Int64(),
     "waiting_ns": pl.Int64(),
     "exposed_ns": pl.Int64(),
-    "hidden_share": pl.Float64(),
+    "spent_ns": pl.Int64(),
+    "matched": pl.String(),
+    "group": pl.String(),
+    "seq": pl.Int64(),
+    "dtype": pl.String(),
     "algorithm_gbps": pl.Float64(),
-    "bus_gbps": pl.Float64(),
 }
 
 
@@ -54,17 +54,18 @@ def collectives(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def keyed(trace: Trace) -> pl.DataFrame:
     """The rows of `collective_calls` with `key`, the same number for the calls that are one operation."""
     calls = collective_calls(trace).with_row_index("row")
-    by_seq = pl.col("seq").is_not_null()
-    by_order = ~by_seq & pl.col("turn").is_not_null()
+    shared = ~pl.col("collective").is_in(POINT_TO_POINT)
+    by_seq = pl.col("seq").is_not_null() & shared
+    by_order = ~by_seq & pl.col("turn").is_not_null() & shared
     calls = calls.with_columns(
         matched=pl.when(by_seq).then(pl.lit("seq")).when(by_order).then(pl.lit("order")).otherwise(pl.lit("alone"))
     )
+    alike = ["group", "group_ranks", "collective", "matched"]
+    again = pl.int_range(pl.len()).over("rank", *alike, "seq")  # one number may stand for several that were coalesced
     key = pl.struct(
-        "group",
-        "collective",
-        "matched",
-        seq="seq",
-        turn=pl.when(by_order).then("turn"),
+        *alike,
+        seq=pl.when(by_seq).then("seq"),
+        turn=pl.when(by_order).then("turn").when(by_seq).then(again),
         step=pl.when(by_order).then("step"),
         row=pl.when(pl.col("matched") == "alone").then("row"),
     )

@@ -9,17 +9,17 @@ from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
     "collective": pl.String(),
-    "group": pl.String(),
-    "dtype": pl.String(),
     "size_bytes": pl.Int64(),
-    "ranks": pl.Int64(),
-    "group_size": pl.Int64(),
     "count": pl.Float64(),
     "transfer_ns": pl.Int64(),
     "waiting_ns": pl.Int64(),
     "exposed_ns": pl.Int64(),
     "hidden_share": pl.Float64(),
     "bus_gbps": pl.Float64(),
+    "ranks": pl.Int64(),
+    "group_size": pl.Int64(),
+    "dtype": pl.String(),
+    "group": pl.String(),
 }
 
 

@@ -42,7 +42,7 @@ def copies(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
             mean_bytes=moved.mean().round().cast(pl.Int64),
             blocking=pl.col("launch").is_in(waits.implode()).sum() / steps,
         )
-        .sort("total", "direction", descending=[True, False])
+        .sort("total", "direction", "ends", descending=[True, False, False], nulls_last=True)
         .select(
             "direction", "ends", "count", "moved_bytes", (pl.col("total") / steps).round().cast(pl.Int64).alias("time_ns"),
             pl.when(pl.col("gb_per_s").is_finite()).then("gb_per_s"), "share", "mean_bytes", "blocking",

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.account import account
+from rung.analysis.per_step import divisor, of_steps
 from rung.analysis.steps import found_steps
 from rung.analysis.timeline import timeline
 from rung.errors import UsageError
@@ -101,14 +102,17 @@ def diff(
 ) -> Diff:
     """Compares two traces, each per step and GPU. by: the keys of BY to have tables of, all if none is named.
 
-    steps: how many were recorded; as the trace says where they are not given. Raises UsageError for a trace without
-    GPU events.
+    steps: how many were recorded; as the trace says where they are not given. Then, where more than a little of the GPU's
+    time was launched before the first marked step, that is left out, and a note says so.
+    Raises UsageError for a trace without GPU events.
     """
+    base, base_steps, cut_base = _whole_steps(base, base_steps, "base")
+    new, new_steps, cut_new = _whole_steps(new, new_steps, "new")
     sides = (_side(base, base_steps), _side(new, new_steps))
     accounts = [account(base), account(new)]
     shared = set(accounts[0]["name"].unique()) & set(accounts[1]["name"].unique())
     accounts = [_with_names(events, shared) for events in accounts]
-    notes = _notes(sides, accounts)
+    notes = [note for note in (cut_base, cut_new) if note] + _notes(sides, accounts)
     tables = {key: _table(sides, accounts, BY[key]) for key in by or BY}
     for key in ("module", "instance"):
         if key in tables and not any(events[key].str.starts_with("(").not_().any() for events in accounts):
@@ -119,8 +123,20 @@ def diff(
     return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)))
 
 
-def _side(trace: Trace, steps: int | None) -> Side:
-    steps = found_steps(trace) if steps is None else steps
+def _whole_steps(trace: Trace, steps: int | None, name: str) -> tuple[Trace, int, str]:
+    """The trace of the recorded steps, how many they are, and what there is to say of that."""
+    if steps is not None:
+        return trace, steps, ""
+    steps, before = divisor(trace)
+    if not before:
+        return trace, steps, ""
+    note = (
+        f"{name}: what was launched before its recorded steps is left out (--{name}-steps N takes the whole recording)."
+    )
+    return of_steps(trace, None), found_steps(trace), note
+
+
+def _side(trace: Trace, steps: int) -> Side:
     if steps < 1:
         raise UsageError(f"the number of recorded steps is {steps}; it must be at least 1.")
     rows = timeline(trace).filter(pl.col("step").is_null())
@@ -207,6 +223,9 @@ def _table(sides: tuple[Side, Side], accounts: list[pl.DataFrame], columns: list
 def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame]) -> list[str]:
     notes = []
     for name, side, events in zip(("base", "new"), sides, accounts, strict=True):
+        if not events["linked"].any():
+            notes.append(f"{name}: no launches are recorded, so nothing belongs to an operator.")
+            continue
         outside = events.filter(~pl.col("linked"))
         share = int(outside["own_ns"].sum()) / max(1, side.busy_ns)
         if share > 0.005:

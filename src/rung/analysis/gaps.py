@@ -36,7 +36,7 @@ def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     next: the event that ended the gap.
     """
     table = caused(trace)
-    return table.sort("gap_ns", "ts", descending=[True, False]).select(
+    return table.sort("gap_ns", "ts", "rank", "device", descending=[True, False, False, False]).select(
         "rank", "device", "gap_ns", "cause", "during", "call_site", "next", "ts", "end"
     )
 

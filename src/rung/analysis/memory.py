@@ -86,7 +86,7 @@ def memory_peak(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     )  # fmt: skip
     kinds = made.group_by(*_ON, "peak", "op", "call_site").agg(tensors=pl.len(), bytes=pl.col("bytes").sum())
     both = pl.concat([kinds, before.filter(pl.col("bytes") != 0).select(kinds.columns)])
-    return both.sort(*_ON, "bytes", "op", descending=[False, False, True, False]).select(
+    return both.sort(*_ON, "bytes", "op", "call_site", descending=[False, False, True, False, False]).select(
         *_ON, "op", "tensors", pl.col("bytes").alias("held_bytes"), (pl.col("bytes") / pl.col("peak")).alias("share"), "call_site"
     )  # fmt: skip
 

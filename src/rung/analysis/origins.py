@@ -7,9 +7,8 @@ import polars as pl
 from rung.analysis.gpu_events import NO_RANK, gpu_events
 from rung.analysis.nesting import callers, nearest
 from rung.analysis.once import once
+from rung.analysis.runtime_roles import role
 from rung.trace.table import Trace
-
-GRAPH_LAUNCHES = ("hipGraphLaunch", "cudaGraphLaunch", "cuGraphLaunch")
 
 
 @once
@@ -52,7 +51,8 @@ def origins(trace: Trace) -> pl.DataFrame:
         .select(rank, "external_id", named=pl.col("position").cast(pl.Int64))
         .unique(["rank", "external_id"], keep="first", maintain_order=True)
     )
-    graph = pl.col("call").is_in(GRAPH_LAUNCHES).fill_null(False)
+    replays = [name for name in launches["call"].unique() if role(name) == "graph launch"]
+    graph = pl.col("call").is_in(replays).fill_null(False)
     around = pl.when(pl.col("around") >= 0).then("around")
     return (
         gpu_events(trace)

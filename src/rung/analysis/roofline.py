@@ -11,7 +11,7 @@ import polars as pl
 from rung.analysis.costs import Cost, family
 from rung.analysis.costs.call import PRECISIONS
 from rung.analysis.roof import roof
-from rung.analysis.work import BEFORE, COLLECTIVE, GRAPH, NO_OP, work
+from rung.analysis.work import COLLECTIVE, GRAPH, NO_OP, OUTSIDE, work
 from rung.hardware.peaks import Peaks, peaks_of_properties
 from rung.trace.table import Trace
 
@@ -24,13 +24,13 @@ SCHEMA: dict[str, pl.DataType] = {
     "bound": pl.String(),
     "tflop_per_s": pl.Float64(),
     "tb_per_s": pl.Float64(),
-    "count": pl.Int64(),
+    "count": pl.Float64(),
     "floor_ns": pl.Int64(),
     "reason": pl.String(),
     "family": pl.String(),
     "precision": pl.String(),
     "intensity": pl.Float64(),
-    "gpu_events": pl.Int64(),
+    "gpu_events": pl.Float64(),
     "work_flops": pl.Int64(),
     "moved_bytes": pl.Int64(),
     "fits_cache": pl.Boolean(),
@@ -43,7 +43,7 @@ _LARGEST = 2**63 - 1
 
 
 def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row an operator with its inputs, the most time first; over the whole trace, whatever `steps`.
+    """One row an operator with its inputs, the most time first; times, work and counts are per step.
 
     op, inputs, dims, dtypes, strides: the operator and what it was called with, readable and as recorded. Time that no
         operator answers for has rows in brackets.
@@ -81,11 +81,12 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         row["gpu_events"] += gpu_events
     answers = []
     for (name, dims, dtypes, strides, cost, reason, tf32, host), row in rows.items():
-        row |= {"op": name, "inputs": readable(dims, dtypes), "share": row["time_ns"] / total, "reason": reason}
-        row |= {"dims": dims, "dtypes": dtypes, "strides": strides, "family": family(name) if cost else None}
+        answer = {column: value / steps for column, value in row.items()} | {"time_ns": round(row["time_ns"] / steps)}
+        answer |= {"op": name, "inputs": readable(dims, dtypes), "share": row["time_ns"] / total, "reason": reason}
+        answer |= {"dims": dims, "dtypes": dtypes, "strides": strides, "family": family(name) if cost else None}
         if cost is not None:
-            row |= _rates(cost, row["count"], row["time_ns"], bool(tf32), bool(host), peaks)
-        answers.append(row)
+            answer |= _rates(cost, answer["count"], row["time_ns"] / steps, bool(tf32), bool(host), peaks)
+        answers.append(answer)
     table = pl.DataFrame(answers, schema=SCHEMA)
     return table.sort("time_ns", "op", "inputs", "strides", descending=[True, False, False, False], maintain_order=True)
 
@@ -98,13 +99,13 @@ def peaks_of_trace(trace: Trace) -> Peaks | None:
 def coverage(table: pl.DataFrame) -> dict[str, float]:
     """What a roofline table has models for: nanoseconds, and fractions of them.
 
-    total_ns: of all GPU events, which is the sum of the others: modelled_ns; before_ns, launched before the recording;
+    total_ns: of all GPU events, which is the sum of the others: modelled_ns; outside_ns, launched outside of the trace;
     collective_ns; graph_ns, replayed by graphs; no_operator_ns, launched by none; unknown_ns, of operators without a model.
     share: modelled of all; operator_share: modelled of what an operator answers for, modelled or unknown.
     """
     groups = {
         None: "modelled_ns",
-        BEFORE: "before_ns",
+        OUTSIDE: "outside_ns",
         COLLECTIVE: "collective_ns",
         GRAPH: "graph_ns",
         NO_OP: "no_operator_ns",
@@ -121,12 +122,12 @@ def coverage(table: pl.DataFrame) -> dict[str, float]:
     }
 
 
-def _rates(cost: Cost, count: int, time_ns: int, tf32: bool, host: bool, peaks: Peaks | None) -> dict[str, Any]:
+def _rates(cost: Cost, count: float, time_ns: float, tf32: bool, host: bool, peaks: Peaks | None) -> dict[str, Any]:
     precision = "tf32" if tf32 and cost.matrix and cost.precision == "fp32" else cost.precision
     flops, moved = cost.flops * count, cost.bytes * count
     found: dict[str, Any] = {
-        "work_flops": min(flops, _LARGEST),
-        "moved_bytes": min(moved, _LARGEST),
+        "work_flops": min(round(flops), _LARGEST),
+        "moved_bytes": min(round(moved), _LARGEST),
         "precision": precision if cost.flops else None,
         "tflop_per_s": flops / time_ns / 1e3 if time_ns else None,
         "tb_per_s": moved / time_ns / 1e3 if time_ns else None,

@@ -39,6 +39,7 @@ class Facts:
         rows = timeline(trace).filter(pl.col("step").is_null())
         self.sums: dict[str, int] = rows.select(pl.exclude("rank", "device", "step").sum()).row(0, named=True)
         self.per = max(1, rows.height * steps)
+        self.a_step = " a step" if steps > 1 else ""
         self.own = account(trace)
         self.idle = caused(trace)
 
@@ -82,7 +83,7 @@ def host_bound(facts: Facts) -> Seen | None:
     share, where = facts.gaps(waiting, ~_allocating())
     launched = facts.table("launches")
     count = float(launched["launches"].sum()) / max(1, launched.height)
-    said = f"{count:.0f} launches a step" + (f", most of the wait in {where}" if where else "")
+    said = f"{count:.0f} launches{facts.a_step}" + (f", most of the wait in {where}" if where else "")
     # Recording Python's stacks slows the host several times over: without it much of this may be gone.
     stacks = (facts.trace.events["kind"] == "python").any()
     if stacks:
@@ -107,7 +108,7 @@ def data_loading(facts: Facts) -> Seen | None:
 
 def unfused_attention(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "attention", pl.col("detail").str.starts_with("unfused"))
-    return Seen(share, f"{events.height / facts.per:.0f} kernels a step") if share >= 0.03 else None
+    return Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}") if share >= 0.03 else None
 
 
 def fp32_matmul(facts: Facts) -> Seen | None:
@@ -120,7 +121,7 @@ def fp32_matmul(facts: Facts) -> Seen | None:
     )
     share = facts.share(chosen["own_ns"].sum())
     return (
-        Seen(share, f"{chosen.height / facts.per:.0f} kernels a step, {largest(chosen)} first")
+        Seen(share, f"{chosen.height / facts.per:.0f} kernels{facts.a_step}, {largest(chosen)} first")
         if share >= 0.05
         else None
     )
@@ -130,7 +131,7 @@ def gemm_bound(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "gemm")
     if share < 0.4:
         return None
-    said = f"{events.height / facts.per:.0f} a step, {largest(events)} first"
+    said = f"{events.height / facts.per:.0f}{facts.a_step}, {largest(events)} first"
     roof = facts.table("roofline")
     known = roof.filter(pl.col("family") == "gemm", pl.col("floor_ns") > 0) if roof.height else roof
     if known.is_empty():
@@ -158,7 +159,7 @@ def far_from_roof(facts: Facts) -> Seen | None:
 def pointwise(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category").is_in(_POINTWISE))
     return (
-        Seen(share, f"{events.height / facts.per:.0f} kernels a step, {largest(events)} first")
+        Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}, {largest(events)} first")
         if share >= 0.1
         else None
     )
@@ -166,19 +167,23 @@ def pointwise(facts: Facts) -> Seen | None:
 
 def optimizer(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "optimizer", ~pl.col("name").str.contains(_FUSED))
-    return Seen(share, f"{events.height / facts.per:.0f} kernels a step") if share >= 0.02 else None
+    return Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}") if share >= 0.02 else None
 
 
 def copies(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "copy", _over_the_link())
     if share < 0.02:
         return None
-    return Seen(share, f"{facts.ms(events['own_ns'].sum())} a step, {largest(events)} first")
+    return Seen(share, f"{facts.ms(events['own_ns'].sum())}{facts.a_step}, {largest(events)} first")
 
 
 def device_copies(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "copy", ~_over_the_link())
-    return Seen(share, f"{events.height / facts.per:.0f} a step, {largest(events)} first") if share >= 0.05 else None
+    return (
+        Seen(share, f"{events.height / facts.per:.0f}{facts.a_step}, {largest(events)} first")
+        if share >= 0.05
+        else None
+    )
 
 
 def _over_the_link() -> pl.Expr:
@@ -187,7 +192,7 @@ def _over_the_link() -> pl.Expr:
 
 def convolution_layout(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "convolution", pl.col("detail") == "layout")
-    return Seen(share, f"{events.height / facts.per:.0f} kernels a step") if share >= 0.03 else None
+    return Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}") if share >= 0.03 else None
 
 
 def exposed_communication(facts: Facts) -> Seen | None:
@@ -197,7 +202,7 @@ def exposed_communication(facts: Facts) -> Seen | None:
         return None
     table = facts.table("communication")
     first = table.row(0, named=True) if table.height else None
-    said = f"{facts.ms(exposed)} a step" + (f", {first['collective']} first" if first else "")
+    said = f"{facts.ms(exposed)}{facts.a_step}" + (f", {first['collective']} first" if first else "")
     waited, moved = (float(table[name].sum()) if first else 0.0 for name in ("waiting_ns", "transfer_ns"))
     waited /= max(1.0, waited + moved)
     return Seen(

@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LAUNCHING = ("launch", "graph launch")
+LAUNCHING = ("launch", "graph launch", "copy", "blocking copy")  # roles of calls that give the GPU work
 
 
 @lru_cache(maxsize=1)

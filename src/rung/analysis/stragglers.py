@@ -22,16 +22,16 @@ SCHEMA: dict[str, pl.DataType] = {
     "rank": pl.Int32(),
     "late_ns": pl.Int64(),
     "late_share": pl.Float64(),
-    "last_in": pl.Int64(),
-    "of": pl.Int64(),
-    "collective": pl.String(),
-    "seq": pl.Int64(),
     "cause": pl.String(),
     "op": pl.String(),
     "op_ns": pl.Int64(),
     "others_op_ns": pl.Int64(),
+    "collective": pl.String(),
+    "last_in": pl.Int64(),
+    "of": pl.Int64(),
     "before_ns": pl.Int64(),
     "others_before_ns": pl.Int64(),
+    "seq": pl.Int64(),
 }
 
 
@@ -95,8 +95,8 @@ def _work(trace: Trace) -> pl.DataFrame:
         return gpu.filter(pl.col("role") != "communication").select("rank", "name", "ts", "end").sort("ts")
     calls = host_calls(trace)
     is_op = (calls["kind"] == "cpu_op").to_numpy()
-    top = pl.Series(outermost(calls["caller"].to_numpy(), is_op) == np.arange(calls.height))
-    return calls.filter(top & is_op).select("rank", "name", "ts", "end").sort("ts")
+    top = (outermost(calls["caller"].to_numpy(), is_op) == np.arange(calls.height)) & is_op
+    return calls.filter(pl.Series(top)).select("rank", "name", "ts", "end").sort("ts")
 
 
 def _evidence(trace: Trace, calls: pl.DataFrame, work: pl.DataFrame, row: dict[str, Any]) -> dict[str, Any]:

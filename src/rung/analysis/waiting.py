@@ -14,8 +14,8 @@ from rung.trace.table import Trace
 def host_waits(trace: Trace) -> pl.DataFrame:
     """The rows of `host_calls` that wait for the GPU, with `position` (there) and `why`:
 
-    synchronize: calls that do nothing else (runtime_calls.toml). blocking copy: calls to copy that returned only when
-    their copy had ended, as copies from and to pageable memory do.
+    synchronize: calls that do nothing else (runtime_calls.toml). blocking copy: calls to copy that always return when
+    the copy is done, and those that did here, as copies from and to pageable memory do.
     """
     calls = host_calls(trace).with_row_index("position").with_columns(pl.col("position").cast(pl.Int64))
     runtime = with_role(calls.filter(pl.col("kind") == "runtime"))
@@ -24,7 +24,7 @@ def host_waits(trace: Trace) -> pl.DataFrame:
         .group_by("launch").agg(copied=pl.col("end").max())
     )  # fmt: skip
     why = (
-        pl.when(pl.col("role") == "synchronize").then(pl.lit("synchronize"))
+        pl.when(pl.col("role").is_in(["synchronize", "blocking copy"])).then("role")
         .when((pl.col("role") == "copy") & (pl.col("copied") <= pl.col("end"))).then(pl.lit("blocking copy"))
     )  # fmt: skip
     joined = runtime.join(copied, left_on="position", right_on="launch", how="left", maintain_order="left")

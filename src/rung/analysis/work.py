@@ -16,7 +16,7 @@ from rung.trace.table import Trace
 
 INPUTS = ("name", "dims", "dtypes", "strides", "concrete")
 # What an event is not the work of an operator for, in the order in which it is asked.
-COLLECTIVE, GRAPH, BEFORE, NO_OP = "collective", "graph replay", "launched before the recording", "no operator"
+COLLECTIVE, GRAPH, OUTSIDE, NO_OP = "collective", "replayed by a graph", "launched outside of the trace", "no operator"
 NO_SHAPES, NO_MODEL = "no shapes recorded", "no model"
 # Lists of tensors are recorded without their types; the kernels' names say them.
 _ITEM_OF_KERNEL = (
@@ -93,7 +93,7 @@ def work(trace: Trace) -> Work:
         .when("graph")
         .then(pl.lit(GRAPH))
         .when(pl.col("op").is_null() & ~pl.col("linked"))
-        .then(pl.lit(BEFORE))
+        .then(pl.lit(OUTSIDE))
         .when(pl.col("op").is_null())
         .then(pl.lit(NO_OP))
         .when(has)

@@ -49,6 +49,9 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the events: .json(.gz), .pftrace(.gz), .csv")
+    parser.add_argument(
+        "--samples", type=Path, metavar="FILE", help="power, memory and clocks sampled beside the run, drawn by --write"
+    )
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
@@ -61,6 +64,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         print(listed(parsed.json))
         return 0
     write = check(parsed)
+    from rung.profilers.collect import is_kept, read_kept
     from rung.runs import to_json
     from rung.trace import read
 
@@ -70,9 +74,12 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
-        trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+        if is_kept(path):
+            trace = read_kept(path)
+        else:
+            trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         if write:
-            write(trace, parsed.write)
+            write(with_samples(trace, parsed.samples), parsed.write)
         trace, steps, note = per_step(trace, parsed)
         answers.append(asked(trace, steps, parsed, note) if parsed.show else page(trace, steps, parsed, note))
     if parsed.json:
@@ -88,6 +95,8 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
         raise UsageError("give the path of a trace, as in `rung analyze trace.json.gz`.")
     if parsed.write and len(parsed.paths) > 1:
         raise UsageError("--write takes one PATH; a folder is one.")
+    if parsed.samples and not parsed.write:
+        raise UsageError("--samples are drawn into a written trace: add --write FILE, as in --write run.pftrace.")
     if parsed.csv and (parsed.json or len(parsed.paths) > 1 or len(parsed.show or ()) != 1):
         raise UsageError("--csv writes one table: give one PATH, one --show NAME, and no --json.")
     for name in parsed.show or ():
@@ -104,6 +113,15 @@ def per_step(trace: Any, parsed: argparse.Namespace) -> tuple[Any, int, str]:
         trace = of_steps(trace, parsed.step or None)
     steps, note = divisor(trace)
     return (trace, steps, note) if parsed.steps is None else (trace, parsed.steps, "")
+
+
+def with_samples(trace: Any, path: Path | None) -> Any:
+    """The trace with the samples of --samples among its curves."""
+    if path is None:
+        return trace
+    from rung.profilers.overlay import laid_over, read_samples
+
+    return laid_over(trace, read_samples(path))
 
 
 def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
@@ -138,7 +156,16 @@ def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     heads = {name: f"{name}: {ANALYSES[name].question}" for name in found}
     if note:
         say(f"note: {note}")
-    return "\n\n".join(f"{heads[name]}\n{tables.shown(answer, parsed.top)}" for name, answer in found.items())
+    return "\n\n".join(f"{heads[name]}\n{_shown(name, answer, parsed.top)}" for name, answer in found.items())
+
+
+def _shown(name: str, answer: Any, top: int | None) -> str:
+    """A table, but findings, which are texts, one below the other."""
+    if name != "findings":
+        return tables.shown(answer, top)
+    from rung.report.findings import findings_blocks
+
+    return "\n".join(findings_blocks(answer.head(top or answer.height).to_dicts(), tables.width()))
 
 
 def listed(as_json: bool) -> str:

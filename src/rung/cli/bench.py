@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, show_help, target_options
-from rung.errors import UsageError
+from rung.errors import RungError, UsageError
 
 EXAMPLE = """\
 examples:
@@ -39,6 +39,8 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--cold", action="store_true", help="write over the caches before every step")
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table, for an issue or a report")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for compiling (default: the preset's)")
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
@@ -52,7 +54,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     need_torch()
     from rung.ladder.bench import bench, sweep
     from rung.ladder.recipe import Recipe
-    from rung.report.bench import bench_lines, samples_csv, sweep_lines
+    from rung.report.bench import bench_lines, markdown_lines, samples_csv, sweep_lines
     from rung.runs import to_json, write_whole
 
     if parsed.recipe and parsed.rungs:
@@ -74,14 +76,51 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         timer=parsed.timer,
         cold=parsed.cold,
     )
-    results = sweep(parsed.target, options, grid(parsed.sweep), measure)
+    try:
+        results = sweep(parsed.target, options, grid(parsed.sweep), measure)
+    except RungError as error:
+        keep_partial(error, parsed)
+        raise
     if parsed.csv:
         write_whole(parsed.csv, samples_csv(results))
     if parsed.json:
         print(to_json(results if parsed.sweep else results[0]))
+    elif parsed.markdown:
+        print("\n".join(sweep_lines(results) if parsed.sweep else markdown_lines(results[0])))
     else:
         print("\n".join(sweep_lines(results) if parsed.sweep else bench_lines(results[0])))
+    if parsed.html:
+        from rung.report.samples_page import bench_page
+
+        write_whole(parsed.html, bench_page(results))
+        say(f"page: {parsed.html}")
     return 0
+
+
+def keep_partial(error: RungError, parsed: argparse.Namespace) -> None:
+    """What was measured before the workload failed: on stdout with --json, in the file of --csv, and told on stderr."""
+    from rung.measure.summary import summarize
+    from rung.report.bench import partial_csv, partial_line
+    from rung.runs import to_json, write_whole
+
+    samples = getattr(error, "samples", [])
+    summary = summarize(samples) if samples else None
+    if parsed.json:
+        print(
+            to_json(
+                {
+                    "target": parsed.target,
+                    "measured": False,
+                    "error": str(error),
+                    "samples": samples,
+                    "summary": summary,
+                }
+            )
+        )
+    if parsed.csv and samples:
+        write_whole(parsed.csv, partial_csv(parsed.target, samples))
+    if summary:
+        say(partial_line(summary) + (f" They are in {parsed.csv}." if parsed.csv else ""))
 
 
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:

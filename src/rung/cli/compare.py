@@ -49,6 +49,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--deadline", type=seconds, default=900.0, metavar="SECONDS", help="for compiling (default: 900)"
     )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
@@ -65,7 +66,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     need_torch()
     from rung.ladder.compare import at_revision, compare
     from rung.report.compare import compare_lines
-    from rung.runs import to_json
+    from rung.runs import to_json, write_whole
 
     options = target_options(rest, parsed.words)
     a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
@@ -90,6 +91,11 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
             say=say,
         )
     print(to_json(result) if parsed.json else "\n".join(compare_lines(result)))
+    if parsed.html:
+        from rung.report.samples_page import compare_page
+
+        write_whole(parsed.html, compare_page(result))
+        say(f"page: {parsed.html}")
     if result["verdict"] == "not equal":
         return 1
     slower = result["verdict"] == "slower" and 1 / result["comparison"]["speedup"]["value"] - 1

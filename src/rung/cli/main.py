@@ -14,11 +14,13 @@ COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
     "bench": "how long does a workload take, and how sure are we?",
     "compare": "is B faster than A, and does it compute the same?",
+    "profile": "record what happens: torch.profiler, rocprofv3, rocprof-compute, rocprof-sys, Nsight",
     "analyze": "where did the time of a recorded trace go?",
     "diff": "what changed between two traces?",
     "query": "ask a recorded trace in SQL",
     "estimate": "what does a transformer of a given shape cost: work, memory, time at the roof?",
     "replay": "write a script that times one operator of a trace, with its shapes",
+    "doctor": "is this machine set up to be fast, and to measure honestly?",
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",
 }

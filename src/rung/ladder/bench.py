@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,19 +14,19 @@ from rung.hardware.sensors import Watch, sensor_for
 from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
-from rung.launch import Worker
+from rung.launch import Worker, log_folder
 from rung.measure import MINIMUM_RUNS, Collected, collect, median_interval
 from rung.measure.noise import explain, grows
 from rung.measure.stats import effective_count
 from rung.measure.summary import summarize
 
 BLOCK_SECONDS = 0.5
-THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
 WARM_SECONDS = 10.0
 NEVER_STEADY = (
     "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
     "more."
 )
+THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,8 @@ def bench(
     how = _preset(preset)
     limit = deadline or how.deadline
     side = Side(target, dict(options or {}), tuple(rungs), call=call)
-    with tempfile.TemporaryDirectory(prefix="rung-bench-") as folder, ExitStack() as stack:
-        setup = Setup(device, logs or Path(folder), Limits(prepare=limit))
+    with log_folder("rung-bench-") as folder, ExitStack() as stack:
+        setup = Setup(device, logs or folder, Limits(prepare=limit))
         worker = open_worker(stack, setup, side, "bench")
         facts = worker.receive("open", limit)
         found = _measured(worker, facts, how, precision, seconds, limit, timer, cold)
@@ -121,8 +120,9 @@ def _measured(
 ) -> dict[str, Any]:
     """One process, from its first run to its notes."""
     samples: list[float] = []
-    timed_by, watch, calls = None, Watch(None), 0
     in_use: list[int] = []
+    calls: list[int] = []
+    timed_by, watch, disturbed = None, Watch(None), dict[str, Any]()
     first = asked.call("first", limit)
     try:
         if how.steps is not None:
@@ -138,14 +138,14 @@ def _measured(
             count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timed_by.pop("sample_ns"), 1))))
 
             def block() -> list[float]:
-                nonlocal calls
                 with watch:
                     taken = asked.call("block", limit, count=count)
-                calls += taken["calls"]
+                calls.append(taken["calls"])
                 in_use.append(asked.call("in_use", limit))
                 return list(taken["samples"])
 
             found = collect(block, precision=precision, seconds=seconds, at_least=facts["steps"], into=samples)
+            disturbed = asked.call("disturbances", limit)
     except Exception as error:
         error.samples = samples  # type: ignore[attr-defined]
         raise
@@ -155,11 +155,12 @@ def _measured(
     own = timed_by and (timed_by["cold"] or timed_by["name"] in ("graph", "batch"))
     memory = warm["memory"] if own else asked.call("memory", limit)
     work = asked.call("work", limit) if how.steps is None else {}
-    sensors = _sensors(watch.summary(), 0 if timed_by and timed_by["cold"] else calls)
+    sensors = _sensors(watch.summary(), 0 if timed_by and timed_by["cold"] else sum(calls))
     growth = grows(in_use)
-    notes = explain(samples)
+    notes = explain(samples, always=how.steps is None and not steady)
     if how.steps is None and not steady:
         notes.insert(0, NEVER_STEADY)
+    notes += _said(disturbed)
     if len(discarded) > MINIMUM_RUNS:
         notes.append(f"the first {len(discarded)} steps are left out: the stream settled only after them.")
     if growth:
@@ -200,6 +201,20 @@ def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:
 def _held_down(sensors: dict[str, Any] | None) -> list[str]:
     return [f"the GPU held its clocks down for its {why} in {share:.0%} of the readings."
             for why, share in (sensors or {}).get("throttled", {}).items() if share > THROTTLED]  # fmt: skip
+
+
+def _said(disturbed: dict[str, Any]) -> list[str]:
+    """What the process itself saw go on while it was timed."""
+    shapes, compiled, said = disturbed.get("shapes", []), disturbed.get("compiled", 0), []
+    if len(shapes) > 1:
+        said.append(
+            f"its inputs change their shapes from seed to seed ({', '.join(shapes[:3])}): the samples are of different work."
+        )
+    if compiled:
+        said.append(
+            f"{compiled} graph{'s were' if compiled > 1 else ' was'} compiled while it was timed: something that it is compiled for changes."
+        )
+    return said
 
 
 def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from rung.hardware.device import (
 )
 from rung.hardware.sensors import identity
 from rung.ladder.audit import audit, without_dropout
+from rung.ladder.disturbed import graphs_compiled, shapes_of
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.reference import own_precision
@@ -192,21 +193,27 @@ class Candidate:
         self._one()
         return time.perf_counter_ns() - start
 
-    def _call(self) -> None:
+    def call(self) -> None:
+        """One step on the next batch; it may still run when this returns."""
         self.step(next(self._next))
 
     def _one(self) -> None:
-        self._call()
+        self.call()
         synchronize(self.device)
 
     def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
         """Chooses how `block` times, says how, and which GPU it is."""
-        self._timer, facts = choose(self._call, self.device, wanted, cold)
+        self._timer, facts = choose(self.call, self.device, wanted, cold)
+        self._graphs = graphs_compiled()
         return {**facts, "gpu": identity(self.device)}
+
+    def disturbances(self) -> dict[str, Any]:
+        """What changed while it was timed: shapes of the inputs, graphs compiled since the timer was chosen."""
+        return {"shapes": shapes_of(self.batches), "compiled": graphs_compiled() - self._graphs}
 
     def block(self, count: int) -> dict[str, Any]:
         """`count` samples, nanoseconds a step; where no timer was chosen, of steps back to back."""
-        block = (self._timer or Events(self._call, self.device)).block(count)
+        block = (self._timer or Events(self.call, self.device)).block(count)
         return {"samples": block.samples, "outside": block.outside, "calls": block.calls}
 
     def memory(self) -> dict[str, int]:
@@ -214,7 +221,7 @@ class Candidate:
 
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
-        torch_profiler.record(self._call, path, steps, self.device)
+        torch_profiler.record(self.call, path, steps, self.device)
 
     def precisions(self) -> list[Numerics]:
         """Where this recipe is to be verified."""

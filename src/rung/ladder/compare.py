@@ -17,7 +17,7 @@ from rung.errors import UsageError
 from rung.hardware.environment import differences
 from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, fight, open_worker
 from rung.ladder.verification import joined
-from rung.launch import WorkerFailed
+from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
 
 LETTERS = string.ascii_uppercase
@@ -48,8 +48,8 @@ def compare(
         raise UsageError(f"a comparison needs 2 to {len(LETTERS)} sides; {len(sides)} were given.")
     named = dict(zip(LETTERS, sides, strict=False))
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="rung-compare-") as folder:
-        setup = Setup(device, logs or Path(folder), Limits(prepare=deadline))
+    with log_folder("rung-compare-") as folder:
+        setup = Setup(device, logs or folder, Limits(prepare=deadline))
         result = described({name: asdict_of(side) for name, side in named.items()}, margin)
         if verify:
             for name in list(named)[1:]:

@@ -13,6 +13,7 @@ from rung.errors import UsageError
 from rung.hardware import Device, environment, pick
 from rung.hardware.device import cpu, memory_in_use, peak_memory, synchronize
 from rung.hardware.sensors import identity
+from rung.ladder.disturbed import graphs_compiled
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.timers import Events, Timer, choose
 from rung.workload.load import call_of
@@ -100,7 +101,11 @@ class Function:
                 f"{self.name} is too short for a CPU's clock to time a single cold call; leave --cold out."
             )
         self._timer, facts = choose(self._step, self.device, wanted, cold)
+        self._graphs = graphs_compiled()
         return {**facts, "sample_ns": facts["sample_ns"] / self._loops, "gpu": identity(self.device)}
+
+    def disturbances(self) -> dict[str, Any]:
+        return {"compiled": graphs_compiled() - self._graphs}
 
     def block(self, count: int) -> dict[str, Any]:
         """`count` samples: nanoseconds of one call, the mean of several where it is short for a CPU's clock."""

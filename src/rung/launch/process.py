@@ -6,15 +6,24 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rung.errors import WorkloadError
+
+# What is called in a worker, in the words of who waits for it.
+WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "block": "the timing"}
+
+
+def _said(method: str) -> str:
+    return WORDS.get(method, method)
 
 
 class WorkerFailed(WorkloadError):
@@ -26,6 +35,14 @@ class WorkerFailed(WorkloadError):
         self.kind = kind
         self.traceback = traceback
         self.exit_code = exit_code or self.exit_code
+
+
+@contextlib.contextmanager
+def log_folder(prefix: str) -> Iterator[Path]:
+    """A folder for the logs of workers, which is removed unless something failed: then its logs are needed."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Worker:
@@ -74,7 +91,7 @@ class Worker:
             if left <= 0 or not select.select([self._replies], [], [], left)[0]:
                 self.kill()
                 raise WorkerFailed(
-                    f"{method} did not end within its deadline of {deadline:.0f} s; the worker was stopped. "
+                    f"{_said(method)} did not end within its deadline of {deadline:.0f} s; the worker was stopped. "
                     f"Its output: {self.log}",
                     "hung",
                 )
@@ -104,7 +121,7 @@ class Worker:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         tail = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.exists() else []
         said = f" Its last line: {tail[0][:200]}" if tail else ""
-        return WorkerFailed(f"the worker {how} during {method}.{said} Its output: {self.log}", "killed")
+        return WorkerFailed(f"the worker {how} during {_said(method)}.{said} Its output: {self.log}", "killed")
 
     def kill(self) -> None:
         """Ends the worker and everything it started."""

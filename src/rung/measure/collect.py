@@ -12,7 +12,7 @@ from rung.measure.steady import INDEPENDENT, steady_from
 AT_LEAST = 3.0  # seconds: a machine that changes its clock every few tenths of a second shows both of them
 # Looking again and again until an interval is narrow finds one that is narrow by chance; so the one that stops the
 # measurement is wider than the one that is reported, and each look comes after half as many samples more.
-STOPPING = 0.99
+STOPPING = 0.998
 GROWTH = 1.5
 
 

@@ -29,14 +29,14 @@ FINAL: Looks = ((5, 0.05),)
 # For finding 2 %, and for showing "the same within 1 %", where two processes of one program differ by 1 %.
 COMPARE: Looks = ((5, 0.005), (10, 0.01), (20, 0.015), (30, 0.02))
 # For rounds within one process, which cost milliseconds.
-ROUNDS: Looks = ((16, 0.005), (50, 0.01), (150, 0.015), (400, 0.02))
+ROUNDS: Looks = ((16, 0.004), (50, 0.006), (150, 0.01), (500, 0.015), (1500, 0.015))
 
 Answer = Literal["faster", "slower", "same", "undecided"]
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Fresh processes of all sides: rounds of block medians in nanoseconds a step, each side once and, in reverse,
+    """Fresh processes of all sides: rounds of one figure a block, nanoseconds a step, each side once and, in reverse,
     once again: (a, b, b, a) for two."""
 
     rounds: tuple[tuple[float, ...], ...]

@@ -11,13 +11,16 @@ Block = Callable[[], Sequence[float]]  # runs a few steps, returns the nanosecon
 
 
 def interleaved(
-    blocks: Sequence[Block], rounds: int, more: Callable[[Restart], bool] = lambda so_far: False
+    blocks: Sequence[Block],
+    rounds: int,
+    more: Callable[[Restart], bool] = lambda so_far: False,
+    typical: Callable[[Sequence[float]], float] = statistics.median,
 ) -> tuple[Restart, list[list[float]]]:
     """Runs `rounds` rounds, after one that settles the sides in each other's company, and further ones while
     `more` of what there is so far says so.
 
     A round visits every side and then every side again in reverse (A B B A; A B C C B A), so that drift that is
-    linear over it hits all alike; the next round begins with the next side. Returns the restart, and the samples
+    linear over it hits all alike; the next round begins with the next side. typical: the one figure of a block. Returns the restart, and the samples
     of each side, nanoseconds, in the order in which they were taken.
     """
     rows: list[tuple[float, ...]] = []
@@ -28,13 +31,13 @@ def interleaved(
         order = [(k - 1 + i) % n for i in range(n)]
         visits = []
         for half in (order, order[::-1]):
-            medians = dict.fromkeys(half, 0.0)
+            figures = dict.fromkeys(half, 0.0)
             for side in half:
                 taken = blocks[side]()
-                medians[side] = statistics.median(taken)
+                figures[side] = typical(taken)
                 if k:
                     samples[side].extend(taken)
-            visits.append([medians[side] for side in range(n)])
+            visits.append([figures[side] for side in range(n)])
         if k:
             rows.append((*visits[0], *reversed(visits[1])))
         k += 1

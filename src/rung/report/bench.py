@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from rung.report import units
@@ -41,6 +43,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         + (f" ({' and '.join(few_for)} would need more samples)" if few_for else "")
     )
     lines.append(f"histogram     {histogram(result['samples'])}")
+    lines.append(f"over time     {series(result['samples'])}")
     lines += [
         f"throughput    {units.digits(n / step * 1e9)} {what}/s"
         for what, n in (("samples", result["samples_per_step"]), ("tokens", result["tokens_per_step"]))
@@ -115,6 +118,17 @@ def histogram(samples: Sequence[float]) -> str:
     return f"{ends[0]} |{bars}| {ends[1]}"
 
 
+def series(samples: Sequence[float]) -> str:
+    """The medians of up to 40 stretches of time in one line, between the fastest and the slowest of them."""
+    count = min(BINS, len(samples))
+    edges = [k * len(samples) // count for k in range(count + 1)]
+    middles = [statistics.median(samples[a:b]) for a, b in pairwise(edges)]
+    low, high = min(middles), max(middles)
+    reach = (high - low) or 1.0
+    bars = "".join(BARS[round((m - low) / reach * (len(BARS) - 1))] for m in middles)
+    return f"{units.duration(low)} |{bars}| {units.duration(high)} ({units.percent((high - low) / low)} apart)"
+
+
 def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
     """A grid as a Markdown table."""
     names = list(results[0]["point"])
@@ -130,6 +144,37 @@ def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
                  units.data_size(units.peak(r["memory"]))]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def markdown_lines(result: dict[str, Any]) -> list[str]:
+    """One measurement as a Markdown table, its environment and notes below."""
+    environment, summary = result["environment"], result["summary"]
+    rows = [("median (95 % interval)", units.duration_interval(result["time"]))]
+    rows += [(p, units.duration_interval(summary[p])) for p in ("mean", "p90", "p99") if summary[p]]
+    rows += [
+        ("standard deviation", units.duration(summary["std"])),
+        ("range", f"{units.duration(summary['min'])} – {units.duration(summary['max'])}"),
+        ("samples", str(summary["count"])),
+        ("peak memory", units.data_size(units.peak(result["memory"]))),
+        ("first run", units.seconds(result["first_run_seconds"])),
+        ("device", environment["device"]["name"]),
+        *((name, environment[key]) for name, key in (("torch", "torch"), ("revision", "git")) if environment.get(key)),
+    ]
+    title = f"{result['workload']}" + (f", with {' + '.join(result['rungs'])}" if result["rungs"] else "")
+    cells = [(a, units.clean(b).replace("|", "\\|")) for a, b in [("step", title), *rows]]
+    lines = [f"| {a} | {b} |" for a, b in cells]
+    warned = [] if result["measured"] else ["", f"This is no measurement (--preset {result['preset']})."]
+    return [lines[0], "|---|---|", *lines[1:], *warned, *(f"\nnote: {units.clean(n)}" for n in result["notes"])]
+
+
+def partial_line(summary: dict[str, Any]) -> str:
+    """What is known of a measurement that failed."""
+    n = summary["count"]
+    return f"until then: {n} sample{'s' if n > 1 else ''}, median {units.duration(summary['median']['value'])}."
+
+
+def partial_csv(target: str, samples: Sequence[float]) -> str:
+    return samples_csv([{"workload": target, "point": {}, "samples": samples}])
 
 
 def samples_csv(results: Sequence[dict[str, Any]]) -> str:

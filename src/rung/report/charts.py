@@ -1,5 +1,5 @@
 """The pictures of the page as SVG text. Across, places are percentages, so a picture fits any width and its
-letters keep their size; down, they are pixels. Every text goes through `_text`, which escapes it."""
+letters keep their size; down, they are pixels. Every text goes through `text`, which escapes it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LOG_FROM = 4.0  # a wider range of times than this is drawn on a log scale
 MOST_POINTS = 200  # a side of a strip
 
 
-def _text(content: str, x: float, y: float, css: str = "", anchor: str = "start") -> str:
+def text(content: str, x: float, y: float, css: str = "", anchor: str = "start") -> str:
     return f'<text x="{x:.2f}%" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{_escaped(content)}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
     return f'<line x1="{x1:.2f}%" y1="{y1:.1f}" x2="{x2:.2f}%" y2="{y2:.1f}" class="{css}"/>'
 
 
@@ -30,7 +30,7 @@ def _dot(x: float, y: float, radius: float, css: str = "", title: str = "") -> s
     return f'<circle cx="{x:.2f}%" cy="{y:.1f}" r="{radius}"{named}>{tip}</circle>'
 
 
-def _svg(height: float, css: str, label: str, body: Sequence[str]) -> str:
+def svg(height: float, css: str, label: str, body: Sequence[str]) -> str:
     inside = "\n".join(body)
     named = f'class="{css}" role="img" aria-label="{_escaped(label)}"'
     return f'<svg {named} width="100%" height="{height:.0f}">\n{inside}\n</svg>'
@@ -62,14 +62,14 @@ def ladder(data: dict[str, Any]) -> str:
     bottom = _TOP + _PLOT
     body = []
     for tick in ticks:
-        body.append(_line(0, place(tick), 100, place(tick), "grid"))
-        body.append(_text(units.round_duration(tick), 0, place(tick) - 4, "tick"))
+        body.append(line(0, place(tick), 100, place(tick), "grid"))
+        body.append(text(units.round_duration(tick), 0, place(tick) - 4, "tick"))
 
     best = start
     x = _LEFT
-    stairs = [_line(x, place(best), x + slot, place(best), "stair")]
+    stairs = [line(x, place(best), x + slot, place(best), "stair")]
     marks = _mark(baseline, x + slot / 2, place, "kept", f"baseline: {units.duration(start)}")
-    values = [_text(units.duration(start), x + slot / 2, _above(baseline, start, place), "value", "middle")]
+    values = [text(units.duration(start), x + slot / 2, _above(baseline, start, place), "value", "middle")]
     names = [_name("baseline", x + slot / 2, bottom, "name")]
     last_kept = max((i for i, a in enumerate(attempts) if a.get("verdict") == "kept"), default=-1)
     for index, (attempt, candidate) in enumerate(zip(attempts, tried, strict=True)):
@@ -82,19 +82,19 @@ def ladder(data: dict[str, Any]) -> str:
         if time is not None:
             tip += f", {units.duration(time)}"
         if kept and time is not None:
-            stairs.append(_line(x, place(best), x, place(time), "stair"))
+            stairs.append(line(x, place(best), x, place(time), "stair"))
             best = time
             final = index == last_kept  # under its step there is always room: nothing that follows is lower
             y = place(time) + 19 if final else _above(candidate, time, place)
-            values.append(_text(units.duration(time), middle, y, "value" if final else "value minor", "middle"))
-        stairs.append(_line(x, place(best), x + slot, place(best), "stair"))
+            values.append(text(units.duration(time), middle, y, "value" if final else "value minor", "middle"))
+        stairs.append(line(x, place(best), x + slot, place(best), "stair"))
         if time is not None:
             marks += _mark(candidate, middle, place, "kept" if kept else "tried", tip)
         else:
-            marks.append(_text("×", middle, bottom - 3, "cross", "middle"))
+            marks.append(text("×", middle, bottom - 3, "cross", "middle"))
         names.append(_name(words.name(attempt), middle, bottom, "name" if kept else "name faint"))
-    body += [_line(0, bottom, 100, bottom, "axis"), *stairs, *marks, *values, *names]
-    return _svg(bottom + _LABELS, "ladder", "Step time after each attempt", body)
+    body += [line(0, bottom, 100, bottom, "axis"), *stairs, *marks, *values, *names]
+    return svg(bottom + _LABELS, "ladder", "Step time after each attempt", body)
 
 
 def _name(name: str, x: float, bottom: float, css: str) -> str:
@@ -117,7 +117,7 @@ def _mark(estimate: dict[str, Any], x: float, place: Callable[[float], float], c
     low, high = _positive(estimate.get("low")), _positive(estimate.get("high"))
     whisker = []
     if low is not None and high is not None:
-        whisker = [_line(x, place(low), x, place(high), f"whisker {css}")]
+        whisker = [line(x, place(low), x, place(high), f"whisker {css}")]
     return [*whisker, _dot(x, place(value), 3.5, css, title)]
 
 
@@ -155,7 +155,7 @@ def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
     for index, ((label, record), length) in enumerate(zip(shown, lengths, strict=True)):
         y = index * 74.0
         step = units.duration(_positive(record.get("step_ns")) or length)
-        body.append(_text(f"{label}: {step} per step", 0, y + 14, "barlabel"))
+        body.append(text(f"{label}: {step} per step", 0, y + 14, "barlabel"))
         x = 0.0
         for key, title, value in words.parts(record):
             width = 100 * value / max(lengths)
@@ -167,9 +167,9 @@ def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
             )
             if width >= 9.5:
                 share = f"{value / length:.0%}"
-                body.append(_text(share, x + width / 2, y + 44, f"share on-{css}", "middle"))
+                body.append(text(share, x + width / 2, y + 44, f"share on-{css}", "middle"))
             x += width
-    return _svg(74 * len(shown) - 12, "bars", "Where the time of a step goes", body)
+    return svg(74 * len(shown) - 12, "bars", "Where the time of a step goes", body)
 
 
 # ---- samples ---------------------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ def strip(restarts: Any) -> str:
         for offset, css, side in ((12, "best", pair[0]), (28, "candidate", pair[1])):
             dots = "".join(_dot(x(v), y + offset + (i * 7 % 11 - 5), 2) for i, v in enumerate(side))
             body.append(f'<g class="{css}">{dots}</g>')
-        body.append(_line(0, y + 40, 100, y + 40, "grid"))
+        body.append(line(0, y + 40, 100, y + 40, "grid"))
     bottom = 40 * len(pairs)
-    body.append(_text(units.duration(low), 0, bottom + 15, "tick"))
-    body.append(_text(units.duration(high), 100, bottom + 15, "tick", "end"))
-    return _svg(bottom + 20, "strip", "Samples of each restart, best so far above, candidate below", body)
+    body.append(text(units.duration(low), 0, bottom + 15, "tick"))
+    body.append(text(units.duration(high), 100, bottom + 15, "tick", "end"))
+    return svg(bottom + 20, "strip", "Samples of each restart, best so far above, candidate below", body)
 
 
 def _samples(values: Any, sides: int) -> list[float]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rung.report import distributed, pace, units
+from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
@@ -72,12 +73,13 @@ def _launches(frame: pl.DataFrame) -> str:
         said[0] += f" in {units.count(row['launches'])} launches"
         said.append(f"the GPU waits for the host {_percent(row['host_bound_share'])} of the time")
     short = row["short_kernels"] / row["kernels"]
-    said.append(f"{_percent(short)} of them are shorter than 10 µs ({_percent(row['short_share'])} of GPU time)")
+    if short >= 0.01:
+        said.append(f"{_percent(short)} of them are shorter than 10 µs ({_percent(row['short_share'])} of GPU time)")
     return ", ".join(said)
 
 
 def _idle(frame: pl.DataFrame) -> str:
-    if frame.is_empty():
+    if frame.is_empty() or set(frame["cause"]) == {"no launches"}:
         return ""
     causes = _ranked(_sums(frame, "cause"))
     first = frame.row(0, named=True)
@@ -98,8 +100,9 @@ def _syncs(frame: pl.DataFrame) -> str:
         return ""
     first = frame.row(0, named=True)
     by = f" in {units.clean(first['op'])}" if first["op"] else ""
-    calls = units.count(frame["count"].sum())
-    return f"{units.duration(frame['time_ns'].sum())} of host time a step in {calls} calls that wait for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
+    number = frame["count"].sum()
+    calls = f"{units.count(number)} call{'s that wait' if number != 1 else ' that waits'}"
+    return f"{units.duration(frame['time_ns'].sum())} of host time a step in {calls} for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
 
 
 def _runtime(frame: pl.DataFrame) -> str:
@@ -151,6 +154,20 @@ def _roofline(frame: pl.DataFrame) -> str:
     )
 
 
+def _counters(frame: pl.DataFrame) -> str:
+    """How the time of the kernels divides among what bounds them, and why the longest is as it is."""
+    rows = [row for row in frame.iter_rows(named=True) if row["time_ns"]]
+    if not rows:
+        return ""
+    total = sum(row["time_ns"] for row in rows)
+    bounds: dict[str, float] = {}
+    for row in rows:
+        bounds[row["bound"] or "unclear"] = bounds.get(row["bound"] or "unclear", 0.0) + row["time_ns"] / total
+    first = rows[0]
+    ranked = _ranked(sorted(bounds.items(), key=lambda item: -item[1]))
+    return f"kernel time by what bounds it: {ranked}; {shortened(readable(units.clean(first['kernel'])), 40)}: {first['because']}"  # fmt: skip
+
+
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
 HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
     "critical_path": pace.critical_path_line,
@@ -172,4 +189,5 @@ HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
     "memory_peak": _memory_peak,
     "copies": _copies,
     "roofline": _roofline,
+    "counters": _counters,
 }

@@ -125,5 +125,5 @@ def _cell(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and name not in _NUMBERS else str(value)
 
 
-_KERNELS = ("name", "largest", "next")
+_KERNELS = ("name", "kernel", "largest", "next")
 _NUMBERS = ("device", "stream", "rank", "step", "pid", "tid", "correlation", "ts", "end")  # names, not amounts

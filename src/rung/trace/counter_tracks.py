@@ -9,24 +9,17 @@ from __future__ import annotations
 import polars as pl
 
 from rung.trace.links import launches
-from rung.trace.table import Trace
+from rung.trace.table import CURVES, Trace
 
-SCHEMA: dict[str, pl.DataType] = {
-    "name": pl.String(),
-    "unit": pl.String(),
-    "rank": pl.Int32(),
-    "device": pl.Int32(),
-    "ts": pl.Int64(),
-    "value": pl.Float64(),
-}
+SCHEMA = CURVES
 _WHERE = ("rank", "device")
 # hipFree, cudaFreeAsync, MEMORY_ALLOCATION_FREE, MEMORY_ALLOCATION_VMEM_FREE and the like.
 _RELEASE = "(?i)free|release"
 
 
 def tracks(trace: Trace) -> pl.DataFrame:
-    """All curves of a trace, each sorted by time."""
-    return pl.concat([queue_length(trace), memory_bandwidth(trace), memory_in_use(trace)])
+    """All curves of a trace, each sorted by time: those that follow from its events, and those recorded beside them."""
+    return pl.concat([queue_length(trace), memory_bandwidth(trace), memory_in_use(trace), trace.curves])
 
 
 def queue_length(trace: Trace) -> pl.DataFrame:

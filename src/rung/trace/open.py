@@ -26,6 +26,7 @@ FORMATS = {
     "kineto": "rung.trace.kineto.reader",
     "rocprofv3-csv": "rung.trace.rocprof.v3_csv",
     "rocprof-compute": "rung.trace.rocprof.compute",
+    "ncu-csv": "rung.trace.ncu_csv",
     "database": "rung.trace.databases.formats",
     "pftrace": "rung.trace.perfetto.reader",
 }

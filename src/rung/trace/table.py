@@ -58,6 +58,7 @@ COLLECTIVES: dict[str, pl.DataType] = {
     "correlation": pl.Int64(),  # joins the kernel that says it itself
     "collective": pl.String(),  # as recorded, "allreduce" or "_allgather_base"
     "group": pl.String(),  # the process group's name, the same on all of its ranks
+    "group_ranks": pl.String(),  # as recorded, "[0, 1]", of many ranks only some
     "group_size": pl.Int64(),
     "seq": pl.Int64(),  # the group counts its collectives, on all ranks alike; null where it is not recorded (to torch 2.11 at least)
     "dtype": pl.String(),  # as recorded, "BFloat16"
@@ -78,6 +79,16 @@ MEMORY: dict[str, pl.DataType] = {
     "rank": pl.Int32(),
 }
 
+# Values over time, one row a change: each holds until the next row of the same curve.
+CURVES: dict[str, pl.DataType] = {
+    "name": pl.String(),
+    "unit": pl.String(),
+    "rank": pl.Int32(),
+    "device": pl.Int32(),
+    "ts": pl.Int64(),  # ns, the clock of the events
+    "value": pl.Float64(),
+}
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -92,6 +103,7 @@ class Trace:
     counters: hardware counters, columns as in COUNTERS; empty where none were collected.
     collectives: what events say of collective operations, columns as in COLLECTIVES; empty where they say nothing.
     memory: the allocator's records, columns as in MEMORY; empty where none were made.
+    curves: values over time that were recorded beside the events, columns as in CURVES; empty where there are none.
     meta: facts about the run that the file states (host, command, tool version, ranks), secrets redacted.
     """
 
@@ -104,3 +116,4 @@ class Trace:
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COLLECTIVES))
     meta: dict[str, Any] = field(default_factory=dict)
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMORY))
+    curves: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CURVES))

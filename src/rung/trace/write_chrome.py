@@ -14,7 +14,7 @@ from rung.trace.kineto.collectives import arguments
 from rung.trace.links import counters_by_row, launches
 from rung.trace.output import Note, whole
 from rung.trace.places import ON_GPU, Key, Place, places
-from rung.trace.table import SCHEMA, Trace
+from rung.trace.table import MEMORY, SCHEMA, Trace
 
 _INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _CATEGORY = {
@@ -61,6 +61,7 @@ def _lines(trace: Trace, notes: Sequence[Note], curves: bool) -> Iterator[str]:
     where = places(trace)
     yield from _names(where)
     yield from _events(trace, where)
+    yield from _memory(trace, where)
     yield from _arrows(trace, where)
     if curves:
         yield from _curves(counter_tracks.tracks(trace), where)
@@ -136,6 +137,22 @@ def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
         yield (
             f'{{"ph":"X","cat":"{_CATEGORY[kind]}","name":{text},"pid":{_id(place.pid)},"tid":{_id(place.tid)},'
             f'"ts":{_us(ts)},"dur":{_us(dur)},"args":{{{",".join(args)}}}}}'
+        )
+
+
+def _memory(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
+    for ts, device, address, size, allocated, reserved, pid, tid, rank in trace.memory.select(list(MEMORY)).iter_rows():
+        place = where.get((False, rank, pid, tid, None, None))
+        shown_pid, shown_tid = (place.pid, place.tid) if place else (pid, tid)
+        args = {
+            "Bytes": size, "Addr": address, "Total Allocated": allocated, "Total Reserved": reserved,
+            "Device Id": -1 if device is None else device,
+            f"{_OURS} rank": rank, f"{_OURS} pid": pid, f"{_OURS} tid": tid,
+        }  # fmt: skip
+        known = _json({name: value for name, value in args.items() if value is not None})
+        yield (
+            f'{{"ph":"i","s":"t","cat":"cpu_instant_event","name":"[memory]","pid":{_id(shown_pid)},"tid":{_id(shown_tid)},'
+            f'"ts":{_us(ts)},"args":{known}}}'
         )
 
 

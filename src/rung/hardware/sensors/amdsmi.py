@@ -31,6 +31,7 @@ class AmdSmi:
         # HIP_VISIBLE_DEVICES renumbers the GPUs for torch and not for amdsmi: the bus address names one in both.
         by_bus = {str(amdsmi.amdsmi_get_gpu_device_bdf(h)).lower(): h for h in handles} if bus else {}
         self._gpu = by_bus[bus.lower()] if bus else handles[index]
+        self.bus: str | None = bus or self._ask("amdsmi_get_gpu_device_bdf")
         limit = _number(self._ask("amdsmi_get_power_info"), "power_limit")
         self.limit = limit / 1e6 if limit is not None and limit > 1e5 else limit  # W, and µW in some versions
 
@@ -44,6 +45,9 @@ class AmdSmi:
         power = self._ask("amdsmi_get_power_info")
         energy = self._ask("amdsmi_get_energy_count")
         violations = self._ask("amdsmi_get_violation_status") or {}
+        activity, vram = self._ask("amdsmi_get_gpu_activity"), self._ask("amdsmi_get_gpu_vram_usage")
+        used, total = (_number(vram, key) for key in ("vram_used", "vram_total"))  # MB of 2**20
+        busy, memory_busy = (_number(activity, key) for key in ("gfx_activity", "umc_activity"))
         count, unit = _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution")
         return Reading(
             time.monotonic(),
@@ -53,6 +57,10 @@ class AmdSmi:
             self._clock("MEM"),
             self._celsius(),
             tuple(reason for key, reason in VIOLATIONS.items() if violations.get(key) in (True, 1, "ACTIVE")),
+            int(used * 2**20) if used is not None else None,
+            int(total * 2**20) if total is not None else None,
+            busy / 100 if busy is not None else None,
+            memory_busy / 100 if memory_busy is not None else None,
         )
 
     def _clock(self, kind: str) -> float | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rung.hardware.device import Device
 from rung.hardware.sensors.amdsmi import AmdSmi
+from rung.hardware.sensors.commands import AmdSmiCommand, RocmSmiCommand
 from rung.hardware.sensors.nvml import Nvml
 from rung.hardware.sensors.reading import Sensor
 from rung.hardware.sensors.sysfs import Sysfs
@@ -34,13 +37,43 @@ def sensor_for(gpu: dict[str, Any] | None) -> Sensor | None:
     if gpu is None:
         return None
     bus, index = gpu["bus"], gpu["index"]
-    ways = {
-        "nvidia": (lambda: Nvml(gpu["uuid"], bus, index),),
-        "amd": (lambda: AmdSmi(bus, index), lambda: Sysfs(bus, index)),
-    }
-    for way in ways.get(gpu["vendor"], ()):
-        try:
-            return way()
-        except Exception:  # no package, no library, no permission, no such GPU: each in a type of its own
-            continue
-    return None
+    if gpu["vendor"] == "nvidia":
+        return _made(lambda: Nvml(gpu["uuid"], bus, index))
+    ways = _AMD if gpu["vendor"] == "amd" else ()
+    blind = None  # there, and without power: as in a container that lacks part of /sys
+    for way in ways:
+        sensor = _made(partial(way, bus, index))
+        if sensor and sensor.read().power is not None:
+            return sensor
+        blind = blind or sensor
+    return blind
+
+
+def sensors_here() -> list[Sensor]:
+    """Of every GPU of the machine, as the vendors' tools number them, whatever is visible to torch."""
+    nvidia = _all(lambda index: Nvml(None, None, index))
+    blind: list[Sensor] = []
+    for way in _AMD:
+        found = _all(partial(way, None))
+        if any(sensor.read().power is not None for sensor in found):
+            return nvidia + found
+        blind = blind or found
+    return nvidia + blind
+
+
+# The package reads most, the driver's files need nothing, a command takes long.
+_AMD: tuple[Callable[[str | None, int], Sensor], ...] = (AmdSmi, Sysfs, AmdSmiCommand, RocmSmiCommand)
+
+
+def _made(make: Callable[[], Sensor]) -> Sensor | None:
+    try:
+        return make()
+    except Exception:  # no package, no library, no permission, no such GPU: each in a type of its own
+        return None
+
+
+def _all(make: Callable[[int], Sensor]) -> list[Sensor]:
+    found: list[Sensor] = []
+    while sensor := _made(partial(make, len(found))):
+        found.append(sensor)
+    return found

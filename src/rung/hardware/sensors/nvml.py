@@ -33,6 +33,8 @@ class Nvml:
             self._gpu = pynvml.nvmlDeviceGetHandleByPciBusId(bus)
         else:
             self._gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pci = self._ask("nvmlDeviceGetPciInfo")
+        self.bus: str | None = bus or (_bus(pci.busId) if pci is not None else None)
         limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
         self.limit = limit / 1e3 if limit is not None else None  # mW
 
@@ -47,6 +49,7 @@ class Nvml:
         energy = self._ask("nvmlDeviceGetTotalEnergyConsumption")  # mJ
         power = self._ask("nvmlDeviceGetPowerUsage")  # mW
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
+        memory, rates = self._ask("nvmlDeviceGetMemoryInfo"), self._ask("nvmlDeviceGetUtilizationRates")
         return Reading(
             time.monotonic(),
             energy / 1e3 if energy is not None else None,
@@ -55,4 +58,15 @@ class Nvml:
             self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_MEM),
             self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
             tuple(reason for bit, reason in REASONS.items() if bits & bit),
+            memory.used if memory is not None else None,
+            memory.total if memory is not None else None,
+            rates.gpu / 100 if rates is not None else None,
+            rates.memory / 100 if rates is not None else None,
         )
+
+
+def _bus(name: str | bytes) -> str:
+    """NVML writes the domain with eight digits and in capitals: 00000000:1B:00.0."""
+    text = name.decode() if isinstance(name, bytes) else name
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"

@@ -10,7 +10,8 @@ from typing import Protocol
 class Reading:
     """at: seconds of time.monotonic; energy: joules since some moment in the past, to be subtracted; power: watts (on
     recent GPUs a mean over about a second); core and memory: clocks in MHz; celsius: of the hottest spot that is
-    reported; throttled: why the clocks are held down, in the vendor's words. None where a GPU does not say."""
+    reported; throttled: why the clocks are held down, in the vendor's words; used and total: bytes of device memory, of all
+    processes together; busy and memory_busy: shares of the time, as the driver counts it. None where a GPU does not say."""
 
     at: float
     energy: float | None = None
@@ -19,13 +20,19 @@ class Reading:
     memory: float | None = None
     celsius: float | None = None
     throttled: tuple[str, ...] = ()
+    used: int | None = None
+    total: int | None = None
+    busy: float | None = None
+    memory_busy: float | None = None
 
 
 class Sensor(Protocol):
-    """Sensors of one GPU. source: nvml, amdsmi or sysfs; limit: the power limit in watts, where there is one."""
+    """Sensors of one GPU. source: nvml, amdsmi, sysfs, amd-smi or rocm-smi; limit: the power limit in watts; bus: the PCI
+    address, "0000:05:00.0", which tells the same GPU wherever it is counted; None where they are not known."""
 
     source: str
     limit: float | None
+    bus: str | None
 
     def read(self) -> Reading:
         """Never raises: what cannot be read is None."""

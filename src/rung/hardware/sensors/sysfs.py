@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
 from pathlib import Path
@@ -18,15 +20,17 @@ class Sysfs:
     def __init__(self, bus: str | None, index: int, drm: Path = DRM) -> None:
         """Raises LookupError where there is no such GPU."""
         cards = sorted((p for p in drm.glob("card*") if p.name[4:].isdigit()), key=lambda p: int(p.name[4:]))
-        amd = [card / "device" for card in cards if _text(card / "device" / "vendor") == AMD]
+        amd = [card / "device" for card in cards if _Files(card / "device").text("vendor") == AMD]
         if bus:
             amd, index = [d for d in amd if d.resolve().name.lower() == bus.lower()], 0
-        self._device = amd[index]
-        self._hwmon = next(iter(sorted((self._device / "hwmon").glob("hwmon*"))), None)
+        folder = amd[index]
+        monitor = next(iter(sorted((folder / "hwmon").glob("hwmon*"))), None)
+        self._device, self._hwmon = _Files(folder), _Files(monitor) if monitor else None
+        self.bus: str | None = bus or folder.resolve().name
         self.limit = self._scaled("power1_cap", 1e6)
 
     def _scaled(self, name: str, unit: float) -> float | None:
-        text = _text(self._hwmon / name) if self._hwmon else ""
+        text = self._hwmon.text(name) if self._hwmon else ""
         return int(text) / unit if re.fullmatch(r"\d+", text) else None
 
     def _first(self, names: tuple[str, ...], unit: float) -> float | None:
@@ -40,16 +44,51 @@ class Sysfs:
             self._first(("freq1_input",), 1e6) or self._current("pp_dpm_sclk"),  # Hz
             self._first(("freq2_input",), 1e6) or self._current("pp_dpm_mclk"),
             self._first(("temp2_input", "temp1_input"), 1e3),  # m°C: junction, edge
+            (),
+            self._whole("mem_info_vram_used"),
+            self._whole("mem_info_vram_total"),
+            self._percent("gpu_busy_percent"),
+            self._percent("mem_busy_percent"),
         )
+
+    def _whole(self, name: str) -> int | None:
+        text = self._device.text(name)
+        return int(text) if re.fullmatch(r"\d+", text) else None
+
+    def _percent(self, name: str) -> float | None:
+        found = self._whole(name)
+        return found / 100 if found is not None else None
 
     def _current(self, name: str) -> float | None:
         """MHz of the level that is marked as the current one: `1: 2100Mhz *`."""
-        found = re.search(r"(\d+)\s*mhz\s*\*", _text(self._device / name), re.IGNORECASE)
+        found = re.search(r"(\d+)\s*mhz\s*\*", self._device.text(name), re.IGNORECASE)
         return float(found[1]) if found else None
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
+class _Files:
+    """Files of one folder, each opened once and read again and again: the driver answers anew at every read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[str, int | None] = {}
+
+    def text(self, name: str) -> str:
+        """The stripped text; "" where the file is not there, or the driver refuses just now."""
+        if name not in self._open:
+            try:
+                self._open[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._open[name] = None
+        file = self._open[name]
+        if file is None:
+            return ""
+        try:
+            return os.pread(file, 4096, 0).decode("ascii", "replace").strip()
+        except OSError:
+            return ""
+
+    def __del__(self) -> None:
+        for file in self._open.values():
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    os.close(file)

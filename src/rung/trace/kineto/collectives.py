@@ -19,6 +19,7 @@ class _Args(msgspec.Struct, gc=False):
     external_id: Any = msgspec.field(name="External id", default=None)
     correlation: Any = None
     group: Any = msgspec.field(name="Process Group Name", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     group_size: Any = msgspec.field(name="Group size", default=None)
     seq: Any = msgspec.field(name="Seq", default=None)
     dtype: Any = None
@@ -55,6 +56,7 @@ class Collectives:
                 integer(args.correlation),
                 str(args.collective),
                 None if args.group is None else str(args.group),
+                None if args.group_ranks is None else str(args.group_ranks),
                 integer(args.group_size),
                 integer(args.seq),
                 None if args.dtype is None else str(args.dtype),

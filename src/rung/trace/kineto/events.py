@@ -227,8 +227,11 @@ class Events:
         )
 
     def _remember(self, event: Event) -> bool:
-        ts = nanoseconds(bytes(event.ts))
-        return ts is not None and event.args is not None and self.memory.add(ts, event.pid, event.tid, event.args)
+        ts, args = nanoseconds(bytes(event.ts)), event.args
+        if ts is None or args is None or abs(ts) >= _INT64:
+            return False
+        pid, tid = event.pid if args.pid is None else args.pid, event.tid if args.tid is None else args.tid
+        return self.memory.add(ts, pid, tid, args, integer(args.rank, limit=2**31))
 
     def _count(self, reason: str, dur: int | None) -> None:
         self.unread[reason] += 1

@@ -18,14 +18,14 @@ class Memory:
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, ts: int, pid: Any, tid: Any, args: Any) -> bool:
+    def add(self, ts: int, pid: Any, tid: Any, args: Any, rank: int | None = None) -> bool:
         """Keeps one; whether it has what it needs: a number of bytes and a device. Device -1 is the host."""
         size, device = integer(args.bytes if args.size is None else args.size), integer(args.device_id, limit=2**31)
         if size is None or device is None:
             return False
         place = None if device < 0 else device
         totals = integer(args.allocated), integer(args.reserved)
-        self._rows.append((ts, place, integer(args.address), size, *totals, str(pid), str(tid), None))
+        self._rows.append((ts, place, integer(args.address), size, *totals, str(pid), str(tid), rank))
         return True
 
     def frame(self) -> pl.DataFrame:

@@ -1,0 +1,193 @@
+"""`rung profile`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rung.cli.common import (
+    ROOT,
+    add_command,
+    need_torch,
+    no_rest,
+    rung_names,
+    say,
+    seconds,
+    show_help,
+    target_options,
+)
+from rung.errors import UsageError
+from rung.profilers.tools import PROFILERS
+
+EXAMPLE = """\
+examples:
+  rung profile tiny-transformer                            three steady steps with torch.profiler, and what they say
+  rung profile model.py:make --stacks --memory --steps 1
+  rung profile tiny-transformer --preset compute           rocprofv3: a trace, and counters in as few runs as they need
+  rung profile --preset trace -- python train.py --epochs 1
+  rung profile --with rocprofv3 --counters SQ_WAVES,TCC_HIT_sum -- ./app
+  rung profile --preset memory --arch gfx942 --dry-run -- python train.py      what would be run, as a shell script
+  rung profile --madengine-config profiling.json -- python train.py
+  rung profile --list                                      the presets: what each collects, what it costs
+
+What was recorded is kept below .rung/profiles with the logs; `rung analyze` reads it again.
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "profile", help_text, EXAMPLE)
+    parser.add_argument("target", nargs="?", metavar="TARGET | -- COMMAND ...",
+                        help="a workload as for `rung bench`, for a few steps; or any program")  # fmt: skip
+    parser.add_argument("--with", dest="tool", choices=PROFILERS, metavar="PROFILER",
+                        help=f"{', '.join(PROFILERS)} (default: torch for a TARGET, else what is installed)")  # fmt: skip
+    parser.add_argument("--preset", metavar="NAME", help="what to collect (--list shows them)")
+    parser.add_argument("--list", action="store_true", help="the presets and the profilers that are here")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would run, as a shell script, and run nothing"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for it (default: below .rung/profiles)")
+    parser.add_argument("--counters", type=rung_names, metavar="A,B,...", help="these hardware counters")
+    parser.add_argument(
+        "--madengine-config", type=Path, metavar="FILE", help="the tools of an --additional-context file"
+    )
+    parser.add_argument("--arch", default="", metavar="GFX", help="plan counters for this GPU (default: the one here)")
+    parser.add_argument(
+        "--deadline", type=seconds, default=1800.0, metavar="SECONDS", help="for each run (default: 1800)"
+    )
+    parser.add_argument(
+        "--power", action="store_true", help="sample power, energy, clocks and temperature of every GPU beside it"
+    )
+    parser.add_argument("--vram", action="store_true", help="sample the memory in use as well")
+    parser.add_argument("--rate", type=seconds, default=None, metavar="HZ", help="samples a second (default: 10)")
+    own = parser.add_argument_group("of a TARGET")
+    own.add_argument("--steps", type=int, default=3, metavar="N", help="steady steps to record (default: 3)")
+    own.add_argument("--rungs", type=rung_names, default=(), metavar="A,B,...", help="with these rungs applied")
+    own.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
+    torch = parser.add_argument_group("of torch.profiler")
+    torch.add_argument("--stacks", action="store_true", help="the Python stack of every operator (slow)")
+    torch.add_argument("--modules", action="store_true", help="module names with the stacks (slow)")
+    torch.add_argument("--memory", action="store_true", help="every allocation")
+    torch.add_argument("--flops", action="store_true", help="FLOP of products and convolutions")
+    torch.add_argument("--no-shapes", action="store_true", help="without the shapes of operators' inputs")
+    torch.add_argument("--wait", type=int, default=0, metavar="N", help="steps to pass before each round (default: 0)")
+    torch.add_argument("--warm", type=int, default=1, metavar="N", help="steps the profiler warms up on (default: 1)")
+    torch.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, a trace each (default: 1)")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    words = parsed.words[parsed.words.index("profile") + 1 :]
+    command: tuple[str, ...] = ()
+    if "--" in words:
+        # What follows belongs to the program, whatever it looks like.
+        cut = words.index("--")
+        command = tuple(words[cut + 1 :])
+        parsed, rest = parser.parse_known_args(words[:cut])
+        parsed.words = words[:cut]
+    if parsed.help:
+        return show_help(parser, parsed.target)
+    if parsed.list:
+        no_rest([*rest, *([parsed.target] if parsed.target else [])])
+        return listed(parsed.json)
+    check(parsed, rest, command)
+    from rung.ladder import profile
+    from rung.profilers.presets import preset
+    from rung.profilers.torch_profiler import Options
+    from rung.runs import to_json
+
+    wanted = preset(parsed.preset) if parsed.preset else None
+    notes: list[str] = []
+    rate = 10.0
+    if parsed.madengine_config:
+        from rung.profilers import madengine
+
+        asked = madengine.read(parsed.madengine_config)
+        wanted, notes, rate = asked.preset, list(asked.notes), 1 / asked.rate
+        command = (*asked.launcher, *command) if not command or "torchrun" not in command[0] else command
+    if parsed.target:
+        options = target_options(rest, parsed.words)
+        target = profile.Target(parsed.target, (), options, parsed.rungs, parsed.device, parsed.steps)
+    else:
+        target = profile.Target(Path(command[0]).name, command)
+    if parsed.counters and not parsed.tool and not wanted:
+        parsed.tool = "ncu" if shutil.which("ncu") and not shutil.which("rocprofv3") else "rocprofv3"
+    wanted = profile.chosen(target, parsed.tool, wanted)
+    if parsed.target and wanted.tool == "torch":
+        need_torch()
+    folder = profile.new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
+    torch = Options(
+        active=parsed.steps,
+        wait=parsed.wait,
+        warm=parsed.warm,
+        repeat=parsed.repeat,
+        shapes=not parsed.no_shapes,
+        stacks=parsed.stacks or parsed.modules,
+        memory=parsed.memory,
+        modules=parsed.modules,
+        flops=parsed.flops,
+    )
+    plan = profile.planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch, torch=torch,
+                           dry=parsed.dry_run, notes=notes)  # fmt: skip
+    if parsed.dry_run:
+        from rung.profilers.plan import shown
+
+        print(to_json(plan.as_dict()) if parsed.json else "\n".join(shown(plan)))
+        return 0
+    sample = (parsed.rate or rate) if parsed.power or parsed.vram or wanted.sample else 0.0
+    trace, record = profile.carried_out(plan, parsed.deadline, say, sample)
+    print(page(trace, record, parsed))
+    return 0
+
+
+def check(parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, ...]) -> None:
+    """Raises UsageError for what cannot be meant."""
+    if parsed.target and command:
+        raise UsageError("give a TARGET or `-- COMMAND ...`, not both.")
+    if not parsed.target and not command:
+        raise UsageError("give a TARGET, as in `rung profile tiny-transformer`, or `-- COMMAND ...`.")
+    if command:
+        no_rest(rest)
+        if shutil.which(command[0]) is None:
+            raise UsageError(f"there is no program {command[0]!r}: give what you would type to run it, after `--`.")
+    if parsed.madengine_config and parsed.preset:
+        raise UsageError("give --preset or --madengine-config, not both.")
+    for name in ("steps", "warm", "repeat"):
+        if getattr(parsed, name) < 1:
+            raise UsageError(f"--{name} must be at least 1.")
+    if parsed.wait < 0:
+        raise UsageError("--wait must not be negative.")
+
+
+def page(trace: Any, record: dict[str, Any], parsed: argparse.Namespace) -> str:
+    """What `rung analyze` says of the recording, and before it what the recording was."""
+    from rung.analysis.steps import found_steps
+    from rung.cli import analyze
+    from rung.report.profile import profile_lines
+    from rung.runs import to_json
+
+    found = analyze.page(trace, found_steps(trace), parsed, "")
+    return to_json({**record, "analysis": found}) if parsed.json else "\n".join([*profile_lines(record), "", found])
+
+
+def listed(as_json: bool) -> int:
+    """The presets, and which profilers are here."""
+    from rung.profilers import tools
+    from rung.profilers.plan import OVERHEADS
+    from rung.profilers.presets import presets
+    from rung.report.profile import preset_lines
+
+    here = {name: tools.find(name) for name in tools.EXECUTABLES}
+    profilers = {name: {"path": str(t.path), "version": t.version_text} if t else None for name, t in here.items()}
+    rows = [{"name": p.name, "with": p.tool, "says": p.says, "collects": p.collects(), "overhead": p.overhead,
+             "read_by": "rung analyze"} for p in presets().values()]  # fmt: skip
+    if as_json:
+        print(
+            json.dumps({"kind": "presets", "presets": rows, "overheads": OVERHEADS, "profilers": profilers}, indent=1)
+        )
+    else:
+        print("\n".join(preset_lines(rows, OVERHEADS, profilers)))
+    return 0

@@ -1,0 +1,79 @@
+"""The host: NUMA balancing, IOMMU, huge pages, CPU governor, shared memory."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from rung.hardware.doctor.gpus import Here
+from rung.hardware.doctor.line import NOTE, OK, UNKNOWN, WARN, Line
+from rung.hardware.doctor.machine import Machine
+
+_TUNING = "AMD Instinct MI300X workload and system optimization guides"
+
+
+def lines(machine: Machine, here: Here) -> Iterator[Line]:
+    yield from _numa(machine)
+    if here.vendor:
+        yield from _iommu(machine, here)
+    yield from _huge_pages(machine)
+    yield from _governor(machine)
+
+
+def _numa(machine: Machine) -> Iterator[Line]:
+    value = machine.number("/proc/sys/kernel/numa_balancing")
+    if value is None:
+        yield Line("system", "NUMA balancing", "not shown", UNKNOWN)
+        return
+    nodes = len(machine.found("/sys/devices/system/node", "node[0-9]*"))
+    costs = value != 0 and nodes > 1
+    matters = "the kernel unmaps pages to see who uses them, which stalls the host beside a GPU; test both ways"
+    yield Line("system", "NUMA balancing", f"{'on' if value else 'off'}, {nodes or '?'} NUMA node{'s' if nodes != 1 else ''}",
+               WARN if costs else OK, (value != 0) == (nodes > 1), matters if costs else "",
+               ("sudo sysctl kernel.numa_balancing=0",) if costs else (), _TUNING)  # fmt: skip
+
+
+def _iommu(machine: Machine, here: Here) -> Iterator[Line]:
+    words = (machine.text("/proc/cmdline") or "").split()
+    chosen = [word for word in words if re.match(r"(amd_|intel_)?iommu(\.\w+)?=", word)]
+    types = {machine.text(group / "type") for group in machine.found("/sys/kernel/iommu_groups", "*")} - {None}
+    on = bool(machine.found("/sys/class/iommu", "*"))
+    through = "iommu=pt" in chosen or "iommu.passthrough=1" in chosen or types == {"identity"}
+    off = not on or any(word.endswith("iommu=off") for word in chosen)
+    value = "off" if off else "on, passthrough" if through else "on, translating"
+    value += f" ({' '.join(chosen)})" if chosen else ""
+    if off or through or here.vendor != "amd":
+        yield Line("system", "IOMMU", value, OK, not chosen, source=_TUNING)
+        return
+    matters = "every transfer between GPUs, network and host is translated; large multi-GPU nodes may fail or slow down"
+    change = ("# add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then: sudo update-grub && sudo reboot",)
+    yield Line("system", "IOMMU", value, WARN if here.count > 1 else NOTE, not chosen, matters, change, _TUNING)
+
+
+def _huge_pages(machine: Machine) -> Iterator[Line]:
+    text = machine.text("/sys/kernel/mm/transparent_hugepage/enabled") or ""
+    chosen = re.search(r"\[(\w+)\]", text)
+    if not chosen:
+        yield Line("system", "huge pages", "not shown", UNKNOWN)
+        return
+    never = chosen[1] == "never"
+    matters = "large buffers of the host take many small pages: copies and data loading suffer"
+    yield Line("system", "huge pages", chosen[1], NOTE if never else OK, chosen[1] == "madvise", matters if never else "",
+               ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",) if never else (),
+               "Linux kernel documentation, transparent hugepages")  # fmt: skip
+
+
+def _governor(machine: Machine) -> Iterator[Line]:
+    files = machine.found("/sys/devices/system/cpu", "cpu[0-9]*/cpufreq/scaling_governor")
+    counted = Counter(filter(None, (machine.text(file) for file in files)))
+    if not counted:
+        yield Line("system", "CPU governor", "not shown (a virtual machine, or the firmware's choice)", UNKNOWN)
+        return
+    fast = set(counted) == {"performance"}
+    slow = "powersave" in counted and machine.text("/sys/devices/system/cpu/intel_pstate/status") != "active"
+    matters = "the host launches kernels at the speed of its clock, which has to rise first; timings scatter"
+    yield Line("system", "CPU governor", ", ".join(f"{name} ({count})" if len(counted) > 1 else name for name, count in counted.items()),
+               OK if fast else WARN if slow else NOTE, None, "" if fast else matters,
+               () if fast else ("sudo cpupower frequency-set -g performance",),
+               "Linux kernel documentation, CPU performance scaling")  # fmt: skip

@@ -1,0 +1,77 @@
+"""Variables that change speed or numerics: are they set, is that the default, does it matter?"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from rung.hardware.doctor.gpus import Here
+from rung.hardware.doctor.line import NOTE, OK, WARN, Line
+from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.software import rocm_version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FAMILIES = ("PYTORCH_", "TORCH", "HIP", "HSA_", "GPU_", "MIOPEN_", "AMD_")
+
+
+@lru_cache(maxsize=1)
+def known() -> tuple[Mapping[str, Any], ...]:
+    """The rows of variables.toml."""
+    text = resources.files("rung.hardware.doctor").joinpath("variables.toml").read_text("utf-8")
+    return tuple(tomllib.loads(text)["variable"])
+
+
+def lines(machine: Machine, here: Here) -> Iterator[Line]:
+    rocm = rocm_version(machine)
+    for row in known():
+        if row["name"] in machine.environ:
+            yield _chosen(row, machine.environ[row["name"]], _default(row, here, rocm))
+        elif row.get("shown") and row["for"] in (here.vendor, "any"):
+            default = _default(row, here, rocm)
+            yield Line("variables", row["name"], f"unset ({_word(default)})", OK, True, row["when"],
+                       tuple(row.get("change", ())), row["source"])  # fmt: skip
+    yield from _misspelt(machine)
+
+
+def _misspelt(machine: Machine) -> Iterator[Line]:
+    """Names that are set and nearly known: nobody reads them, and nothing says so."""
+    names = [row["name"] for row in known() if not row.get("unread")]
+    for name in sorted(set(machine.environ) - {row["name"] for row in known()}):
+        meant = difflib.get_close_matches(name, names, 1, 0.93) if name.startswith(_FAMILIES) else []
+        if meant:
+            yield Line("variables", name, "set", WARN, None, f"not a name that is known here: is {meant[0]} meant?",
+                       (f"unset {name}",))  # fmt: skip
+
+
+def _chosen(row: Mapping[str, Any], value: str, default: str) -> Line:
+    same = value == default
+    level = OK if same else WARN if row.get("unread") or value in row.get("slow", ()) else NOTE
+    matters = "already the default: it changes nothing" if same else f"{row['does']}; {row['when']}"
+    if not same:
+        matters += f" (default {default or 'unset'})" if not row.get("unread") else ""
+    return Line("variables", row["name"], value or "(empty)", level, same, matters,
+                () if same else (f"unset {row['name']}",), row["source"])  # fmt: skip
+
+
+def _default(row: Mapping[str, Any], here: Here, rocm: tuple[int, ...] | None) -> str:
+    """The value that holds without the variable, on this GPU and version of ROCm."""
+    for case in row.get("else", ()):
+        if "arch" in case and not (here.archs and all(re.fullmatch(case["arch"], arch) for arch in here.archs)):
+            continue
+        if "rocm" in case and (rocm is None or rocm < tuple(int(part) for part in case["rocm"].split("."))):
+            continue
+        return str(case["value"])
+    return str(row["default"])
+
+
+def _word(default: str) -> str:
+    return f"default {default}" if default else "no value by default"

@@ -1,0 +1,275 @@
+"""`rung profile`: from what is asked to a plan, and from a plan to a trace with what the recording cost."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rung.errors import UsageError
+from rung.ladder.steps import REPORT
+from rung.profilers import collect, counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, run, tools
+from rung.profilers.plan import PLAN, RECORDING, NotPlanned, Plan, Request, Run
+from rung.profilers.presets import Preset, preset
+from rung.profilers.torch_profiler import Options
+from rung.runs import to_json, write_whole
+from rung.trace import Trace
+
+PLANNERS: Mapping[str, Callable[[Request], Plan]] = {
+    "rocprofv3": rocprofv3.plan,
+    "rocprof": rocprof.plan,
+    "rocprof-compute": rocprof_compute.plan,
+    "rocprof-sys": rocprof_sys.plan,
+    "rocprof-sys-sample": rocprof_sys.plan,
+    "rocprof-sys-instrument": rocprof_sys.plan,
+    "rocprof-sys-python": rocprof_sys.plan,
+    "nsys": nsight.plan_systems,
+    "ncu": nsight.plan_compute,
+}
+WARM = 3  # steps before those that are recorded
+RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is recorded: a workload of ours for `steps` steps, or a command as it is."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    rungs: tuple[str, ...] = ()
+    device: str | None = None
+    steps: int = 3
+
+    def argv(self, torch: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+        if self.command:
+            return self.command
+        request = {"target": self.name, "options": dict(self.options), "rungs": list(self.rungs),
+                   "device": self.device, "warm": WARM, "steps": self.steps}  # fmt: skip
+        return sys.executable, "-m", "rung.ladder.steps", json.dumps(request | ({"torch": torch} if torch else {}))
+
+
+def chosen(target: Target, tool: str | None, asked: Preset | None) -> Preset:
+    """What to record: the preset, else the usual of a profiler, else of the one that is there.
+
+    tool: what --with says; it overrides the preset's. Without either, torch.profiler records a workload, and a command the
+    first of rocprofv3, rocprof and nsys that is installed.
+    """
+    if asked and tool in (None, asked.tool):
+        return asked
+    if asked and tool:
+        family = ("rocprofv3", "rocprof")
+        if asked.tool not in family or tool not in family:
+            raise UsageError(f"the preset {asked.name} is for {asked.tool}, not {tool}: leave --with or --preset out.")
+        return replace(asked, tool=tool)
+    if tool is None and target.command:
+        tool = next((name for name in ("rocprofv3", "rocprof", "nsys") if tools.find(name)), None)
+        if tool is None:
+            raise UsageError("no profiler is installed that can record a command (rocprofv3, rocprof or nsys): "
+                             "install one, or give a TARGET, which torch.profiler records.")  # fmt: skip
+    if tool == "ncu":
+        return replace(preset("nsight-counters"), name="")
+    sources = ("kernels", "hip", "copies", "markers")
+    return Preset("", tool=tool or "torch", sources=sources)
+
+
+def planned(
+    target: Target,
+    wanted: Preset,
+    folder: Path,
+    *,
+    names: Sequence[str] = (),
+    arch: str = "",
+    torch: Options | None = None,
+    dry: bool = False,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """The plan for `wanted` into `folder`. names: counters beside or instead of the preset's; dry: plan for a profiler
+    that is not installed, too. Raises UsageError for what cannot be done, and says what can."""
+    if target.command and wanted.tool == "torch":
+        raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
+    if wanted.tool == "torch":
+        return _torch(target, folder, torch or Options(), notes)
+    said = list(notes)
+    tool, wanted = _found(wanted, dry, said)
+    arch = arch or next(iter(tools.architectures()), "")
+    passes: tuple[tuple[str, ...], ...] = ()
+    if names or wanted.counters:
+        passes = _passes(tool, [*(() if names else counters.named(wanted.counters)), *names], arch, said)
+    request = Request(
+        command=target.argv(),
+        folder=folder / RECORDING,
+        tool=tool,
+        sources=wanted.sources,
+        passes=passes,
+        formats=wanted.formats,
+        sampling=wanted.sampling,
+        rate=wanted.rate,
+        extra=wanted.extra,
+        env=wanted.env,
+        arch=arch,
+        steps_only=not target.command,
+    )
+    try:
+        plan = PLANNERS[wanted.tool](request)
+    except NotPlanned as error:
+        raise UsageError(str(error)) from None
+    if wanted.sampling and not arch:
+        said.append("no AMD GPU is seen here: whether it can sample its program counter is not known.")
+    return _timed(replace(plan, notes=(*said, *plan.notes)), target, folder)
+
+
+def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str]) -> Plan:
+    output = folder / RECORDING
+    settings = {"path": str(output / "trace.json.gz"), "options": options.as_dict()}
+    argv = target.argv(settings)
+    slow = options.stacks or options.modules
+    return Plan(
+        profiler="torch",
+        tool=tools.Tool("torch", None, ()),
+        folder=output,
+        runs=(Run("trace", argv, output, {REPORT: str(folder / "steps-1.json")}),),
+        collects=options.says(),
+        overhead="host" if slow else "medium",
+        read_by="rung analyze; ui.perfetto.dev",
+        notes=tuple(notes),
+    )
+
+
+def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Preset]:
+    """The tool, or another that stands in for it; of a dry run, as it would be."""
+    tool = tools.find(wanted.tool)
+    if tool:
+        return tool, wanted
+    if wanted.tool == "rocprofv3" and not wanted.sampling and (old := tools.find("rocprof")):
+        notes.append("rocprofv3 is not installed; rocprof does what it can of this.")
+        return old, replace(wanted, tool="rocprof")
+    program = tools.EXECUTABLES[wanted.tool][0]
+    if not dry:
+        raise UsageError(f"{program} is not on PATH: install it, add its folder (of ROCm: /opt/rocm/bin) to PATH, "
+                         "or see with --dry-run what it would do.")  # fmt: skip
+    assumed = tools.planned(wanted.tool)
+    what = "" if wanted.tool in ("nsys", "ncu") else f" of ROCm {assumed.version_text}"
+    notes.append(f"{program} is not on PATH: planned for that{what}.")
+    return assumed, wanted
+
+
+def _passes(tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str]) -> tuple[tuple[str, ...], ...]:
+    if tool.name == "ncu":
+        return (tuple(names),)
+    listed = tools.available_counters(tool)
+    arch = arch or next(iter(listed), "")
+    if not arch:
+        notes.append("no AMD GPU is seen here: counters are taken as they are named; say which with --arch.")
+    found = counters.choose(names, arch, listed.get(arch))
+    for name, why in found.left_out.items():
+        notes.append(f"{name}: {why}.")
+    if not found.counters:
+        raise UsageError(f"none of the counters asked for can be read on {arch}: {', '.join(names)}.")
+    return counters.passes(found.counters, arch, lambda group: tools.fits_one_pass(tool, group))
+
+
+def _timed(plan: Plan, target: Target, folder: Path) -> Plan:
+    """Of a workload: the same steps without the profiler first, and a report of their times from both."""
+    if target.command:
+        return plan
+    bare = Run(
+        "without the profiler", target.argv(), plan.folder, {REPORT: str(folder / "steps-0.json")}, recorded=False
+    )
+    first, *others = plan.runs
+    first = replace(first, env={**first.env, REPORT: str(folder / "steps-1.json")})
+    return replace(plan, runs=(bare, first, *others))
+
+
+def carried_out(
+    plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None, sample: float = 0.0
+) -> tuple[Trace, dict[str, Any]]:
+    """Runs a plan and reads what it wrote. Returns the trace, and plain values: the plan, its folder, `overhead` (of the
+    recorded steps against unrecorded ones, where a workload was recorded), `sensors`, notes.
+
+    sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all.
+    """
+    folder = plan.folder.parent
+    plan.folder.mkdir(parents=True)
+    write_whole(folder / PLAN, to_json(plan.as_dict()))
+    sampling, told = _sampling(folder / "samples", sample) if sample else (None, [])
+    try:
+        logs, notes = run.run(plan, deadline, said, sampling)
+    except run.ProfilerFailed as error:
+        # A workload of ours that was refused says why itself, with the exit code of that.
+        if error.code in (2, 3) and error.log and (refused := _refusal(error.log)):
+            again = UsageError(refused)
+            again.exit_code = error.code
+            raise again from None
+        raise
+    trace = collect.read_all(folder, plan.profiler, plan.runs, logs)
+    record = {
+        "kind": "profile",
+        "folder": str(folder),
+        "recording": str(plan.folder),
+        "plan": plan.as_dict(),
+        "logs": [str(log) for log in logs],
+        "overhead": overhead(folder),
+        "sensors": _sensed(sampling) if sampling else None,
+        "notes": [*plan.notes, *told, *notes],
+    }
+    write_whole(folder / "profile.json", to_json(record))
+    return trace, record
+
+
+def _sampling(folder: Path, rate: float) -> tuple[Any, list[str]]:
+    """What samples beside a run, or why nothing does."""
+    try:
+        return importlib.import_module("rung.profilers.sampling").Sampling(folder, rate), []
+    except ModuleNotFoundError:
+        return None, ["sensors are not sampled: this installation has no sampler."]
+    except UsageError as error:
+        return None, [f"sensors are not sampled: {error}"]
+
+
+def _sensed(sampling: Any) -> dict[str, Any]:
+    summary = importlib.import_module("rung.profilers.sampling").summary
+    return {
+        "gpus": summary(sampling.table()).to_dicts(),
+        "overhead": sampling.overhead._asdict(),
+        "paths": [str(path) for path in sampling.paths],
+    }
+
+
+def _refusal(log: Path) -> str:
+    return next((line.removeprefix("rung: ") for line in run.tail(log) if line.startswith("rung: ")), "")
+
+
+def overhead(folder: Path) -> dict[str, Any] | None:
+    """Medians of the steps in ns, `bare` and `recorded`, and by what share the second is longer."""
+    found: dict[str, list[int]] = {}
+    for name in ("steps-0.json", "steps-1.json"):
+        if (folder / name).is_file():
+            times = json.loads((folder / name).read_text())
+            found["recorded" if name == "steps-1.json" else "bare"] = times["steps_ns"]
+            found |= {"bare": times["bare_ns"]} if "bare_ns" in times else {}
+    if not (found.get("bare") and found.get("recorded")):
+        return None
+    bare, recorded = (statistics.median(found[key]) for key in ("bare", "recorded"))
+    return {"bare_ns": bare, "recorded_ns": recorded, "share": recorded / bare - 1, "steps": len(found["recorded"])}
+
+
+def new_folder(root: Path, name: str, out: Path | None) -> Path:
+    """Where a recording goes: a folder that nobody else writes into. Of a rank of several, one of its own in it."""
+    rank = next((os.environ[v] for v in RANK_VARIABLES if os.environ.get(v, "").isdigit()), None)
+    if out is None:
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:60]
+        out = root / "profiles" / f"{stamp}-{plain}-{os.getpid()}"
+    if rank is not None:
+        out = out / f"rank{rank}"
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is there already: give an --out that is new or empty.")
+    return out.resolve()

@@ -1,0 +1,167 @@
+"""What a profiler wrote, found and read: one trace of all its runs, the counters of every pass beside the same dispatches."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from rung.errors import InputError
+from rung.profilers.plan import PLAN, RECORDING, Run
+from rung.profilers.run import ProfilerFailed, tail
+from rung.trace import Trace, read
+from rung.trace.ranks import merged
+from rung.trace.rocprof import compute, v3_csv
+from rung.trace.table import COUNTERS
+
+# The first of these that a run wrote is read; what a tool writes twice is read once.
+PATTERNS = {
+    "rocprofv3": (
+        "*_results.db",
+        "*_results.json",
+        "*_trace.csv|*_counter_collection.csv",
+        "*_results.pftrace",
+        "*.csv",
+    ),
+    "rocprof": ("results.db", "results.json", "results*.csv"),
+    "rocprofv2": ("results*.csv", "*.csv"),
+    "rocprof-compute": ("pmc_perf.csv", "pmc_perf_*.csv"),
+    "rocprof-sys": ("rocpd*.db", "perfetto-trace*.proto"),
+    "nsys": ("*.sqlite",),
+    "ncu": ("ncu.csv",),
+    "torch": ("*.json.gz",),
+}
+# Whose many CSVs are read by naming their folder.
+_FOLDERS = ("*_trace.csv|*_counter_collection.csv", "pmc_perf.csv", "pmc_perf_*.csv")
+OTHER_PASS = "event of another counter pass of the same program"
+UNMATCHED = "counter of a dispatch that the first pass did not have"
+
+
+def collect(profiler: str, output: Path) -> list[Path]:
+    """The files that one run left for us: those of the first pattern that has any; empty where it wrote nothing."""
+    for pattern in PATTERNS[profiler if profiler in PATTERNS else "rocprof-sys"]:
+        found = [path for part in pattern.split("|") for path in output.rglob(part) if path.is_file()]
+        # An empty database or a table without rows is what a killed recorder leaves.
+        if found := sorted(path for path in found if path.stat().st_size):
+            return _roots(found) if pattern in _FOLDERS else found
+    return []
+
+
+def _roots(files: list[Path]) -> list[Path]:
+    """The folders that hold them, without those inside of others."""
+    folders = sorted({path.parent for path in files})
+    return [folder for folder in folders if not any(other in folder.parents for other in folders)]
+
+
+def read_all(folder: Path, profiler: str, runs: Sequence[Run], logs: Sequence[Path]) -> Trace:
+    """The trace of a plan that was run. Events are those of the first run; ProfilerFailed where a run wrote nothing."""
+    traces: list[Trace] = []
+    for one, log in zip(runs, logs, strict=True):
+        if not one.recorded:
+            continue
+        paths = collect(profiler, one.output)
+        if not paths:
+            lines = "".join(f"\n  {line}" for line in tail(log)) or " It printed nothing."
+            raise ProfilerFailed(
+                f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: the program may not "
+                f"have used a GPU, or was ended before the recording was written. The last lines of {log}:{lines}"
+            )
+        traces.append(_together(paths, one.output))
+    return replace(joined(traces), source=str(folder))
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether this is the folder of a recording that a plan made."""
+    return (folder / PLAN).is_file() and (folder / RECORDING).is_dir()
+
+
+def read_kept(folder: Path) -> Trace:
+    """The trace of such a folder, wherever it lies by now. InputError where it is not complete."""
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        runs = []
+        for one in plan["runs"]:
+            name = Path(one["output"]).name  # only ever a folder inside of this one
+            output = folder / RECORDING if name == RECORDING else folder / RECORDING / name
+            runs.append(Run(str(one["what"]), (), output, recorded=bool(one["recorded"])))
+        profiler = str(plan["profiler"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
+    return read_all(folder, profiler, runs, [folder / PLAN] * len(runs))
+
+
+def _together(paths: list[Path], output: Path) -> Trace:
+    """The files of one run, one a process, as ranks."""
+    try:
+        traces = [_reader(path)(path) for path in paths]
+    except InputError as error:
+        raise ProfilerFailed(f"what the profiler wrote cannot be read: {error}") from None
+    if len(traces) == 1:
+        return traces[0]
+    # A launcher's own process uses no GPU, and is no rank.
+    used = [(t, p) for t, p in zip(traces, paths, strict=True) if t.events["device"].is_not_null().any() or t.counters.height]  # fmt: skip
+    if len(used) < 2:
+        return used[0][0] if used else traces[0]
+    return merged([t for t, _ in used], [p.name for _, p in used], str(output), [])
+
+
+def _reader(path: Path) -> Callable[[Path], Trace]:
+    """Of a folder only the tables are read, whatever else the tool wrote beside them."""
+    if not path.is_dir():
+        return read
+    return compute.read if any(path.glob("pmc_perf*.csv")) else v3_csv.read
+
+
+def joined(passes: list[Trace]) -> Trace:
+    """One trace of several runs of the same program: events of the first, counters of all.
+
+    A dispatch is the n-th of its kernel on its device in each run; its counters get the correlation that it has in the
+    first. Counters of a dispatch that the first run did not have keep none, and are counted in `unread`.
+    """
+    first, *others = passes
+    if not others:
+        return first
+    unread: Counter[str] = Counter(first.unread)
+    index = _numbered(
+        first.events.filter(pl.col("kind") == "kernel").select("rank", "device", "correlation", kernel="name")
+    )
+    seen = set(first.counters["counter"].unique())
+    counters = [first.counters]
+    for other in others:
+        kernels = other.events.filter(pl.col("kind") == "kernel").select("rank", "device", "correlation", kernel="name")
+        unread[OTHER_PASS] += other.events.height
+        values = other.counters.filter(~pl.col("counter").is_in(list(seen)))
+        seen |= set(values["counter"].unique())
+        places = _numbered(_dispatches(values, kernels)).rename({"correlation": "theirs"})
+        pairs = places.join(
+            index.select("device", "kernel", "nth", "correlation"), on=["device", "kernel", "nth"], how="left",
+            nulls_equal=True,
+        )  # fmt: skip
+        values = values.rename({"correlation": "theirs"}).join(
+            pairs.select("device", "kernel", "theirs", "correlation"), on=["device", "kernel", "theirs"], how="left",
+            nulls_equal=True,
+        )  # fmt: skip
+        lost = values["correlation"].null_count()
+        if lost:
+            unread[UNMATCHED] += lost
+        counters.append(values.select(pl.col(name).cast(dtype) for name, dtype in COUNTERS.items()))
+    meta = first.meta | {"passes": len(passes)}
+    return replace(first, counters=pl.concat(counters), unread={k: v for k, v in unread.items() if v}, meta=meta)
+
+
+def _dispatches(values: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """The dispatches of a pass in order: its kernels, or, where none were traced, those that its counters name."""
+    if kernels.height:
+        return kernels
+    seen = values.select("device", "correlation", "kernel").unique(maintain_order=True)
+    return seen.with_columns(rank=pl.lit(None, pl.Int32))
+
+
+def _numbered(dispatches: pl.DataFrame) -> pl.DataFrame:
+    return dispatches.sort("rank", "correlation", maintain_order=True, nulls_last=True).with_columns(
+        nth=pl.int_range(pl.len()).over("device", "kernel")
+    )

@@ -1,0 +1,178 @@
+"""Which counters a GPU has, and in how few runs of the program they can be read: `counters.toml` and a file of one's own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rung.errors import InputError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_REDUCED = re.compile(r"_(?:sum|max|avr|min)$")
+_ALSO = re.compile(r"\[(\d+)\]$")  # TCC_HIT[3]: of channel 3
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """counters: those that can be read; left_out: name → why not, and what was taken instead."""
+
+    counters: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+@lru_cache(maxsize=4)
+def _tables(own: str | None) -> dict[str, Any]:
+    tables = tomllib.loads(resources.files("rung.profilers").joinpath("counters.toml").read_text())
+    if own:
+        mine = own_file(Path(own))
+        tables["sets"] |= mine.get("sets", {})
+        tables["names"] += mine.get("names", [])
+        tables["derived"] += mine.get("derived", [])
+    return tables
+
+
+def tables() -> dict[str, Any]:
+    """The tables of counters.toml, with the user's own."""
+    return _tables(own_path("RUNG_COUNTERS", "counters.toml"))
+
+
+def own_path(variable: str, name: str) -> str | None:
+    """The user's own file: what the variable names, else rung/<name> in the configuration directory, if it is there."""
+    if chosen := os.environ.get(variable):
+        return chosen
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return str(base / "rung" / name) if (base / "rung" / name).is_file() else None
+
+
+def own_file(path: Path) -> dict[str, Any]:
+    """A TOML file of the user's; InputError says what is wrong with it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} could not be read as TOML ({error}): correct it, or take it away.") from None
+
+
+def named(name: str) -> tuple[str, ...]:
+    """The counters of a set, alternatives still in them. UsageError for a set that is not there."""
+    sets = tables()["sets"]
+    if name not in sets:
+        raise UsageError(f"there is no set of counters {name!r}: there are {', '.join(sets)}.")
+    parts = sets[name]
+    both = itertools.chain(parts.get("counters", ()), *(named(other) for other in parts.get("of", ())))
+    return tuple(dict.fromkeys(both))
+
+
+def known(arch: str) -> frozenset[str]:
+    """Names that our tables list for an architecture, without _sum and the like."""
+    found: set[str] = set()
+    for table in tables()["names"]:
+        if arch.startswith(tuple(table["on"])):
+            found.update(name for text in table["counters"] for name in _spelled(text))
+    return frozenset(found | {d["name"] for d in tables()["derived"] if arch.startswith(tuple(d["on"]))})
+
+
+def _spelled(text: str) -> list[str]:
+    """`A_{B,C}` as A_B and A_C."""
+    parts = [part.split(",") for part in re.split(r"[{}]", text)]
+    return ["".join(some) for some in itertools.product(*parts)]
+
+
+def choose(wanted: Sequence[str], arch: str, available: Collection[str] | None = None) -> Chosen:
+    """Those of `wanted` that the GPU has, each `A|B` as the first that it has.
+
+    available: the names that its profiler lists, which then decide. Without them our tables do; where they know nothing of
+    the architecture, the first of each is taken as it is.
+    """
+    listed = set(available) if available else set(known(arch))
+    taken: dict[str, None] = {}
+    left_out: dict[str, str] = {}
+    for text in wanted:
+        choices = text.split("|")
+        found = next((name for name in choices if not listed or _has(listed, name)), None)
+        if found is None and (other := _instead(choices[0], listed)):
+            left_out[choices[0]] = f"{other} read instead"
+            found = other
+        if found is None:
+            left_out[choices[0]] = f"{arch or 'this GPU'} has none"
+        else:
+            taken[found] = None
+    return Chosen(tuple(taken), left_out)
+
+
+def _has(listed: Collection[str], name: str) -> bool:
+    plain = _ALSO.sub("", name.partition(":")[0])
+    return plain in listed or _REDUCED.sub("", plain) in listed
+
+
+def _instead(name: str, listed: Collection[str]) -> str | None:
+    """The same counter under the name that this GPU has for it."""
+    others = tables()["nowhere"].get(name, "").split("|")
+    for old, new in tables()["renamed"].items():
+        if name.startswith(old):
+            others.append(new + name.removeprefix(old))
+    return next((other for other in others if other and _has(listed, other)), None)
+
+
+def passes(
+    counters: Sequence[str], arch: str, fits: Callable[[tuple[str, ...]], bool | None] = lambda _: None
+) -> tuple[tuple[str, ...], ...]:
+    """The counters in as few groups as the hardware's blocks allow, in the order given.
+
+    Each counter goes into the first group that has room in every block it needs. fits: asks the profiler itself; a group
+    that it refuses is halved.
+    """
+    groups: list[list[str]] = []
+    used: list[dict[str, set[str]]] = []
+    for counter in counters:
+        needs = _slots(counter, arch)
+        place = next((n for n, blocks in enumerate(used) if _room(blocks, needs, arch)), len(groups))
+        if place == len(groups):
+            groups.append([])
+            used.append({})
+        groups[place].append(counter)
+        for block, events in needs.items():
+            used[place].setdefault(block, set()).update(events)
+    return tuple(part for group in groups for part in _halved(tuple(group), fits))
+
+
+def _halved(group: tuple[str, ...], fits: Callable[[tuple[str, ...]], bool | None]) -> list[tuple[str, ...]]:
+    if len(group) < 2 or fits(group) is not False:
+        return [group]
+    middle = len(group) // 2
+    return _halved(group[:middle], fits) + _halved(group[middle:], fits)
+
+
+def _slots(counter: str, arch: str) -> dict[str, set[str]]:
+    """Block → events that a counter needs there; several for a derived one."""
+    derived = next((d for d in tables()["derived"] if d["name"] == counter and arch.startswith(tuple(d["on"]))), None)
+    found: dict[str, set[str]] = {}
+    for event in derived["of"] if derived else [_REDUCED.sub("", counter.partition(":")[0])]:
+        channel = _ALSO.search(event)  # a channel has its own slots
+        block = event.partition("_")[0]
+        block = tables()["shares"].get(_family(arch), {}).get(block, block)
+        found.setdefault(block + (channel[0] if channel else ""), set()).add(event)
+    return found
+
+
+def _room(blocks: Mapping[str, set[str]], needs: Mapping[str, set[str]], arch: str) -> bool:
+    limits = tables()["limits"][_family(arch)]
+    return all(
+        len(blocks.get(block, set()) | events) <= limits.get(_ALSO.sub("", block), 1) for block, events in needs.items()
+    )
+
+
+def _family(arch: str) -> str:
+    """Of gfx1100 that is gfx11; of an architecture that we have no limits for, that with the strictest."""
+    return next((name for name in tables()["limits"] if name != "gfx9" and arch.startswith(name)), "gfx9")

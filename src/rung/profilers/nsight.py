@@ -1,0 +1,51 @@
+"""NVIDIA's profilers: Nsight Systems (`nsys profile`), a trace, and Nsight Compute (`ncu`), counters a kernel."""
+
+from __future__ import annotations
+
+from rung.profilers.plan import NotPlanned, Plan, Request, Run
+
+_TRACES = {"kernels": "cuda", "hip": "cuda", "copies": "cuda", "markers": "nvtx", "rccl": "nvtx"}
+
+
+def plan_systems(request: Request) -> Plan:
+    """`nsys profile … program`; the report is exported to SQLite, which is what is read."""
+    if request.passes:
+        raise NotPlanned("nsys reads no counters of kernels: use --with ncu.")
+    traces = list(dict.fromkeys(_TRACES[s] for s in request.sources if s in _TRACES)) or ["cuda"]
+    argv = [request.tool.command, "profile", "--trace", ",".join(traces), "--sample", "none", "--cpuctxsw", "none",
+            "--export", "sqlite", "--force-overwrite", "true", "--output", str(request.folder / "report")]  # fmt: skip
+    if request.steps_only:
+        argv += ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
+    return Plan(
+        profiler="nsys",
+        tool=request.tool,
+        folder=request.folder,
+        runs=(Run("trace", (*argv, *request.extra, *request.command), request.folder, dict(request.env)),),
+        collects=", ".join(traces),
+        overhead="medium",
+        read_by="rung analyze; the Nsight Systems viewer",
+    )
+
+
+def plan_compute(request: Request) -> Plan:
+    """`ncu … program`: the kernels' counters as CSV, one line a kernel."""
+    counters = [name for group in request.passes for name in group]
+    if not counters:
+        raise NotPlanned("ncu needs counters to read: give --counters, or leave --preset out.")
+    log = request.folder / "ncu.csv"
+    argv = [request.tool.command, "--csv", "--page", "raw", "--print-units", "base", "--target-processes", "all",
+            "--metrics", ",".join(counters), "--log-file", str(log)]  # fmt: skip
+    if request.steps_only:
+        argv += ["--profile-from-start", "off"]
+    return Plan(
+        profiler="ncu",
+        tool=request.tool,
+        folder=request.folder,
+        runs=(Run("counters", (*argv, *request.extra, *request.command), request.folder, dict(request.env)),),
+        collects=f"{len(counters)} counters of every kernel",
+        overhead="high",
+        read_by="rung analyze",
+        notes=(
+            "ncu replays each kernel, with caches flushed and clocks held at the base: its times are not those of a run.",
+        ),
+    )

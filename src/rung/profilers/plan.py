@@ -1,0 +1,116 @@
+"""What is asked of a profiler, and exactly what will be run for it: plain values, so that a plan can be shown and tested."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rung.profilers.tools import Tool
+
+# What a recording may hold beside kernels; each profiler knows its own option for it.
+SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
+PLAN, RECORDING = "plan.json", "recording"  # in the folder of a recording: what was run, and where it wrote
+OVERHEADS = {
+    "none": "no effect",
+    "low": "a little time a kernel",
+    "medium": "time at every call of the runtime",
+    "host": "the host is slowed several times over; kernels keep their own times",
+    "high": "kernels run one at a time, the program once a pass: no durations of these passes are used",
+}
+
+
+class NotPlanned(Exception):
+    """The profiler cannot do what is asked; the text says why, and what can. The caller makes it a UsageError."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """command: the program and its arguments; folder: where everything is written, this process's own.
+
+    sources: of SOURCES; passes: counters, one group a run of the program; formats: asked for beside the one that is read;
+    sampling: 'host_trap' or 'stochastic', at `rate` samples a second; extra: options passed on as they are; env: variables
+    for the program; arch: 'gfx942', or '' where it is not known; job: one of several things that a profiler can do.
+    """
+
+    command: tuple[str, ...]
+    folder: Path
+    tool: Tool
+    sources: tuple[str, ...] = ("kernels", "hip", "copies")
+    passes: tuple[tuple[str, ...], ...] = ()
+    formats: tuple[str, ...] = ()
+    sampling: str = ""
+    rate: int = 1000
+    extra: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    arch: str = ""
+    job: str = ""
+    steps_only: bool = False  # the program switches the recording on and off around its steps
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of a program. env: variables beside those of this process; output: the folder that it writes into;
+    optional: what fails here is said, and what other runs recorded is kept; recorded: whether it writes what is read."""
+
+    what: str
+    argv: tuple[str, ...]
+    output: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    optional: bool = False
+    recorded: bool = True
+
+
+@dataclass(frozen=True)
+class Plan:
+    """runs: in order, each alone; files: written before the first, path → text; notes: what was changed or left out."""
+
+    profiler: str
+    tool: Tool
+    folder: Path
+    runs: tuple[Run, ...]
+    collects: str
+    overhead: str
+    read_by: str
+    files: Mapping[Path, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "profiler": self.profiler,
+            "tool": str(self.tool.path or ""),
+            "version": self.tool.version_text,
+            "folder": str(self.folder),
+            "collects": self.collects,
+            "overhead": self.overhead,
+            "overhead_means": OVERHEADS[self.overhead],
+            "read_by": self.read_by,
+            "runs": [
+                {
+                    "what": r.what,
+                    "argv": list(r.argv),
+                    "env": dict(r.env),
+                    "output": str(r.output),
+                    "recorded": r.recorded,
+                }
+                for r in self.runs
+            ],
+            "files": {str(path): text for path, text in self.files.items()},
+            "notes": list(self.notes),
+        }
+
+
+def shown(plan: Plan) -> list[str]:
+    """A shell script that does the same by hand: variables, quoted arguments, files; what is said beside it as comments."""
+    lines = [f"# {plan.profiler} {plan.tool.version_text}".rstrip(), f"# collects: {plan.collects}"]
+    lines += [f"# overhead: {plan.overhead} ({OVERHEADS[plan.overhead]})", f"# read by: {plan.read_by}"]
+    lines += [f"# note: {note}" for note in plan.notes]
+    for folder in sorted({run.output for run in plan.runs}):
+        lines.append(f"mkdir -p {shlex.quote(str(folder))}")
+    for path, text in plan.files.items():
+        lines += [f"cat > {shlex.quote(str(path))} <<'END'", text.rstrip("\n"), "END"]
+    for run in plan.runs:
+        variables = [f"{name}={shlex.quote(value)}" for name, value in run.env.items()]
+        lines += [f"# {run.what}", " ".join([*variables, shlex.join(run.argv)])]
+    return lines

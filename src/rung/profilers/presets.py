@@ -1,0 +1,111 @@
+"""What a preset asks for: `presets.toml`, and a file of the user's own of the same form."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rung.errors import InputError, UsageError
+from rung.profilers.counters import own_file, own_path
+from rung.profilers.plan import SOURCES
+from rung.profilers.tools import PROFILERS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SENSORS = ("power", "vram")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """tool: a name of PROFILERS; counters: the name of a set, or ''; sample: of SENSORS; the rest as in plan.Request."""
+
+    name: str
+    says: str = ""
+    tool: str = "rocprofv3"
+    sources: tuple[str, ...] = ("kernels", "hip", "copies")
+    counters: str = ""
+    formats: tuple[str, ...] = ()
+    sampling: str = ""
+    rate: int = 1000
+    sample: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+
+    @property
+    def overhead(self) -> str:
+        """A class of plan.OVERHEADS."""
+        if self.counters or self.tool in ("rocprof-compute", "ncu"):
+            return "high"
+        return "medium" if {"hip", "hsa"} & set(self.sources) else "low"
+
+    def collects(self) -> str:
+        found = [] if self.tool in ("rocprof-compute", "ncu") else list(self.sources)
+        if self.tool == "rocprof-compute":
+            found.append("counters of every block")
+        if self.counters:
+            found.append(f"counters ({self.counters})")
+        if self.sampling:
+            found.append(f"program counter at {self.rate} Hz")
+        return ", ".join([*found, *self.formats, *self.sample])
+
+
+_LISTS = ("sources", "formats", "sample", "extra")
+_KEYS = {"says": str, "with": str, "counters": str, "sampling": str, "rate": int, "like": str, "env": dict} | dict.fromkeys(_LISTS, list)  # fmt: skip
+
+
+def presets() -> dict[str, Preset]:
+    """All presets by name, the user's own last."""
+    return _presets(own_path("RUNG_PRESETS", "presets.toml"))
+
+
+@lru_cache(maxsize=4)
+def _presets(own: str | None) -> dict[str, Preset]:
+    tables: dict[str, Any] = tomllib.loads(resources.files("rung.profilers").joinpath("presets.toml").read_text())
+    mine = own_file(Path(own)) if own else {}
+    for name, table in mine.items():
+        _check(f"{own}: [{name}]", table)
+    tables |= mine
+    return {name: _preset(name, tables) for name in tables}
+
+
+def _preset(name: str, tables: Mapping[str, Any]) -> Preset:
+    table = dict(tables[name])
+    if other := table.pop("like", ""):
+        if other not in tables or "like" in tables[other]:
+            raise InputError(f"the preset {name} is like {other!r}, which is no preset of its own: correct its `like`.")
+        table = {**tables[other], **table}
+    table |= {key: tuple(table[key]) for key in _LISTS if key in table}
+    return Preset(name, tool=table.pop("with", "rocprofv3"), **table)
+
+
+def _check(where: str, table: Any) -> None:
+    """InputError where a preset of the user's has what is none."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where} is no table: write [name] and its keys below.")
+    for key, value in table.items():
+        if key not in _KEYS or not isinstance(value, _KEYS[key]):
+            raise InputError(f"{where}: {key} = {value!r} is not known; there are {', '.join(_KEYS)}.")
+    wrong = [
+        *(s for s in table.get("sources", ()) if s not in SOURCES),
+        *(s for s in table.get("sample", ()) if s not in SENSORS),
+        *([table["with"]] if table.get("with", "rocprofv3") not in PROFILERS else []),
+    ]
+    if wrong:
+        raise InputError(f"{where}: {wrong[0]!r} is not known; sources are {', '.join(SOURCES)}; "
+                         f"profilers are {', '.join(PROFILERS)}; sensors are {', '.join(SENSORS)}.")  # fmt: skip
+
+
+def preset(name: str) -> Preset:
+    """UsageError for a name that is none."""
+    found = presets()
+    if name not in found:
+        raise UsageError(f"there is no preset {name!r}: `rung profile --list` shows {', '.join(found)}.")
+    return found[name]

@@ -1,0 +1,32 @@
+"""rocprof-compute (once Omniperf): `profile -n NAME -p DIR -- program`, then `analyze -p` its folder."""
+
+from __future__ import annotations
+
+from rung.profilers.plan import Plan, Request, Run
+
+NAME = "rung"
+WORKLOAD = "{workload}"  # in an argv: the folder that an earlier run wrote, known only then
+
+
+def plan(request: Request) -> Plan:
+    """The tool chooses its own counters and passes; a `--set` or `--block` may be passed on with `extra`."""
+    output = request.folder
+    roof = [] if request.job == "roofline" else ["--no-roof"]
+    if request.job == "roofline":
+        roof = ["--roof-only"]
+    argv = (request.tool.command, "profile", "-n", NAME, "-p", str(output), *roof, *request.extra, "--")
+    runs = (
+        Run("profile", (*argv, *request.command), output, dict(request.env)),
+        Run("analyze", (request.tool.command, "analyze", "-p", WORKLOAD), output, optional=True, recorded=False),
+    )
+    return Plan(
+        profiler="rocprof-compute",
+        tool=request.tool,
+        folder=output,
+        runs=runs,
+        collects="counters of every block of the chip, in the passes that the tool needs"
+        + (", measured roofs" if request.job == "roofline" else ""),
+        overhead="high",
+        read_by="rung analyze; the tool's own tables are in analyze.log",
+        notes=("the program is run once for each pass of the tool: 15 times and more.",),
+    )

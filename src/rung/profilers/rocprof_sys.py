@@ -1,0 +1,67 @@
+"""rocprof-sys (once Omnitrace), ROCm's tracer of the whole system: `rocprof-sys-run -c CONFIG -- program`.
+
+Settings go into a configuration file, which all of its commands understand alike.
+"""
+
+from __future__ import annotations
+
+from rung.profilers.plan import NotPlanned, Plan, Request, Run
+
+_DOMAINS = {
+    "hip": "hip_runtime_api",
+    "kernels": "kernel_dispatch",
+    "copies": "memory_copy",
+    "markers": "marker_api",
+    "scratch": "scratch_memory",
+    "hsa": "hsa_api",
+    "rccl": "rccl_api",
+}
+ROCPD = (7, 0)  # rocprof-sys 1.1
+
+
+def plan(request: Request) -> Plan:
+    """Which command: the tool's name. instrument rewrites nothing: it starts the program instrumented."""
+    kind = request.tool.name.removeprefix("rocprof-sys").lstrip("-") or "run"
+    database = request.tool.version >= ROCPD
+    settings = {
+        "ROCPROFSYS_TRACE": "true",
+        "ROCPROFSYS_PROFILE": "true",
+        "ROCPROFSYS_OUTPUT_PATH": str(request.folder),
+        "ROCPROFSYS_TIME_OUTPUT": "false",  # the folder is this process's own already
+        "ROCPROFSYS_USE_PID": "true",
+        "ROCPROFSYS_ROCM_DOMAINS": ",".join(_DOMAINS[s] for s in request.sources if s in _DOMAINS),
+        "ROCPROFSYS_USE_AMD_SMI": "true" if "metrics" in request.sources else "false",
+        "ROCPROFSYS_USE_RCCLP": "true" if "rccl" in request.sources else "false",
+        "ROCPROFSYS_SAMPLING_CPUS": "none",
+    }
+    if database:
+        settings["ROCPROFSYS_USE_ROCPD"] = "true"
+    if kind == "sample":
+        settings["ROCPROFSYS_SAMPLING_FREQ"] = str(request.rate)
+    if request.passes:
+        if len(request.passes) > 1:
+            raise NotPlanned("rocprof-sys reads one pass of counters: ask for fewer, or use rocprofv3.")
+        settings["ROCPROFSYS_ROCM_EVENTS"] = ",".join(request.passes[0])
+    config = request.folder / "rocprof-sys.cfg"
+    argv, env = [request.tool.command], dict(request.env)
+    if kind == "instrument":  # knows no -c
+        env["ROCPROFSYS_CONFIG_FILE"] = str(config)
+    else:
+        argv += ["-c", str(config)]
+    command = list(request.command)
+    if kind == "python":
+        if "python" not in command[0].rpartition("/")[2]:
+            raise NotPlanned("rocprof-sys-python runs a Python script: give `-- python script.py`.")
+        command = command[1:]
+    said = {"sample": f", call stacks {request.rate} times a second", "python": ", Python functions"}
+    return Plan(
+        profiler=f"rocprof-sys-{kind}",
+        tool=request.tool,
+        folder=request.folder,
+        runs=(Run("trace", (*argv, *request.extra, "--", *command), request.folder, env),),
+        collects=", ".join(s for s in request.sources if s in _DOMAINS or s == "metrics") + said.get(kind, ""),
+        overhead="high" if kind in ("instrument", "python") or request.passes else "medium",
+        read_by="rung analyze; ui.perfetto.dev",
+        files={config: "".join(f"{name} = {value}\n" for name, value in settings.items())},
+        notes=(() if database else ("before ROCm 7.0 there is no database: the Perfetto trace is read.",)),
+    )

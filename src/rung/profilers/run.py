@@ -1,0 +1,161 @@
+"""Runs a plan: one program after the other, each with a log and a deadline, and nothing of it left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psutil
+
+from rung.errors import WorkloadError
+from rung.profilers.plan import Plan, Run
+
+LINES = 12  # of a log, in the error that it explains
+NOT_FOUND = 127
+
+
+class ProfilerFailed(WorkloadError):
+    """The profiler, or the program under it, did not end well; the last lines of the log are part of the message.
+    code: its exit code, where it ended; log: what it printed."""
+
+    def __init__(self, message: str, code: int | None = None, log: Path | None = None) -> None:
+        super().__init__(message)
+        self.code, self.log = code, log
+
+
+def run(
+    plan: Plan,
+    deadline: float,
+    said: Callable[[str], None] = lambda _: None,
+    beside: AbstractContextManager[object] | None = None,
+) -> tuple[list[Path], list[str]]:
+    """Writes the plan's files and runs its programs in their order; each has `deadline` seconds.
+
+    beside: entered while the first recorded run goes on, for what is to be sampled in that time.
+
+    Returns the logs, one a run, and notes: what the logs warn of, and runs that failed and could be spared. Raises
+    ProfilerFailed when a run fails, is killed or hangs; all that it started is ended first.
+    """
+    for path, text in plan.files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    logs, notes = [], []
+    for number, one in enumerate(plan.runs, start=1):
+        log = plan.folder.parent / f"{number}-{one.what.split(',')[0].replace(' ', '-')}.log"
+        logs.append(log)
+        said(f"{plan.profiler}: {one.what} ...")
+        watched, beside = (beside, None) if one.recorded else (None, beside)
+        try:
+            with watched or contextlib.nullcontext():
+                _one(plan, one, log, deadline)
+        except ProfilerFailed as error:
+            if not one.optional:
+                raise
+            notes.append(str(error).splitlines()[0])
+        notes += warnings(log)
+    return logs, list(dict.fromkeys(notes))
+
+
+def _one(plan: Plan, one: Run, log: Path, deadline: float) -> None:
+    one.output.mkdir(parents=True, exist_ok=True)
+    argv = [_workload(plan, one) if word == "{workload}" else word for word in one.argv]
+    label = f"{plan.profiler} ({one.what})"
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                       env={**os.environ, **one.env}, start_new_session=True)  # fmt: skip
+        except OSError as error:
+            raise ProfilerFailed(f"{label} could not be started: {argv[0]}: {error.strerror}.") from None
+    with _ended(process):
+        try:
+            code = process.wait(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            raise ProfilerFailed(_with_log(f"{label} did not end within {deadline:g} s and was stopped", log)) from None
+    if code:
+        raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log), code, log)
+
+
+def _workload(plan: Plan, one: Run) -> str:
+    """The folder in which an earlier run left the tables of a rocprof-compute workload."""
+    found = next((path.parent for name in ("pmc_perf.csv", "pmc_perf_*.csv") for path in
+                  sorted(one.output.rglob(name))), None)  # fmt: skip
+    if found is None:
+        raise ProfilerFailed(f"{plan.profiler}: {one.what} found no pmc_perf.csv below {one.output}.")
+    return str(found)
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    if code == NOT_FOUND:
+        return "ended with exit code 127: it, or the program, was not found"
+    return f"ended with exit code {code} (its own, or the program's)"
+
+
+def _with_log(what: str, log: Path) -> str:
+    lines = tail(log)
+    if not lines:
+        return f"{what}. It printed nothing ({log})."
+    return f"{what}. The last lines of {log}:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def tail(log: Path, lines: int = LINES) -> list[str]:
+    """The last lines of a log, of its last 64 kB, each cut at 300 characters."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - (1 << 16)))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line[:300] for line in text.splitlines() if line.strip()][-lines:]
+
+
+_WARNINGS = ("Unable to find all counters", "Wrong option", "is deprecated", "Could not construct profile cfg")
+
+
+def warnings(log: Path) -> list[str]:
+    """Lines in which a profiler says that it left something out and went on."""
+    with contextlib.suppress(OSError), log.open(errors="replace") as lines:
+        return [line.strip()[:300] for line in lines if any(text in line for text in _WARNINGS)][:5]
+    return []
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Afterwards nothing that the process started is running, even in groups of its own."""
+    own = psutil.Process(process.pid) if psutil.pid_exists(process.pid) else None
+    started: list[psutil.Process] = []
+    try:
+        yield
+    finally:
+        if process.poll() is None and own is not None:
+            with contextlib.suppress(psutil.Error):
+                started = own.children(recursive=True)
+        for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0)):
+            if not _alive(process, started):
+                break
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+            for child in started:
+                with contextlib.suppress(psutil.Error):
+                    child.send_signal(number)
+            until = time.monotonic() + seconds
+            while _alive(process, started) and time.monotonic() < until:
+                time.sleep(0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+
+
+def _alive(process: subprocess.Popen[bytes], started: list[psutil.Process]) -> bool:
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+        return True
+    except (ProcessLookupError, PermissionError):
+        return any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in started)

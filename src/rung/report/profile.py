@@ -1,0 +1,59 @@
+"""What was recorded and what it cost; the presets there are."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rung.report import units
+
+
+def profile_lines(record: Mapping[str, Any], width: int = 100) -> list[str]:
+    """The recording in a few lines: the profiler, where it is, the overhead, what was left out."""
+    plan = record["plan"]
+    lines = [f"{plan['profiler']} {plan['version']}".rstrip() + f": {plan['collects']}"]
+    lines.append(f"kept in {units.clean(record['folder'])}; `rung analyze` reads it again")
+    if cost := record["overhead"]:
+        recorded, bare = units.duration(cost["recorded_ns"]), units.duration(cost["bare_ns"])
+        more = f"{cost['share']:+.0%}" if cost["share"] > 0 else "no more than they scatter"
+        lines.append(f"a step took {recorded} while it was recorded and {bare} without ({more}; medians of "
+                     f"{cost['steps']}): the times below are the recorded ones.")  # fmt: skip
+    for gpu in (record.get("sensors") or {}).get("gpus", ()):
+        lines.append(_sensors(gpu))
+    for note in record["notes"]:
+        lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
+    return lines
+
+
+def _sensors(gpu: Mapping[str, Any]) -> str:
+    """One GPU's sensors in a line; what it does not report is left out."""
+    said = [
+        f"{gpu[key]:.0f} {unit}"
+        for key, unit in (("mean_w", "W on average"), ("most_w", "W at most"), ("energy_j", "J"), ("most_celsius", "°C at most"),
+                          ("core_mhz", "MHz")) if gpu[key] is not None
+    ]  # fmt: skip
+    said += [f"{gpu['most_bytes'] / 2**30:.2f} GiB in use at most"] if gpu["most_bytes"] is not None else []
+    said += (
+        [f"clocks held down in {gpu['throttled_share']:.0%} of the samples ({gpu['throttled']})"]
+        if gpu["throttled"]
+        else []
+    )
+    return f"GPU {gpu['gpu']}: {', '.join(said) or 'no sensor answered'}"
+
+
+def preset_lines(
+    rows: Sequence[Mapping[str, str]], overheads: Mapping[str, str], profilers: Mapping[str, Any], width: int = 100
+) -> list[str]:
+    margin = max(len(row["name"]) for row in rows) + 2
+    lines = []
+    for row in rows:
+        lines += textwrap.wrap(f"{row['name']:<{margin}}{row['says']}", width, subsequent_indent=" " * margin)
+        told = f"{row['with']}: {row['collects']}. Overhead: {row['overhead']}. Read by: {row['read_by']}."
+        lines += textwrap.wrap(told, width, initial_indent=" " * margin, subsequent_indent=" " * margin)
+    lines += ["", "overhead:"]
+    lines += [f"  {name:<{margin - 2}}{text}" for name, text in overheads.items()]
+    lines += ["", "here:"]
+    for name, tool in profilers.items():
+        lines.append(f"  {name:<24}" + (f"{tool['path']} ({tool['version']})" if tool else "not on PATH"))
+    return lines

@@ -1,0 +1,88 @@
+"""Reads the counters that Nsight Compute prints: `ncu --csv --page raw --print-units base --log-file FILE`.
+
+A line of titles, a line of units, a line a kernel; lines that begin with `==` are its progress.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rung.errors import InputError
+from rung.trace import source
+from rung.trace.table import COUNTERS, SCHEMA, Trace
+
+_TITLES = ("ID", "Process ID", "Kernel Name")
+# A counter is named unit__what; what else stands there is about the launch.
+_COUNTER = re.compile(r"^[a-z0-9]+__\w")
+
+
+def sniff(head: bytes, path: Path) -> bool:
+    """Whether the first line that is not progress has the titles of such a table."""
+    if path.is_dir():
+        return False
+    text = head.decode(errors="replace")
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("==")), "")
+    return all(f'"{title}"' in first for title in _TITLES)
+
+
+def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> Trace:
+    """One row a kernel and counter; `correlation` is the kernel's ID. No kernel has a time of its own here: a replayed
+    one does not happen at a moment.
+
+    Raises InputError where a line is cut off; with `partial`, those before it are read.
+    """
+    path = Path(path)
+    text = source.content(path, max_bytes=max_bytes, partial=partial).decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
+    rows = list(csv.reader(io.StringIO("\n".join(lines))))
+    titles = rows[0]
+    unread: Counter[str] = Counter()
+    body = rows[1:]
+    if body and not body[0][0].strip():  # units
+        body = body[1:]
+    if body and len(body[-1]) != len(titles):
+        if not partial:
+            raise InputError(
+                f"{path} is cut off in its last line: record it again, or read what is whole with --partial."
+            )
+        body.pop()
+        unread["row cut off at the end of the file"] += 1
+    if not body:
+        raise InputError(f"{path} has titles and no kernels: the program ran none, or none that was asked for.")
+    index = {title: place for place, title in enumerate(titles)}
+    counters = [(title, place) for title, place in index.items() if _COUNTER.match(title)]
+    found: list[tuple[Any, ...]] = []
+    for row in body:
+        if len(row) != len(titles):
+            unread["row with another number of cells"] += 1
+            continue
+        number, device = _number(row[index["ID"]]), _number(row[index["Device"]]) if "Device" in index else 0.0
+        for title, place in counters:
+            value = _number(row[place])
+            if value is None:
+                unread["counter without a number"] += 1
+            else:
+                found.append((None if number is None else int(number), None if device is None else int(device),
+                              row[index["Kernel Name"]], title, value))  # fmt: skip
+    return Trace(
+        events=pl.DataFrame(schema=SCHEMA),
+        source=str(path),
+        unread=dict(unread),
+        format="ncu-csv",
+        counters=pl.DataFrame(found, schema=COUNTERS, orient="row"),
+    )
+
+
+def _number(text: str) -> float | None:
+    """A number with or without commas at its thousands; `n/a` is none."""
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,48 @@
+"""Workloads that misbehave: what `rung bench` says of them, and what it keeps."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rung
+from rung.cli.main import main
+from rung.errors import WorkloadError
+
+HERE = Path(__file__).with_name("troubled.py")
+
+
+def test_a_leak_changing_shapes_and_compilation_are_each_named() -> None:
+    notes = " ".join(rung.bench(f"{HERE}:leaky", seconds=8).notes)
+    assert "the workload leaks" in notes
+    assert "its inputs change their shapes from seed to seed" in notes
+    assert "compiled while it was timed" in notes
+
+
+@pytest.mark.parametrize("how", ["fails", "dies"])
+def test_samples_taken_before_a_failure_are_kept(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "samples.csv"
+    assert main(["bench", f"{HERE}:{how}", "--call", "--after", "1500", "--json", "--csv", str(table)]) == 4
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert not found["measured"]
+    assert len(found["samples"]) > 200
+    assert len(table.read_text().splitlines()) == 1 + len(found["samples"])
+    assert "until then: " in captured.err
+    assert {"fails": "no more today", "dies": "SIGKILL"}[how] in captured.err.splitlines()[-1]
+
+
+def test_what_fails_at_once_is_one_sentence_and_its_log_is_still_there() -> None:
+    with pytest.raises(WorkloadError, match="MemoryError: no room"):
+        rung.bench(f"{HERE}:memory", call=True)
+    with pytest.raises(WorkloadError, match="ValueError: no more today"):
+        rung.bench(f"{HERE}:fails", {"after": 1}, call=True, seconds=1)
+    with pytest.raises(WorkloadError, match="did not end within its deadline of 8 s") as failed:
+        rung.bench(f"{HERE}:hangs", call=True, deadline=8)
+    assert Path(str(failed.value).rpartition("Its output: ")[2]).is_file()
+
+
+def test_what_forks_and_prints_is_measured_all_the_same() -> None:
+    found = rung.bench(f"{HERE}:forks_and_prints", call=True, preset="quick")
+    assert len(found.samples) == 5
+    assert "This is no measurement" in str(found)

@@ -1,0 +1,65 @@
+"""Functions and a workload that misbehave, each in one way or in several."""
+
+import os
+import time
+
+import torch
+from torch import nn
+
+import rung
+
+calls = 0
+kept: list[torch.Tensor] = []
+
+
+def fails(after: int = 200) -> None:
+    global calls
+    calls += 1
+    time.sleep(0.001)
+    if calls > after:
+        raise ValueError("no more today")
+
+
+def dies(after: int = 200) -> None:
+    global calls
+    calls += 1
+    time.sleep(0.001)
+    if calls > after:
+        os.kill(os.getpid(), 9)
+
+
+def hangs() -> None:
+    time.sleep(3600)
+
+
+def memory() -> None:
+    raise MemoryError("no room")
+
+
+def forks_and_prints() -> None:
+    print("this is no JSON")
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+
+class Leaky(nn.Module):
+    """Keeps memory in every call, and is compiled anew every 300 calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(64, 64), 0
+        self.scaled = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        kept.append(torch.ones(100_000))
+        out: torch.Tensor = self.scaled(self.linear(x), 1 + self.calls // 300)
+        return out
+
+
+def leaky() -> rung.Workload:
+    def inputs(seed: int) -> torch.Tensor:
+        return torch.randn(16 + seed % 3 * 16, 64, generator=torch.Generator().manual_seed(seed))
+
+    return rung.Workload("leaky", Leaky, inputs, other_shapes=(inputs,))

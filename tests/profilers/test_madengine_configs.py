@@ -1,0 +1,142 @@
+"""Configurations written for madengine, as they are; presets of one's own."""
+
+import json
+
+import pytest
+
+from rung.cli.main import main
+from rung.errors import InputError
+from rung.profilers import madengine
+from rung.profilers.presets import preset
+
+# The shapes of the example configurations that it documents.
+SLURM = {"partition": "amd", "nodes": 1, "gpus_per_node": 4, "time": "02:00:00", "output_dir": "o", "exclusive": True}
+POWER = {"name": "gpu_info_power_profiler", "env_vars": {"POWER_DEVICE": "all", "POWER_SAMPLING_RATE": "0.2"}}
+VRAM = {"name": "gpu_info_vram_profiler", "env_vars": {"VRAM_DEVICE": "all", "VRAM_SAMPLING_RATE": "0.1"}}
+COMMON = {"gpu_vendor": "AMD", "guest_os": "UBUNTU"}
+CONFIGS = {
+    "compute_bound": (COMMON | {"tools": [{"name": "rocprofv3_compute"}, POWER]}, "compute", ("power",)),
+    "memory_bound": (COMMON | {"tools": [{"name": "rocprofv3_memory"}, VRAM]}, "memory", ("vram",)),
+    "comprehensive": (
+        COMMON | {"tools": [{"name": "rocprofv3_full", "env_vars": {"RCCL_DEBUG": "INFO", "HSA_ENABLE_SDMA": "0"}},
+                            POWER, VRAM, {"name": "miopen_trace"}, {"name": "rocblas_trace"}]}, "full", ("power", "vram")),
+    "lightweight": (COMMON | {"tools": [{"name": "rocprofv3_lightweight"}]}, "lightweight", ()),
+    "multi_gpu": (
+        COMMON | {"slurm": SLURM, "distributed": {"launcher": "torchrun", "nnodes": 1, "nproc_per_node": 4},
+                  "tools": [{"name": "rocprofv3_communication"}, POWER, VRAM]}, "communication", ("power", "vram")),
+    "multi_node": (
+        COMMON | {"slurm": SLURM | {"nodes": 2}, "distributed": {"launcher": "torchrun", "nnodes": 2, "nproc_per_node": 4},
+                  "env_vars": {"NCCL_DEBUG": "INFO"}, "debug": False,
+                  "tools": [{"name": "rocprofv3_communication"}, POWER, VRAM]}, "communication", ("power", "vram")),
+    "rocm_trace_lite": (COMMON | {"tools": [{"name": "rocm_trace_lite"}]}, "lightweight", ()),
+}  # fmt: skip
+
+
+def written(folder, config):
+    path = folder / "config.json"
+    path.write_text(config if isinstance(config, str) else json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_the_documented_configurations_become_presets(name, tmp_path):
+    config, expected, sample = CONFIGS[name]
+    asked = madengine.read(written(tmp_path, config))
+    assert asked.preset.name == expected
+    assert asked.preset.sample == sample
+    if name == "comprehensive":
+        assert asked.preset.env["NCCL_DEBUG"] == "INFO"
+        assert "RCCL_DEBUG" not in asked.preset.env
+        assert asked.preset.env["ROCBLAS_LAYER"] == "6"
+        assert any("RCCL_DEBUG is read by nothing" in note for note in asked.notes)
+    assert asked.rate == (0.1 if name in ("memory_bound", "multi_gpu", "multi_node", "comprehensive")
+                          else 0.2 if name == "compute_bound" else 0.1)  # fmt: skip
+    assert asked.launcher == (("torchrun", "--standalone", "--nproc-per-node", "4") if name == "multi_gpu" else ())
+    assert any("srun" in note for note in asked.notes) == ("slurm" in config)
+
+
+def test_a_configuration_runs_unchanged_to_the_end(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3", "rocprofv3-avail")
+    path = written(tmp_path, CONFIGS["compute_bound"][0])
+    assert (
+        main(["profile", "--madengine-config", str(path), "--arch", "gfx942", "--out", "o", "--json", "--", "true"])
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["analysis"]["counters"] > 0
+
+
+@pytest.mark.parametrize(
+    ("cmd", "tool", "extra", "formats"),
+    [
+        ("rocprofv3 --runtime-trace --", "rocprofv3", ("--runtime-trace",), ()),
+        ("bash ../scripts/common/tools/rocprof_wrapper.sh --sys-trace --output-format json -d ./o --", "rocprofv3",
+         ("--sys-trace",), ("json",)),
+        ("rocprofv3 --hip-trace --perfetto-trace-filename m.pftrace --", "rocprofv3", ("--hip-trace",), ()),
+        ("rocprof-sys-run --trace --", "rocprof-sys", ("--trace",), ()),
+    ],
+)  # fmt: skip
+def test_a_command_of_the_files_own_keeps_its_options_and_gets_our_folder(cmd, tool, extra, formats, tmp_path):
+    asked = madengine.read(written(tmp_path, {"tools": [{"name": "mine", "cmd": cmd}]}))
+    assert (asked.preset.tool, asked.preset.extra, asked.preset.formats) == (tool, extra, formats)
+
+
+def test_such_a_command_is_run(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    path = written(tmp_path, {"tools": [{"name": "mine", "cmd": "rocprofv3 --runtime-trace -d x --"}]})
+    assert main(["profile", "--madengine-config", str(path), "--out", "o", "--json", "--", "true"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert "--runtime-trace" in answer["plan"]["runs"][0]["argv"]
+    assert answer["analysis"]["parts"][0]["timeline"][0]["kernels"] == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "must hold an object"),
+        ({"tools": "rocprof"}, "tools must be a list"),
+        ({"tools": [{"name": "magic"}]}, "there is no tool 'magic'"),
+        ({"tools": [{"name": "x", "cmd": "perf record --"}]}, "is no profiler that is known"),
+        (
+            {"tools": [{"name": "gpu_info_power_profiler", "env_vars": {"POWER_SAMPLING_RATE": "0"}}]},
+            "sampling rate of '0'",
+        ),
+        ({"tools": [{"name": "rocprof", "env_vars": ["A=1"]}]}, "env_vars must be an object"),
+    ],
+)
+def test_a_configuration_that_cannot_be_meant_is_refused(config, says, tmp_path):
+    with pytest.raises(InputError, match=says):
+        madengine.read(written(tmp_path, config))
+
+
+def test_presets_of_ones_own_add_and_replace(tmp_path, monkeypatch):
+    path = tmp_path / "p.toml"
+    path.write_text(
+        '[mine]\nlike = "memory"\nsays = "m"\nformats = ["pftrace"]\n\n[hotspots]\nsources = ["kernels", "hip"]\n'
+    )
+    monkeypatch.setenv("RUNG_PRESETS", str(path))
+    assert preset("mine").counters == "memory"
+    assert preset("mine").formats == ("pftrace",)
+    assert preset("hotspots").sources == ("kernels", "hip")
+    assert preset("compute").counters == "compute"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[a]\nsource = ["kernels"]\n', "source = .* is not known"),
+        ('[a]\nsources = "kernels"\n', "is not known"),
+        ('[a]\nsources = ["kernel"]\n', "'kernel' is not known"),
+        ('[a]\nwith = "perf"\n', "'perf' is not known"),
+        ('[a]\nlike = "b"\n', "is like 'b'"),
+        ("a = 1\n", "is no table"),
+    ],
+)
+def test_a_preset_of_ones_own_that_is_wrong_is_refused(text, says, tmp_path, monkeypatch):
+    path = tmp_path / "p.toml"
+    path.write_text(text)
+    monkeypatch.setenv("RUNG_PRESETS", str(path))
+    with pytest.raises(InputError, match=says):
+        preset("a")

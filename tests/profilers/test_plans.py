@@ -1,0 +1,199 @@
+"""What would be run: every option of the documented grammar, by version and by GPU; nothing is started."""
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rung.cli.main import main
+from rung.profilers import nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3
+from rung.profilers.plan import NotPlanned, Plan, Request, Run, shown
+from rung.profilers.tools import Tool, architectures, find, rocm_version
+
+APP = ("python", "train.py", "--", "--epochs", "1")
+OUT = Path("/out/recording")
+
+
+def asked(name="rocprofv3", version=(7, 0), legacy="", **more):
+    return Request(APP, OUT, Tool(name, Path(f"/opt/rocm/bin/{name}"), version, legacy), **more)
+
+
+def test_rocprofv3_is_cut_at_the_first_dashes_and_the_programs_own_are_kept():
+    plan = rocprofv3.plan(asked(sources=("kernels", "hip", "copies")))
+    assert plan.runs[0].argv == (
+        "/opt/rocm/bin/rocprofv3", "--kernel-trace", "--hip-trace", "--memory-copy-trace", "--output-format", "rocpd",
+        "-d", "/out/recording", "--", *APP,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "form"), [((6, 2), "csv"), ((6, 4), "csv"), ((7, 0), "rocpd"), ((7, 2), "rocpd")])
+def test_the_format_is_what_the_version_writes_best(version, form):
+    argv = rocprofv3.plan(asked(version=version)).runs[0].argv
+    assert argv[argv.index("--output-format") + 1] == form
+
+
+def test_what_a_version_does_not_trace_is_left_out_and_said():
+    plan = rocprofv3.plan(asked(version=(6, 2), sources=("kernels", "allocations", "rccl"), formats=("otf2",)))
+    assert "--memory-allocation-trace" not in plan.runs[0].argv
+    assert "--rccl-trace" not in plan.runs[0].argv
+    assert "otf2" not in plan.runs[0].argv
+    assert len(plan.notes) == 3
+
+
+def test_counters_are_read_apart_from_the_trace_that_gives_the_times():
+    plan = rocprofv3.plan(asked(passes=(("SQ_WAVES", "TCC_HIT_sum"), ("SQ_INSTS",))))
+    assert [run.output.name for run in plan.runs] == ["pass_1", "pass_2", "pass_3"]
+    assert "--pmc" not in plan.runs[0].argv
+    assert plan.runs[1].argv[1:5] == ("--pmc", "SQ_WAVES", "TCC_HIT_sum", "--kernel-trace")
+    assert plan.overhead == "high"
+
+
+def test_pc_sampling_by_time_on_any_gpu_that_has_it_and_by_cycles_in_powers_of_two():
+    argv = rocprofv3.plan(asked(sampling="host_trap", rate=1000, arch="gfx90a", formats=("pftrace",))).runs[0].argv
+    assert argv[argv.index("--pc-sampling-interval") + 1] == "1000"  # µs
+    assert argv[argv.index("--output-format") + 1 : argv.index("-d")] == ("csv",)
+    argv = rocprofv3.plan(asked(sampling="stochastic", rate=1000, arch="gfx942")).runs[0].argv
+    assert argv[argv.index("--pc-sampling-unit") + 1] == "cycles"
+    assert argv[argv.index("--pc-sampling-interval") + 1] == str(2**21)  # 2.1 GHz / 2^21 = 1001 Hz
+    with pytest.raises(NotPlanned, match="gfx90a cannot sample"):
+        rocprofv3.plan(asked(sampling="stochastic", arch="gfx90a"))
+    with pytest.raises(NotPlanned, match=r"ROCm 6\.4"):
+        rocprofv3.plan(asked(sampling="host_trap", version=(6, 2)))
+
+
+def test_rocprof_takes_no_dashes_and_its_counters_from_a_file():
+    plan = rocprof.plan(asked("rocprof", legacy="v1", sources=("kernels", "hip", "rccl"), passes=(("SQ_WAVES",),)))
+    assert plan.runs[0].argv == ("/opt/rocm/bin/rocprof", "--hip-trace", "--timestamp", "on", "-o",
+                                 "/out/recording/pass_1/results.csv", *APP)  # fmt: skip
+    assert plan.files == {OUT / "pass_2" / "counters.txt": "pmc: SQ_WAVES\n"}
+    assert plan.runs[1].argv[1:3] == ("-i", "/out/recording/pass_2/counters.txt")
+    assert any("rccl left out" in note for note in plan.notes)
+    assert rocprof.plan(asked("rocprof", legacy="v2")).runs[0].argv[1:3] == ("--kernel-trace", "--hip-trace")
+
+
+def test_rocprof_compute_profiles_then_analyses_what_it_wrote():
+    first, second = rocprof_compute.plan(asked("rocprof-compute")).runs
+    assert first.argv[1:7] == ("profile", "-n", "rung", "-p", "/out/recording", "--no-roof")
+    assert first.argv[7:] == ("--", *APP)
+    assert second.argv[1:3] == ("analyze", "-p")
+    assert second.optional
+
+
+def test_rocprof_sys_gets_a_file_of_settings_and_a_database_where_it_writes_one():
+    plan = rocprof_sys.plan(asked("rocprof-sys", sources=("kernels", "hip", "rccl", "metrics")))
+    ((path, text),) = plan.files.items()
+    assert plan.runs[0].argv == ("/opt/rocm/bin/rocprof-sys", "-c", str(path), "--", *APP)
+    assert "ROCPROFSYS_ROCM_DOMAINS = kernel_dispatch,hip_runtime_api,rccl_api" in text
+    assert "ROCPROFSYS_USE_ROCPD = true" in text
+    old = rocprof_sys.plan(asked("rocprof-sys", (6, 4)))
+    assert "ROCPD" not in next(iter(old.files.values()))
+    python = rocprof_sys.plan(asked("rocprof-sys-python"))
+    assert python.runs[0].argv[-4:] == APP[1:]
+
+
+def test_nsight_switches_on_with_the_steps_of_a_workload():
+    argv = nsight.plan_systems(asked("nsys", steps_only=True, sources=("kernels", "markers"))).runs[0].argv
+    assert argv[argv.index("--trace") + 1] == "cuda,nvtx"
+    assert argv[argv.index("--capture-range") + 1] == "cudaProfilerApi"
+    argv = nsight.plan_compute(asked("ncu", passes=(("a.sum", "b.pct"),))).runs[0].argv
+    assert argv[argv.index("--metrics") + 1] == "a.sum,b.pct"
+    with pytest.raises(NotPlanned, match="needs counters"):
+        nsight.plan_compute(asked("ncu"))
+
+
+def test_what_is_shown_is_a_script_that_does_the_same(tmp_path):
+    out = tmp_path / "o ut"
+    argv = ("sh", "-c", 'printf "%s" "$1 $V" > "$2"', "-", "a 'b' $HOME", str(out / "f"))
+    plan = Plan("x", Tool("nsys", None), out, (Run("trace", argv, out, {"V": "1; 2"}),), "k", "low", "r",
+                files={out / "settings": "A = 1\n"}, notes=("n",))  # fmt: skip
+    subprocess.run(["bash", "-e"], input="\n".join(shown(plan)), text=True, check=True)
+    assert (out / "f").read_text() == "a 'b' $HOME 1; 2"
+    assert (out / "settings").read_text() == "A = 1\n"
+
+
+def test_rocprofv3_and_rocprof_and_their_versions_are_told_apart(tools_on_path, tmp_path):
+    folder = tools_on_path("rocprofv3", "rocprofv2", rocm="6.3")
+    assert find("rocprofv3").version == (6, 3)
+    assert find("rocprof").legacy == "v2"
+    tools_on_path("rocprof", rocm="6.3")
+    assert find("rocprof").legacy == "v1"
+    (folder / "rocprof").unlink()
+    (folder / "rocprof").symlink_to("rocprofv2")
+    assert find("rocprof").legacy == "v2"
+    assert find("nsys") is None
+    assert rocm_version(str(folder / "rocprofv2")) == (6, 3)
+
+
+def test_architectures_are_those_that_the_driver_lists(tmp_path):
+    for node, version in enumerate((0, 90402, 90010, 110003, 90500)):
+        (tmp_path / str(node)).mkdir()
+        (tmp_path / str(node) / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {version}\n")
+    assert architectures(tmp_path) == ["gfx942", "gfx90a", "gfx1103", "gfx950"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ([], 2, "give a TARGET"),
+        (["tiny-transformer", "--", "true"], 2, "not both"),
+        (["--", "no-such-program"], 2, "there is no program 'no-such-program'"),
+        (["--preset", "nope", "--", "true"], 2, "there is no preset 'nope'"),
+        (["--with", "torch", "--", "true"], 2, "torch.profiler records a TARGET"),
+        (["--preset", "compute", "--with", "nsys", "--", "true"], 2, "is for rocprofv3, not nsys"),
+        (["--with", "rocprofv3", "--", "true"], 2, "rocprofv3 is not on PATH"),
+        (["--", "true"], 2, "no profiler is installed that can record a command"),
+        (["tiny-transformer", "--steps", "0"], 2, "--steps must be at least 1"),
+        (["--preset", "pc-sampling", "--arch", "gfx908", "--dry-run", "--", "true"], 2, "gfx908 cannot sample"),
+        (["--with", "rocprofv3", "--counters", "SQ_WAIT_INST_VALU", "--arch", "gfx942", "--dry-run", "--", "true"], 2,
+         "none of the counters"),
+        (["--madengine-config", "missing.json", "--", "true"], 3, "missing.json could not be read"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_said_in_a_sentence(words, code, says, tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path()
+    assert main(["profile", *words]) == code
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / ".rung").exists()
+
+
+def test_a_dry_run_needs_no_profiler_and_writes_nothing(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path()
+    words = ["profile", "--preset", "memory", "--arch", "gfx942", "--out", "o", "--dry-run"]
+    assert main([*words, "--", "env", "t.py", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("rocprofv3 ") for line in lines) == 4
+    assert all(shlex.split(line)[-3:] == ["env", "t.py", "--json"] for line in lines if line.startswith("rocprofv3 "))
+    assert "# note: rocprofv3 is not on PATH: planned for that of ROCm 7.0." in lines
+    assert main([*words, "--json", "--", "env", "t.py"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 4
+    assert not (tmp_path / "o").exists()
+
+
+def test_ranks_write_into_folders_of_their_own(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["profile", "--preset", "hotspots", "--out", "o", "--", "true"]) == 0
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["rank0", "rank1"]
+    assert main(["profile", "--preset", "hotspots", "--out", "o", "--", "true"]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_the_list_names_every_preset_and_what_is_here(tools_on_path, capsys):
+    tools_on_path("rocprofv3", rocm="6.4")
+    assert main(["profile", "--list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    wanted = {"compute", "memory", "communication", "full", "lightweight", "perfetto", "api-overhead", "pc-sampling",
+              "compute-bound", "memory-bound", "multi-gpu", "comprehensive", "multi-node", "trace", "counters", "hotspots",
+              "rocprof-compute", "rocprof-sys"}  # fmt: skip
+    assert wanted <= {row["name"] for row in found["presets"]}
+    assert all(row["collects"] and row["overhead"] in found["overheads"] and row["read_by"] for row in found["presets"])
+    assert found["profilers"]["rocprofv3"]["version"] == "6.4"
+    assert found["profilers"]["nsys"] is None
+    assert main(["profile", "--list"]) == 0
+    assert "rocprofv3" in capsys.readouterr().out

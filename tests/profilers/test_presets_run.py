@@ -1,0 +1,98 @@
+"""Every preset, through stand-ins for the profilers of old and new ROCm, to the end of the analysis."""
+
+import json
+
+import pytest
+import standins
+
+from rung.cli.main import main
+from rung.profilers.presets import presets
+
+AMD = ("rocprofv3", "rocprofv3-avail", "rocprof-compute", "rocprof-sys-run")
+NVIDIA = ("nsys", "ncu")
+
+
+# Those that differ in their sensors and variables alone are planned alike: once on the older ROCm is enough.
+DISTINCT = {(p.tool, p.sources, p.counters, p.formats, p.sampling): p.name for p in reversed(presets().values())}
+RUNS = [(name, "7.0") for name in sorted(presets())] + [(name, "6.2") for name in sorted(DISTINCT.values())]
+
+
+@pytest.mark.parametrize(("name", "rocm"), RUNS)
+def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path(*AMD, *NVIDIA, rocm=rocm)
+    code = main(["profile", "--preset", name, "--arch", "gfx942", "--out", "out", "--json", "--", "true"])
+    said = capsys.readouterr()
+    if presets()[name].sampling and rocm == "6.2":
+        assert code == 2
+        assert "needs ROCm 6.4" in said.err
+        return
+    assert code == 0, said.err
+    answer = json.loads(said.out)
+    analysis = answer["analysis"]
+    if name == "nsight-counters":
+        assert analysis["counters"] == 3 * 11
+        return
+    kernels = [part["timeline"][0]["kernels"] for part in analysis["parts"]]
+    assert kernels == [3]
+    assert analysis["parts"][0]["timeline"][0]["total_ns"] == 20_100 - 12_000
+    if presets()[name].counters:
+        passes = [run for run in answer["plan"]["runs"] if "--pmc" in run["argv"]]
+        assert analysis["counters"] == 3 * sum(
+            run["argv"].index("--kernel-trace") - run["argv"].index("--pmc") - 1 for run in passes
+        )
+        assert "counter of a dispatch that the first pass did not have" not in analysis["unread"]
+    # The folder is read again as one recording, wherever it lies by then.
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert main(["analyze", "moved", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {k: v for k, v in again.items() if k != "source"} == {k: v for k, v in analysis.items() if k != "source"}
+
+
+def test_counters_of_later_passes_belong_to_the_dispatches_of_the_first(tools_on_path, tmp_path):
+    from rung.ladder import profile
+
+    tools_on_path("rocprofv3", "rocprofv3-avail")
+    names = [f"SQ_INSTS_{kind}" for kind in ("VALU", "SALU", "SMEM", "LDS", "FLAT", "GDS", "BRANCH", "VMEM")] + [
+        "SQ_WAVES"
+    ]
+    target = profile.Target("true", ("true",))
+    wanted = profile.chosen(target, "rocprofv3", None)
+    plan = profile.planned(target, wanted, tmp_path / "out", names=names, arch="gfx942")
+    assert [run.what for run in plan.runs] == ["trace, without counters", "counters 1 of 2", "counters 2 of 2"]
+    trace, _ = profile.carried_out(plan, 60.0)
+    # The trace numbers its dispatches 7, 9, 11 and the passes 1, 2, 3: the n-th of a kernel is the n-th of it.
+    found = (
+        trace.counters.filter(counter="SQ_WAVES").select("correlation", "kernel", "value").sort("correlation").rows()
+    )
+    assert found == [(c, kernel, standins.value("SQ_WAVES", place))
+                     for place, (kernel, c, _, _) in enumerate(standins.KERNELS, start=1)]  # fmt: skip
+    assert trace.events.filter(kind="kernel").height == 3
+
+
+@pytest.mark.parametrize(
+    ("tool", "preset"), [("rocprof", "memory"), ("rocprof", "lightweight"), ("rocprofv2", "lightweight")]
+)
+def test_the_older_tools_stand_in_where_rocprofv3_is_not_installed(
+    tool, preset, tools_on_path, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path(tool, rocm="6.0")
+    assert main(["profile", "--preset", preset, "--arch", "gfx90a", "--out", "out", "--json", "--", "true"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["plan"]["profiler"] == tool
+    assert all("--" not in run["argv"] for run in answer["plan"]["runs"])
+    assert answer["analysis"]["parts"][0]["timeline"][0]["kernels"] == 3
+    assert (answer["analysis"]["counters"] > 0) == (preset == "memory" or tool == "rocprofv2")
+    assert any("rocprofv3 is not installed" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize("kind", ["sample", "instrument", "python"])
+@pytest.mark.parametrize("rocm", ["6.4", "7.0"])
+def test_the_other_commands_of_rocprof_sys(kind, rocm, tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path(f"rocprof-sys-{kind}", rocm=rocm)
+    (tmp_path / "a.py").write_text("")
+    command = ["/usr/bin/env", "true"] if kind != "python" else [__import__("sys").executable, "a.py"]
+    assert main(["profile", "--with", f"rocprof-sys-{kind}", "--out", "out", "--json", "--", *command]) == 0
+    assert json.loads(capsys.readouterr().out)["analysis"]["parts"][0]["timeline"][0]["kernels"] == 3

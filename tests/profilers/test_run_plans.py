@@ -1,0 +1,85 @@
+"""A profiler that fails, is killed, hangs or writes nothing: one sentence, the last lines of its log, nothing left running."""
+
+import psutil
+import pytest
+
+from rung.cli.main import main
+from rung.ladder import profile
+from rung.profilers import run
+from rung.profilers.plan import Plan, Run
+from rung.profilers.tools import Tool
+
+CASES = {
+    "exit": ("ended with exit code 3", "HSA_STATUS_ERROR_OUT_OF_RESOURCES"),
+    "kill": ("was killed by SIGKILL", "profiler: about to go"),
+    "nothing": ("wrote nothing that could be read", "no kernel was dispatched"),
+    "empty": ("wrote nothing that could be read", "It printed nothing"),
+}
+
+
+@pytest.mark.parametrize("how", sorted(CASES))
+def test_a_profiler_that_fails_says_so_with_the_end_of_its_log(how, tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    monkeypatch.setenv("STANDIN_FAILS", how)
+    assert main(["profile", "--preset", "hotspots", "--out", "out", "--", "true"]) == 4
+    said = capsys.readouterr().err
+    for text in CASES[how]:
+        assert text in said
+    assert str(tmp_path / "out") in said
+
+
+def test_a_profiler_that_hangs_is_ended_with_all_that_it_started(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    monkeypatch.setenv("STANDIN_FAILS", "hang")
+    before = {p.pid for p in psutil.process_iter()}
+    assert main(["profile", "--preset", "hotspots", "--deadline", "3", "--out", "out", "--", "true"]) == 4
+    said = capsys.readouterr().err
+    assert "did not end within 3 s and was stopped" in said
+    assert "waiting for the device" in said
+    left = [
+        p
+        for p in psutil.process_iter(["pid", "cmdline"])
+        if p.pid not in before and p.info["cmdline"] == ["sleep", "300"]
+    ]
+    assert left == []
+
+
+def test_what_a_program_leaves_behind_is_ended_after_a_good_end_too(tmp_path):
+    marker = "299.125"
+    plan = plan_of(tmp_path, ["sh", "-c", f"sleep {marker} & true"])
+    run.run(plan, 30.0)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", marker]]
+
+
+def test_a_program_that_is_not_there_is_told_from_one_that_fails(tmp_path):
+    with pytest.raises(run.ProfilerFailed, match="could not be started"):
+        run.run(plan_of(tmp_path, ["/nowhere/tool"]), 5.0)
+    with pytest.raises(run.ProfilerFailed, match="127: it, or the program, was not found"):
+        run.run(plan_of(tmp_path, ["sh", "-c", "exit 127"]), 5.0)
+
+
+def test_a_run_that_can_be_spared_costs_a_note(tmp_path):
+    plan = plan_of(tmp_path, ["false"], optional=True)
+    _, notes = run.run(plan, 5.0)
+    assert len(notes) == 1
+    assert "exit code 1" in notes[0]
+
+
+def test_the_warning_of_a_missing_counter_is_passed_on(tools_on_path, tmp_path):
+    tools_on_path("rocprofv3")
+    target = profile.Target("true", ("true",))
+    wanted = profile.chosen(target, "rocprofv3", None)
+    # Of an architecture that is not known here, names are taken as they are.
+    plan = profile.planned(target, wanted, tmp_path / "out", names=["SQ_WAVES", "SQ_NOT_THERE"])
+    trace, record = profile.carried_out(plan, 60.0)
+    assert set(trace.counters["counter"]) == {"SQ_WAVES"}
+    assert any("Unable to find all counters" in note and "SQ_NOT_THERE" in note for note in record["notes"])
+
+
+def plan_of(folder, argv, optional=False):
+    one = Run("trace", tuple(argv), folder / "out" / "recording", {}, optional)
+    return Plan(
+        "rocprofv3", Tool("rocprofv3", None), folder / "out" / "recording", (one,), "kernels", "low", "rung analyze"
+    )

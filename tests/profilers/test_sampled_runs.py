@@ -1,0 +1,66 @@
+"""Sensors, sampled beside the run whose times are used, and only that."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from rung.cli.main import main
+from rung.profilers import run
+from rung.profilers.plan import Plan, Run
+from rung.profilers.tools import Tool
+
+
+class Beside:
+    """Notes when it is entered and left."""
+
+    def __init__(self, folder):
+        self.folder, self.seen = folder, []
+
+    def __enter__(self):
+        self.seen.append(sorted(path.name for path in self.folder.glob("ran-*")))
+        return self
+
+    def __exit__(self, *_):
+        self.seen.append(sorted(path.name for path in self.folder.glob("ran-*")))
+
+
+def test_what_samples_is_on_during_the_first_recorded_run_alone(tmp_path):
+    folder = tmp_path / "out" / "recording"
+    runs = tuple(
+        Run(what, ("touch", str(tmp_path / f"ran-{what}")), folder, recorded=what != "bare")
+        for what in ("bare", "first", "second")
+    )
+    plan = Plan("rocprofv3", Tool("rocprofv3", None), folder, runs, "kernels", "low", "rung analyze")
+    beside = Beside(tmp_path)
+    run.run(plan, 10.0, beside=beside)
+    assert beside.seen == [["ran-bare"], ["ran-bare", "ran-first"]]
+
+
+def test_without_a_sensor_the_recording_goes_on_and_says_so(tools_on_path, tmp_path, capsys, monkeypatch):
+    sampling = pytest.importorskip("rung.profilers.sampling")
+    monkeypatch.setattr(sampling, "sensors_here", list)
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    assert main(["profile", "--preset", "hotspots", "--power", "--out", "o", "--", "true"]) == 0
+    assert "sensors are not sampled: no GPU's sensors" in capsys.readouterr().out
+
+
+def test_power_and_memory_are_in_the_answer(tools_on_path, tmp_path, capsys, monkeypatch):
+    sampling = pytest.importorskip("rung.profilers.sampling")
+    from rung.hardware.sensors.reading import Reading
+
+    seen = Reading(at=0.0, power=500.0, used=2**30, total=2**34, core=2100.0)
+    sensor = SimpleNamespace(source="sysfs", limit=750.0, bus="0000:03:00.0", read=lambda: seen)
+    monkeypatch.setattr(sampling, "sensors_here", lambda: [sensor])
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    words = ["profile", "--preset", "hotspots", "--power", "--vram", "--rate", "50"]
+    assert main([*words, "--out", "o", "--json", "--", "true"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (gpu,) = answer["sensors"]["gpus"]
+    assert gpu["most_w"] == 500.0
+    assert gpu["most_bytes"] == 2**30
+    assert (tmp_path / "o" / "samples" / "samples.csv").is_file()
+    assert main([*words, "--out", "p", "--", "true"]) == 0
+    assert "500 W at most" in capsys.readouterr().out

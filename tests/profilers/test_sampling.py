@@ -1,0 +1,127 @@
+"""Sampling beside a run: every GPU apart, on all clocks, on disk whatever happens; its cost is stated."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from rung.errors import UsageError
+from rung.hardware.sensors import Reading
+from rung.profilers import sampling
+from rung.profilers.sampling import SCHEMA, Sampling, sample_beside, summary
+
+
+class Steady:
+    """A GPU of constant power; `slow`: seconds that a reading takes."""
+
+    source, limit = "made", 700.0
+
+    def __init__(self, power: float, bus: str | None = None, slow: float = 0.0, counts: bool = False) -> None:
+        self.power, self.bus, self.slow, self.counts = power, bus, slow, counts
+        self.begun = time.monotonic()
+
+    def read(self) -> Reading:
+        time.sleep(self.slow)
+        energy = self.power * (time.monotonic() - self.begun) + 1e6 if self.counts else None
+        return Reading(
+            time.monotonic(), energy, self.power, 2100.0, 1300.0, 55.0, ("power cap",), 3 * 2**30, 2**37, 0.9, 0.3
+        )
+
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(0.3)"]
+
+
+def test_every_gpu_is_sampled_beside_a_command_to_parquet_and_csv(tmp_path: Path) -> None:
+    gpus = [Steady(200.0, "0000:05:00.0"), Steady(600.0, "0000:0c:00.0")]
+    done = sample_beside(SLEEP, tmp_path / "samples", 50, sensors=gpus)
+    assert done.exit_code == 0
+    table = pl.read_parquet(done.paths[0])
+    assert table.schema == SCHEMA
+    assert table.select(pl.col("power_w").mean().over("gpu")).to_series().unique().sort().to_list() == [200, 600]
+    assert table["gpu"].value_counts()["count"].n_unique() == 1  # as many of each
+    assert pl.read_csv(done.paths[1]).height == table.height
+    assert table.select("used_bytes", "busy_share", "throttled").unique().rows() == [(3 * 2**30, 0.9, "power cap")]
+
+
+def test_a_sample_has_the_same_moment_on_all_clocks(tmp_path: Path) -> None:
+    with Sampling(tmp_path, 100, [Steady(100.0, slow=0.02)]) as watched:
+        time.sleep(0.1)
+    table = watched.table()
+    realtime, boottime = table["realtime_ns"] - table["monotonic_ns"], table["boottime_ns"] - table["monotonic_ns"]
+    assert abs(realtime[0] - (time.time_ns() - time.monotonic_ns())) < 1e9
+    # Between two clocks lies the same distance in every sample; a second is far more than any stall between the calls.
+    assert realtime.max() - realtime.min() < 1e9  # type: ignore[operator]
+    assert boottime.max() - boottime.min() < 1e9  # type: ignore[operator]
+    assert (table["read_ns"] >= 20_000_000).all()
+    assert table["monotonic_ns"].is_sorted()
+
+
+def test_the_command_s_exit_code_is_kept_and_one_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+    failing = sample_beside([sys.executable, "-c", "raise SystemExit(7)"], tmp_path, sensors=[Steady(1.0)])
+    assert failing.exit_code == 7
+    assert failing.gpus.height == 1  # the first and the last round are always there
+    with pytest.raises(UsageError, match="no-such-program cannot be started"):
+        sample_beside(["no-such-program"], tmp_path, sensors=[Steady(1.0)])
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["counter", "power"])
+def test_energy_comes_from_the_counter_or_from_the_power(tmp_path: Path, counts: bool) -> None:
+    with Sampling(tmp_path, 50, [Steady(300.0, counts=counts)]) as watched:
+        time.sleep(0.2)
+    row = summary(watched.table()).row(0, named=True)
+    assert row["energy_j"] == pytest.approx(300 * row["seconds"], rel=0.05)
+    assert row["mean_w"] == pytest.approx(300, rel=0.05)
+    assert (row["most_w"], row["core_mhz"], row["throttled_share"], row["throttled"]) == (300, 2100, 1, "power cap")
+
+
+def test_a_summary_by_hand() -> None:
+    # 100 W for 2 s, rising to 300 W over 1 s: 200 J + 200 J by trapezoids, over 3 s
+    rows = [{"gpu": 0, "monotonic_ns": int(at * 1e9), "power_w": w, "throttled": why, "core_mhz": mhz}
+            for at, w, why, mhz in ((5, 100.0, "", 2000.0), (7, 100.0, "", 2100.0), (8, 300.0, "heat", 1500.0))]  # fmt: skip
+    row = summary(pl.DataFrame(rows, schema=SCHEMA)).row(0, named=True)
+    assert (row["energy_j"], row["seconds"], row["mean_w"]) == (400, 3, pytest.approx(400 / 3))
+    assert (row["core_mhz"], row["low_mhz"], row["throttled_share"]) == (2000, 1500, pytest.approx(1 / 3))
+    assert row["busy_share"] is None
+
+
+def test_sensors_that_are_slower_than_the_rate_leave_rounds_out_and_say_so(tmp_path: Path) -> None:
+    with Sampling(tmp_path, 1000, [Steady(1.0, slow=0.02)]) as watched:
+        time.sleep(0.2)
+    cost = watched.overhead
+    assert cost.late > 0
+    assert cost.rate < 60
+    assert cost.read_seconds >= 0.02
+    assert 0 <= cost.cpu_share <= 1
+    assert "left out" in str(cost)
+
+
+def test_what_was_read_is_on_disk_before_the_end(tmp_path: Path) -> None:
+    with Sampling(tmp_path, 100, [Steady(5.0)]) as watched:
+        until = time.monotonic() + 10
+        while time.monotonic() < until and len((tmp_path / "samples.csv").read_text().splitlines()) < 3:
+            time.sleep(0.01)
+        assert len((tmp_path / "samples.csv").read_text().splitlines()) >= 3
+        assert not watched.paths[0].exists()
+    assert watched.paths[0].exists()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        Sampling(tmp_path / "file", sensors=[Steady(1.0)]).__enter__()
+
+
+@pytest.mark.parametrize("rate", [0, -1, 5000, float("nan")])
+def test_a_rate_that_is_none_is_refused(tmp_path: Path, rate: float) -> None:
+    with pytest.raises(UsageError, match="samples a second"):
+        Sampling(tmp_path, rate, [Steady(1.0)])
+
+
+def test_a_machine_without_sensors_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "sensors_here", list)
+    with pytest.raises(UsageError, match="no GPU's sensors"):
+        Sampling(tmp_path)

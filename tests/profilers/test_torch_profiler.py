@@ -1,0 +1,83 @@
+"""torch.profiler for real, on the smallest transformer: its schedule, its options, and what it costs."""
+
+import json
+
+import pytest
+
+from rung.cli.main import main
+from rung.hardware.device import cpu
+from rung.profilers.torch_profiler import Options, record, unrecorded
+from rung.trace import read
+
+TINY = ["tiny-transformer", "--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "4", "--batch-size", "1"]  # fmt: skip
+
+
+def counted():
+    import torch
+
+    a = torch.ones(4, 4)
+    calls = []
+    return calls, lambda: calls.append((a @ a).sum())
+
+
+def test_steps_of_the_schedule_are_recorded_and_no_others(tmp_path):
+    calls, step = counted()
+    path = tmp_path / "t.json.gz"
+    taken = record(step, str(path), 2, cpu(), Options(wait=1, warm=2, repeat=2))
+    assert len(calls) == 2 * (1 + 2 + 2)
+    assert len(taken) == 4
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.2.json.gz", "t.json.gz"]
+    for name in ("t.json.gz", "t.2.json.gz"):
+        events = read(tmp_path / name).events
+        assert (events["name"] == "aten::mm").sum() == 2
+        assert events.filter(kind="annotation")["name"].str.starts_with("ProfilerStep#").sum() == 2
+
+
+def test_shapes_stacks_and_memory_are_recorded_as_asked(tmp_path):
+    _, step = counted()
+    record(step, str(tmp_path / "a.json.gz"), 1, cpu())
+    record(step, str(tmp_path / "b.json.gz"), 1, cpu(), Options(shapes=False, stacks=True, memory=True))
+    plain, full = read(tmp_path / "a.json.gz"), read(tmp_path / "b.json.gz")
+    assert plain.events.filter(name="aten::mm")["dims"].is_not_null().all()
+    assert (plain.events["kind"] == "python").sum() == 0
+    assert plain.memory.height == 0
+    assert full.events.filter(name="aten::mm")["dims"].is_null().all()
+    assert (full.events["kind"] == "python").sum() > 0
+    assert full.memory.height > 0
+
+
+def test_steps_without_the_profiler_are_timed_alike():
+    calls, step = counted()
+    times = unrecorded(step, 3, cpu())
+    assert len(times) == len(calls) == 3
+    assert min(times) > 0
+
+
+@pytest.mark.timeout(600)
+def test_a_workload_is_recorded_and_analysed_and_its_overhead_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", *TINY, "--steps", "2", "--device", "cpu", "--out", "o", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["analysis"]["steps"] == 2
+    assert answer["overhead"]["steps"] == 2
+    assert answer["overhead"]["bare_ns"] > 0
+    assert answer["plan"]["profiler"] == "torch"
+    assert (tmp_path / "o" / "recording" / "trace.json.gz").is_file()
+
+
+@pytest.mark.timeout(600)
+def test_a_workload_under_another_profiler_is_run_without_it_first(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    assert main(["profile", *TINY, "--device", "cpu", "--with", "rocprofv3", "--steps", "1", "--out", "o"]) == 0
+    said = capsys.readouterr()
+    assert "rocprofv3: without the profiler ..." in said.err
+    assert "a step took" in said.out
+    assert "3 kernels" in said.out
+
+
+@pytest.mark.timeout(600)
+def test_a_target_that_is_refused_says_so_itself(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", "tiny-transformer", "--hiden-dim", "3", "--out", "o"]) == 2
+    assert "no option --hiden-dim" in capsys.readouterr().err

@@ -1,0 +1,47 @@
+"""The counters that Nsight Compute prints, as a log file holds them."""
+
+import pytest
+
+from rung.errors import InputError
+from rung.trace import read
+
+TEXT = """==PROF== Connected to process 4242 (/usr/bin/python3.11)
+==PROF== Profiling "gemm" - 0: 0%....50%....100% - 8 passes
+"ID","Process ID","Process Name","Kernel Name","Block Size","Device","gpu__time_duration.sum","launch__waves_per_multiprocessor"
+"","","","","","","ns",""
+"0","4242","python3","gemm<float>(float *, int)","(128, 1, 1)","1","1,234,567","2.5"
+"1","4242","python3","add","(64, 1, 1)","0","17.5","n/a"
+==PROF== Disconnected from process 4242
+"""
+
+
+def put(folder, text):
+    path = folder / "ncu.csv"
+    path.write_text(text)
+    return path
+
+
+def test_one_row_a_kernel_and_counter(tmp_path):
+    trace = read(put(tmp_path, TEXT))
+    assert trace.format == "ncu-csv"
+    assert trace.counters.rows() == [
+        (0, 1, "gemm<float>(float *, int)", "gpu__time_duration.sum", 1234567.0),
+        (0, 1, "gemm<float>(float *, int)", "launch__waves_per_multiprocessor", 2.5),
+        (1, 0, "add", "gpu__time_duration.sum", 17.5),
+    ]
+    assert trace.events.height == 0
+    assert trace.unread == {"counter without a number": 1}
+
+
+def test_what_is_cut_off_is_refused_and_read_as_far_as_it_is_whole(tmp_path):
+    path = put(tmp_path, TEXT[: TEXT.index('"17.5"') - 3])
+    with pytest.raises(InputError, match="cut off in its last line"):
+        read(path)
+    trace = read(path, partial=True)
+    assert set(trace.counters["correlation"]) == {0}
+    assert trace.unread["row cut off at the end of the file"] == 1
+
+
+def test_titles_without_kernels_are_refused(tmp_path):
+    with pytest.raises(InputError, match="titles and no kernels"):
+        read(put(tmp_path, "\n".join(TEXT.splitlines()[:4])))
