@@ -137,6 +137,8 @@ def _measured(
             watch = Watch(sensor_for(timed_by.pop("gpu")))
             count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timed_by.pop("sample_ns"), 1))))
 
+            in_use.append(asked.call("in_use", limit))
+
             def block() -> list[float]:
                 with watch:
                     taken = asked.call("block", limit, count=count)

@@ -28,7 +28,7 @@ def grows(values: Sequence[float]) -> float | None:
     """By what share a quantity that should stay rises steadily (memory after each block), or None if it does not."""
     x = np.asarray(values, dtype=float)
     # A page given back now and then does not end a leak.
-    if len(x) < 5 or x[0] <= 0 or bool((np.diff(x) < -0.1 * (x[-1] - x[0])).any()):
+    if len(x) < 4 or x[0] <= 0 or bool((np.diff(x) < -0.1 * (x[-1] - x[0])).any()):
         return None
     # The first rise may be a pool that fills; a leak goes on in the second half.
     half = x[len(x) // 2]
