@@ -47,12 +47,12 @@ def _idle(every: pl.DataFrame, thread: pl.Series, top: Ints, host: pl.DataFrame)
     low, high = start[called].copy(), start[called].copy()
     outer = every.select("ts", thread=thread).with_row_index("position")
     outer = outer.filter(pl.Series(top) == pl.col("position"))  # annotations are no work
+    place = np.full(every.height, -1, dtype=np.int64)  # of an outermost call among those of its thread
     for number, part in outer.sort("thread", "ts").group_by("thread", maintain_order=True):
         position = part["position"].to_numpy()
         begins, ends = start[position], np.maximum.accumulate(end[position])
         gap = np.r_[0, np.maximum(begins[1:] - ends[:-1], 0)]
         here = np.flatnonzero((host["thread"] == number[0]).to_numpy())
-        place = np.full(every.height, -1, dtype=np.int64)
         place[position] = np.arange(position.size)
         part_of, first, where = np.unique(place[called[here]], return_index=True, return_inverse=True)
         if part_of.size == 0:
@@ -68,7 +68,7 @@ def _idle(every: pl.DataFrame, thread: pl.Series, top: Ints, host: pl.DataFrame)
         chosen = after[where]
         low[here] = np.where(new, np.where(chosen > 0, ends[np.maximum(chosen, 1) - 1], _EVER), low[here])
         high[here] = np.where(new, begins[chosen], high[here])
-        low[here[first[0]]] = _EVER if here.size else 0
+        low[here[first[0]]] = _EVER  # before its first call a thread had nothing to do
     return low, high
 
 
