@@ -5,6 +5,7 @@ import pytest
 
 from rung.cli.main import main
 from rung.ladder import profile
+from rung.ladder.recording import carried_out
 from rung.profilers import run
 from rung.profilers.plan import Plan, Run
 from rung.profilers.tools import Tool
@@ -73,7 +74,7 @@ def test_the_warning_of_a_missing_counter_is_passed_on(tools_on_path, tmp_path):
     wanted = profile.chosen(target, "rocprofv3", None)
     # Of an architecture that is not known here, names are taken as they are.
     plan = profile.planned(target, wanted, tmp_path / "out", names=["SQ_WAVES", "SQ_NOT_THERE"])
-    trace, record = profile.carried_out(plan, 60.0)
+    trace, record = carried_out(plan, 60.0)
     assert set(trace.counters["counter"]) == {"SQ_WAVES"}
     assert any("Unable to find all counters" in note and "SQ_NOT_THERE" in note for note in record["notes"])
 

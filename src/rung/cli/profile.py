@@ -95,6 +95,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         return listed(parsed.json)
     check(parsed, rest, command)
     from rung.ladder import profile
+    from rung.ladder.recording import carried_out
     from rung.profilers.presets import preset
     from rung.profilers.torch_profiler import Options
     from rung.runs import to_json
@@ -107,7 +108,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
 
         asked = madengine.read(parsed.madengine_config)
         wanted, notes, rate = asked.preset, list(asked.notes), 1 / asked.rate
-        command = (*asked.launcher, *command) if not command or "torchrun" not in command[0] else command
+        command = asked.launched(command)
     if parsed.target:
         options = target_options(rest, parsed.words)
         target = profile.Target(parsed.target, (), options, parsed.rungs, parsed.device, parsed.steps)
@@ -138,7 +139,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         print(to_json(plan.as_dict()) if parsed.json else "\n".join(shown(plan)))
         return 0
     sample = (parsed.rate or rate) if parsed.power or parsed.vram or wanted.sample else 0.0
-    trace, record = profile.carried_out(plan, parsed.deadline, say, sample)
+    trace, record = carried_out(plan, parsed.deadline, say, sample)
     print(page(trace, record, parsed))
     return 0
 
