@@ -36,6 +36,23 @@ def test_what_a_tool_writes_twice_is_read_once(tmp_path):
     assert read_all(tmp_path, "rocprof-sys-run", [Run("trace", (), output)], [tmp_path]).format == "rocpd"
 
 
+def test_of_a_workload_only_the_marked_steps_are_read(tmp_path):
+    output = tmp_path / "recording"
+    output.mkdir()
+    with Writer(output / "5_results.db", pid=5) as writer:
+        for place, name in enumerate(("load", "a", "b", "exit")):
+            writer.dispatch(name, 1000 * place, 1000 * place + 500, stack=place + 1, counters=[("SQ_WAVES", 7.0)])
+        for step in (0, 1):
+            mark = "MARKER_CORE_RANGE_API", "roctxThreadRangeA", 1000 * (step + 1) - 100, 1000 * (step + 1) + 600
+            writer.region(*mark, stack=90 + step, message=f"ProfilerStep#{step}")
+    runs, logs = [Run("trace", (), output)], [tmp_path]
+    trace = read_all(tmp_path, "rocprofv3", runs, logs, steps_only=True)
+    assert trace.events.filter(kind="kernel")["name"].to_list() == ["a", "b"]
+    assert trace.counters["kernel"].to_list() == ["a", "b"]
+    assert trace.unread["event outside of the recorded steps"] == 2
+    assert read_all(tmp_path, "rocprofv3", runs, logs).events.filter(kind="kernel").height == 4
+
+
 def trace_of(kernels, counters=(), first=1):
     rows = [
         {"ts": 10 * i, "dur": 5, "kind": "kernel", "name": k, "device": 0, "correlation": first + i}

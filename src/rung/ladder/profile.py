@@ -103,7 +103,7 @@ def planned(
         command=target.argv(),
         folder=folder / RECORDING,
         tool=tool,
-        sources=wanted.sources,
+        sources=wanted.sources if target.command else _marked(wanted),
         passes=passes,
         formats=wanted.formats,
         sampling=wanted.sampling,
@@ -157,6 +157,11 @@ def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Pre
     return assumed, wanted
 
 
+def _marked(wanted: Preset) -> tuple[str, ...]:
+    """The sources, with the marks by which the steps of a workload are found again."""
+    return tuple(dict.fromkeys([*wanted.sources, "markers"]))
+
+
 def _passes(tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str]) -> tuple[tuple[str, ...], ...]:
     if tool.name == "ncu":
         return (tuple(names),)
@@ -181,7 +186,7 @@ def _timed(plan: Plan, target: Target, folder: Path) -> Plan:
     )
     first, *others = plan.runs
     first = replace(first, env={**first.env, REPORT: str(folder / "steps-1.json")})
-    return replace(plan, runs=(bare, first, *others))
+    return replace(plan, runs=(bare, first, *others), steps_only=plan.profiler != "ncu")
 
 
 def new_folder(root: Path, name: str, out: Path | None) -> Path:

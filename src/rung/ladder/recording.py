@@ -37,7 +37,11 @@ def carried_out(
             again.exit_code = error.code
             raise again from None
         raise
-    trace = collect.read_all(folder, plan.profiler, plan.runs, logs)
+    trace = collect.read_all(folder, plan.profiler, plan.runs, logs, steps_only=plan.steps_only)
+    if plan.steps_only and not trace.events.filter(kind="annotation").height:
+        told.append(
+            "the steps are not marked in it (no roctx or NVTX): the program's start and warm-up are counted, too."
+        )
     record = {
         "kind": "profile",
         "folder": str(folder),
