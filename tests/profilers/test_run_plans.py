@@ -1,5 +1,10 @@
 """A profiler that fails, is killed, hangs or writes nothing: one sentence, the last lines of its log, nothing left running."""
 
+import signal
+import subprocess
+import sys
+import time
+
 import psutil
 import pytest
 
@@ -44,6 +49,24 @@ def test_a_profiler_that_hangs_is_ended_with_all_that_it_started(tools_on_path, 
         for p in psutil.process_iter(["pid", "cmdline"])
         if p.pid not in before and p.info["cmdline"] == ["sleep", "300"]
     ]
+    assert left == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_kill_of_the_command_ends_the_profiler_too(number, tools_on_path, tmp_path, monkeypatch):
+    tools_on_path("rocprofv3")
+    monkeypatch.setenv("STANDIN_FAILS", "hang")
+    words = ["profile", "--preset", "hotspots", "--out", str(tmp_path / "out"), "--", "true"]
+    with subprocess.Popen([sys.executable, "-m", "rung.cli.main", *words], stderr=subprocess.DEVNULL) as command:
+        log = tmp_path / "out" / "1-trace.log"
+        until = time.monotonic() + 60
+        while not (log.is_file() and b"waiting" in log.read_bytes()) and time.monotonic() < until:
+            time.sleep(0.05)
+        started = psutil.Process(command.pid).children(recursive=True)
+        assert started
+        command.send_signal(number)
+        assert command.wait(timeout=60) == 130
+    _, left = psutil.wait_procs(started, timeout=5)
     assert left == []
 
 
