@@ -35,7 +35,7 @@ def test_help_costs_little_and_loads_neither_torch_nor_polars() -> None:
     assert min(spent) < max(0.150, 8 * float(bare.stdout))
 
 
-@pytest.mark.parametrize("command", ["climb", "bench", "report", "runs"])
+@pytest.mark.parametrize("command", ["climb", "bench", "profile", "report", "runs"])
 def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out

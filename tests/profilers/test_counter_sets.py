@@ -1,5 +1,8 @@
 """Which counters a GPU has, and in how few passes they are read."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,3 +94,14 @@ def test_a_set_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNG_COUNTERS", str(broken))
     with pytest.raises(InputError, match=r"d\.toml could not be read as TOML"):
         counters.named("mine")
+
+
+def test_the_table_of_the_documentation_is_what_the_tables_give():
+    text = (Path(__file__).parents[2] / "docs" / "profiling.md").read_text()
+    rows = [
+        line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| \w+ \| \d( \| \d){5} \|", line)
+    ]
+    assert len(rows) == 7
+    for name, *said in rows:
+        found = [len(counters.passes(counters.choose(counters.named(name), arch).counters, arch)) for arch in ARCHS]
+        assert [int(n) for n in said] == found, name

@@ -51,8 +51,17 @@ def test_the_documented_configurations_become_presets(name, tmp_path):
         assert any("RCCL_DEBUG is read by nothing" in note for note in asked.notes)
     assert asked.rate == (0.1 if name in ("memory_bound", "multi_gpu", "multi_node", "comprehensive")
                           else 0.2 if name == "compute_bound" else 0.1)  # fmt: skip
-    assert asked.launcher == (("torchrun", "--standalone", "--nproc-per-node", "4") if name == "multi_gpu" else ())
+    assert asked.processes == (4 if name == "multi_gpu" else 1)
     assert any("srun" in note for note in asked.notes) == ("slurm" in config)
+
+
+def test_a_command_is_started_in_as_many_processes_as_the_file_wants(tmp_path):
+    asked = madengine.read(written(tmp_path, CONFIGS["multi_gpu"][0]))
+    launcher = ("torchrun", "--standalone", "--nproc-per-node", "4")
+    assert asked.launched(("/usr/bin/python3", "t.py", "--x")) == (*launcher, "t.py", "--x")
+    assert asked.launched(("./app",)) == (*launcher, "--no-python", "./app")
+    assert asked.launched(("torchrun", "t.py")) == ("torchrun", "t.py")
+    assert asked.launched(()) == ()
 
 
 def test_a_configuration_runs_unchanged_to_the_end(tools_on_path, tmp_path, capsys, monkeypatch):

@@ -51,6 +51,7 @@ def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, 
 
 def test_counters_of_later_passes_belong_to_the_dispatches_of_the_first(tools_on_path, tmp_path):
     from rung.ladder import profile
+    from rung.ladder.recording import carried_out
 
     tools_on_path("rocprofv3", "rocprofv3-avail")
     names = [f"SQ_INSTS_{kind}" for kind in ("VALU", "SALU", "SMEM", "LDS", "FLAT", "GDS", "BRANCH", "VMEM")] + [
@@ -60,7 +61,7 @@ def test_counters_of_later_passes_belong_to_the_dispatches_of_the_first(tools_on
     wanted = profile.chosen(target, "rocprofv3", None)
     plan = profile.planned(target, wanted, tmp_path / "out", names=names, arch="gfx942")
     assert [run.what for run in plan.runs] == ["trace, without counters", "counters 1 of 2", "counters 2 of 2"]
-    trace, _ = profile.carried_out(plan, 60.0)
+    trace, _ = carried_out(plan, 60.0)
     # The trace numbers its dispatches 7, 9, 11 and the passes 1, 2, 3: the n-th of a kernel is the n-th of it.
     found = (
         trace.counters.filter(counter="SQ_WAVES").select("correlation", "kernel", "value").sort("correlation").rows()

@@ -1,10 +1,16 @@
 """A profiler that fails, is killed, hangs or writes nothing: one sentence, the last lines of its log, nothing left running."""
 
+import signal
+import subprocess
+import sys
+import time
+
 import psutil
 import pytest
 
 from rung.cli.main import main
 from rung.ladder import profile
+from rung.ladder.recording import carried_out
 from rung.profilers import run
 from rung.profilers.plan import Plan, Run
 from rung.profilers.tools import Tool
@@ -46,6 +52,24 @@ def test_a_profiler_that_hangs_is_ended_with_all_that_it_started(tools_on_path, 
     assert left == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_kill_of_the_command_ends_the_profiler_too(number, tools_on_path, tmp_path, monkeypatch):
+    tools_on_path("rocprofv3")
+    monkeypatch.setenv("STANDIN_FAILS", "hang")
+    words = ["profile", "--preset", "hotspots", "--out", str(tmp_path / "out"), "--", "true"]
+    with subprocess.Popen([sys.executable, "-m", "rung.cli.main", *words], stderr=subprocess.DEVNULL) as command:
+        log = tmp_path / "out" / "1-trace.log"
+        until = time.monotonic() + 60
+        while not (log.is_file() and b"waiting" in log.read_bytes()) and time.monotonic() < until:
+            time.sleep(0.05)
+        started = psutil.Process(command.pid).children(recursive=True)
+        assert started
+        command.send_signal(number)
+        assert command.wait(timeout=60) == 130
+    _, left = psutil.wait_procs(started, timeout=5)
+    assert left == []
+
+
 def test_what_a_program_leaves_behind_is_ended_after_a_good_end_too(tmp_path):
     marker = "299.125"
     plan = plan_of(tmp_path, ["sh", "-c", f"sleep {marker} & true"])
@@ -73,7 +97,7 @@ def test_the_warning_of_a_missing_counter_is_passed_on(tools_on_path, tmp_path):
     wanted = profile.chosen(target, "rocprofv3", None)
     # Of an architecture that is not known here, names are taken as they are.
     plan = profile.planned(target, wanted, tmp_path / "out", names=["SQ_WAVES", "SQ_NOT_THERE"])
-    trace, record = profile.carried_out(plan, 60.0)
+    trace, record = carried_out(plan, 60.0)
     assert set(trace.counters["counter"]) == {"SQ_WAVES"}
     assert any("Unable to find all counters" in note and "SQ_NOT_THERE" in note for note in record["notes"])
 

@@ -74,6 +74,7 @@ def test_a_workload_under_another_profiler_is_run_without_it_first(tools_on_path
     assert "rocprofv3: without the profiler ..." in said.err
     assert "a step took" in said.out
     assert "3 kernels" in said.out
+    assert "the steps are not marked in it" in said.out
 
 
 @pytest.mark.timeout(600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,32 +95,59 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         no_rest([*rest, *([parsed.target] if parsed.target else [])])
         return listed(parsed.json)
     check(parsed, rest, command)
-    from rung.ladder import profile
-    from rung.profilers.presets import preset
-    from rung.profilers.torch_profiler import Options
+    from rung.ladder.profile import new_folder, planned
+    from rung.ladder.recording import carried_out
     from rung.runs import to_json
 
-    wanted = preset(parsed.preset) if parsed.preset else None
-    notes: list[str] = []
-    rate = 10.0
-    if parsed.madengine_config:
-        from rung.profilers import madengine
-
-        asked = madengine.read(parsed.madengine_config)
-        wanted, notes, rate = asked.preset, list(asked.notes), 1 / asked.rate
-        command = (*asked.launcher, *command) if not command or "torchrun" not in command[0] else command
-    if parsed.target:
-        options = target_options(rest, parsed.words)
-        target = profile.Target(parsed.target, (), options, parsed.rungs, parsed.device, parsed.steps)
-    else:
-        target = profile.Target(Path(command[0]).name, command)
-    if parsed.counters and not parsed.tool and not wanted:
-        parsed.tool = "ncu" if shutil.which("ncu") and not shutil.which("rocprofv3") else "rocprofv3"
-    wanted = profile.chosen(target, parsed.tool, wanted)
+    # A kill ends what was started, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    target, wanted, notes, rate = asked(parsed, rest, command)
     if parsed.target and wanted.tool == "torch":
         need_torch()
-    folder = profile.new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
-    torch = Options(
+    folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
+    plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch, torch=torch_options(parsed),
+                   dry=parsed.dry_run, notes=notes)  # fmt: skip
+    if parsed.dry_run:
+        from rung.profilers.plan import shown
+
+        print(to_json(plan.as_dict()) if parsed.json else "\n".join(shown(plan)))
+        return 0
+    trace, record = carried_out(plan, parsed.deadline, say, rate)
+    print(page(trace, record, parsed))
+    return 0
+
+
+def asked(
+    parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, ...]
+) -> tuple[Any, Any, list[str], float]:
+    """What is recorded, what of it, what is to be said, and how often a second sensors are read (0: not at all)."""
+    from rung.ladder.profile import Target, chosen
+    from rung.profilers import madengine
+    from rung.profilers.presets import preset
+
+    wanted, notes, rate = preset(parsed.preset) if parsed.preset else None, list[str](), 10.0
+    if parsed.madengine_config:
+        config = madengine.read(parsed.madengine_config)
+        wanted, notes, rate = config.preset, list(config.notes), 1 / config.rate
+        command = config.launched(command)
+    if parsed.target:
+        options = target_options(rest, parsed.words)
+        target = Target(parsed.target, (), options, parsed.rungs, parsed.device, parsed.steps)
+    else:
+        target = Target(Path(command[0]).name, command)
+    tool = parsed.tool
+    if parsed.counters and not tool and not wanted:
+        tool = "ncu" if shutil.which("ncu") and not shutil.which("rocprofv3") else "rocprofv3"
+    wanted = chosen(target, tool, wanted)
+    sampled = parsed.power or parsed.vram or parsed.rate or wanted.sample
+    return target, wanted, notes, (parsed.rate or rate) if sampled else 0.0
+
+
+def torch_options(parsed: argparse.Namespace) -> Any:
+    """What torch.profiler is told."""
+    from rung.profilers.torch_profiler import Options
+
+    return Options(
         active=parsed.steps,
         wait=parsed.wait,
         warm=parsed.warm,
@@ -130,17 +158,6 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         modules=parsed.modules,
         flops=parsed.flops,
     )
-    plan = profile.planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch, torch=torch,
-                           dry=parsed.dry_run, notes=notes)  # fmt: skip
-    if parsed.dry_run:
-        from rung.profilers.plan import shown
-
-        print(to_json(plan.as_dict()) if parsed.json else "\n".join(shown(plan)))
-        return 0
-    sample = (parsed.rate or rate) if parsed.power or parsed.vram or wanted.sample else 0.0
-    trace, record = profile.carried_out(plan, parsed.deadline, say, sample)
-    print(page(trace, record, parsed))
-    return 0
 
 
 def check(parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, ...]) -> None:

@@ -1,11 +1,9 @@
-"""`rung profile`: from what is asked to a plan, and from a plan to a trace with what the recording cost."""
+"""`rung profile`: from what is asked to a plan."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +13,10 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.ladder.steps import REPORT
-from rung.profilers import collect, counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, run, tools
-from rung.profilers.plan import PLAN, RECORDING, NotPlanned, Plan, Request, Run
+from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
+from rung.profilers.plan import RECORDING, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
 from rung.profilers.torch_profiler import Options
-from rung.runs import to_json, write_whole
-from rung.trace import Trace
 
 PLANNERS: Mapping[str, Callable[[Request], Plan]] = {
     "rocprofv3": rocprofv3.plan,
@@ -107,7 +103,7 @@ def planned(
         command=target.argv(),
         folder=folder / RECORDING,
         tool=tool,
-        sources=wanted.sources,
+        sources=wanted.sources if target.command else _marked(wanted),
         passes=passes,
         formats=wanted.formats,
         sampling=wanted.sampling,
@@ -161,6 +157,11 @@ def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Pre
     return assumed, wanted
 
 
+def _marked(wanted: Preset) -> tuple[str, ...]:
+    """The sources, with the marks by which the steps of a workload are found again."""
+    return tuple(dict.fromkeys([*wanted.sources, "markers"]))
+
+
 def _passes(tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str]) -> tuple[tuple[str, ...], ...]:
     if tool.name == "ncu":
         return (tuple(names),)
@@ -185,80 +186,7 @@ def _timed(plan: Plan, target: Target, folder: Path) -> Plan:
     )
     first, *others = plan.runs
     first = replace(first, env={**first.env, REPORT: str(folder / "steps-1.json")})
-    return replace(plan, runs=(bare, first, *others))
-
-
-def carried_out(
-    plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None, sample: float = 0.0
-) -> tuple[Trace, dict[str, Any]]:
-    """Runs a plan and reads what it wrote. Returns the trace, and plain values: the plan, its folder, `overhead` (of the
-    recorded steps against unrecorded ones, where a workload was recorded), `sensors`, notes.
-
-    sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all.
-    """
-    folder = plan.folder.parent
-    plan.folder.mkdir(parents=True)
-    write_whole(folder / PLAN, to_json(plan.as_dict()))
-    sampling, told = _sampling(folder / "samples", sample) if sample else (None, [])
-    try:
-        logs, notes = run.run(plan, deadline, said, sampling)
-    except run.ProfilerFailed as error:
-        # A workload of ours that was refused says why itself, with the exit code of that.
-        if error.code in (2, 3) and error.log and (refused := _refusal(error.log)):
-            again = UsageError(refused)
-            again.exit_code = error.code
-            raise again from None
-        raise
-    trace = collect.read_all(folder, plan.profiler, plan.runs, logs)
-    record = {
-        "kind": "profile",
-        "folder": str(folder),
-        "recording": str(plan.folder),
-        "plan": plan.as_dict(),
-        "logs": [str(log) for log in logs],
-        "overhead": overhead(folder),
-        "sensors": _sensed(sampling) if sampling else None,
-        "notes": [*plan.notes, *told, *notes],
-    }
-    write_whole(folder / "profile.json", to_json(record))
-    return trace, record
-
-
-def _sampling(folder: Path, rate: float) -> tuple[Any, list[str]]:
-    """What samples beside a run, or why nothing does."""
-    try:
-        return importlib.import_module("rung.profilers.sampling").Sampling(folder, rate), []
-    except ModuleNotFoundError:
-        return None, ["sensors are not sampled: this installation has no sampler."]
-    except UsageError as error:
-        return None, [f"sensors are not sampled: {error}"]
-
-
-def _sensed(sampling: Any) -> dict[str, Any]:
-    summary = importlib.import_module("rung.profilers.sampling").summary
-    return {
-        "gpus": summary(sampling.table()).to_dicts(),
-        "overhead": sampling.overhead._asdict(),
-        "paths": [str(path) for path in sampling.paths],
-    }
-
-
-def _refusal(log: Path) -> str:
-    return next((line.removeprefix("rung: ") for line in run.tail(log) if line.startswith("rung: ")), "")
-
-
-def overhead(folder: Path) -> dict[str, Any] | None:
-    """Medians of the steps in ns, `bare` and `recorded`, and by what share the second is longer."""
-    found: dict[str, list[int]] = {}
-    for name in ("steps-0.json", "steps-1.json"):
-        if (folder / name).is_file():
-            times = json.loads((folder / name).read_text())
-            found["recorded" if name == "steps-1.json" else "bare"] = times["steps_ns"]
-            found |= {"bare": times["bare_ns"]} if "bare_ns" in times else {}
-    if not (found.get("bare") and found.get("recorded")):
-        return None
-    bare, recorded = (statistics.median(found[key]) for key in ("bare", "recorded"))
-    return {"bare_ns": bare, "recorded_ns": recorded, "share": recorded / bare - 1, "steps": len(found["recorded"])}
+    return replace(plan, runs=(bare, first, *others), steps_only=plan.profiler != "ncu")
 
 
 def new_folder(root: Path, name: str, out: Path | None) -> Path:

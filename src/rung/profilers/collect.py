@@ -37,6 +37,7 @@ PATTERNS = {
 }
 # Whose many CSVs are read by naming their folder.
 _FOLDERS = ("*_trace.csv|*_counter_collection.csv", "pmc_perf.csv", "pmc_perf_*.csv")
+STEP = "ProfilerStep#"  # as torch.profiler marks a step
 OTHER_PASS = "event of another counter pass of the same program"
 UNMATCHED = "counter of a dispatch that the first pass did not have"
 
@@ -57,8 +58,13 @@ def _roots(files: list[Path]) -> list[Path]:
     return [folder for folder in folders if not any(other in folder.parents for other in folders)]
 
 
-def read_all(folder: Path, profiler: str, runs: Sequence[Run], logs: Sequence[Path]) -> Trace:
-    """The trace of a plan that was run. Events are those of the first run; ProfilerFailed where a run wrote nothing."""
+def read_all(
+    folder: Path, profiler: str, runs: Sequence[Run], logs: Sequence[Path], *, steps_only: bool = False
+) -> Trace:
+    """The trace of a plan that was run. Events are those of the first run; ProfilerFailed where a run wrote nothing.
+
+    steps_only: without the start and the warm-up of the program, where it marked its steps.
+    """
     traces: list[Trace] = []
     for one, log in zip(runs, logs, strict=True):
         if not one.recorded:
@@ -71,7 +77,23 @@ def read_all(folder: Path, profiler: str, runs: Sequence[Run], logs: Sequence[Pa
                 f"have used a GPU, or was ended before the recording was written. The last lines of {log}:{lines}"
             )
         traces.append(_together(paths, one.output))
-    return replace(joined(traces), source=str(folder))
+    trace = joined(traces)
+    return replace(within_steps(trace) if steps_only else trace, source=str(folder))
+
+
+def within_steps(trace: Trace) -> Trace:
+    """The trace from the begin of its first marked step to the end of its last; whole where none is marked. The program
+    waits for the GPU at both, so that no work of a step lies outside."""
+    steps = trace.events.filter(pl.col("kind") == "annotation", pl.col("name").str.starts_with(STEP))
+    if not steps.height:
+        return trace
+    begin, end = steps["ts"].min(), (steps["ts"] + steps["dur"]).max()
+    events = trace.events.filter(pl.col("ts") >= begin, pl.col("ts") + pl.col("dur") <= end)
+    dispatches = events.filter(pl.col("kind") == "kernel")["correlation"].unique()
+    counters = trace.counters.filter(pl.col("correlation").is_in(dispatches.implode()))
+    outside = trace.events.height - events.height
+    unread = trace.unread | ({"event outside of the recorded steps": outside} if outside else {})
+    return replace(trace, events=events, counters=counters, unread=unread)
 
 
 def is_kept(folder: Path) -> bool:
@@ -88,10 +110,10 @@ def read_kept(folder: Path) -> Trace:
             name = Path(one["output"]).name  # only ever a folder inside of this one
             output = folder / RECORDING if name == RECORDING else folder / RECORDING / name
             runs.append(Run(str(one["what"]), (), output, recorded=bool(one["recorded"])))
-        profiler = str(plan["profiler"])
+        profiler, steps_only = str(plan["profiler"]), bool(plan["steps_only"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
-    return read_all(folder, profiler, runs, [folder / PLAN] * len(runs))
+    return read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
 
 
 def _together(paths: list[Path], output: Path) -> Trace:

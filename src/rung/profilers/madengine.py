@@ -50,12 +50,21 @@ _SENSOR_SETTINGS = ("POWER_", "VRAM_", "RTL_MODE")
 
 @dataclass(frozen=True)
 class Asked:
-    """preset: what to record; rate: of the sensors, seconds a reading; launcher: what stands before the command."""
+    """preset: what to record; rate: of the sensors, seconds a reading; processes: how many torchrun is to start."""
 
     preset: Preset
     rate: float = 0.1
-    launcher: tuple[str, ...] = ()
+    processes: int = 1
     notes: tuple[str, ...] = field(default=())
+
+    def launched(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """The command in as many processes as the file wants; one that a launcher begins stays as it is."""
+        if self.processes < 2 or not command or Path(command[0]).name in ("torchrun", "mpirun", "srun", "accelerate"):
+            return command
+        launcher = ("torchrun", "--standalone", "--nproc-per-node", str(self.processes))
+        if Path(command[0]).name.startswith("python"):  # torchrun starts Python itself
+            return (*launcher, *command[1:])
+        return (*launcher, "--no-python", *command)
 
 
 def read(path: Path) -> Asked:
@@ -95,7 +104,8 @@ def read(path: Path) -> Asked:
         notes.append("the file names no profiler: kernels are traced.")
     env = {**base.env, **_variables(path, context.get("env_vars", {})), **env}
     asked = replace(base, env=_variables_that_work(env, notes), sample=tuple(dict.fromkeys([*base.sample, *sample])))
-    return Asked(asked, rate, _launcher(context, notes), tuple(notes))
+    processes = _processes(context, notes)
+    return Asked(asked, rate, processes, tuple(notes))
 
 
 def _tool(name: str) -> Preset:
@@ -164,20 +174,20 @@ def _variables_that_work(env: Mapping[str, str], notes: list[str]) -> dict[str, 
     return found
 
 
-def _launcher(context: Mapping[str, Any], notes: list[str]) -> tuple[str, ...]:
+def _processes(context: Mapping[str, Any], notes: list[str]) -> int:
     distributed, slurm = context.get("distributed") or {}, context.get("slurm")
     count, nodes = int(distributed.get("nproc_per_node", 1)), int(distributed.get("nnodes", 1))
     if slurm:
         notes.append("slurm: this is not submitted; start the same command with srun, once a node.")
     if distributed.get("launcher", "torchrun") != "torchrun" and (count > 1 or nodes > 1):
         notes.append(f"launcher {distributed['launcher']!r} is not known here: give the whole command yourself.")
-        return ()
+        return 1
     if nodes > 1:
         notes.append(
             "more than one node: give the torchrun command with its --nnodes, --node-rank and --master-addr yourself."
         )
-        return ()
-    return ("torchrun", "--standalone", "--nproc-per-node", str(count)) if count > 1 else ()
+        return 1
+    return count
 
 
 def _parsed(path: Path) -> dict[str, Any]:

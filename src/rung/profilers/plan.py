@@ -13,7 +13,6 @@ from rung.profilers.tools import Tool
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
 PLAN, RECORDING = "plan.json", "recording"  # in the folder of a recording: what was run, and where it wrote
 OVERHEADS = {
-    "none": "no effect",
     "low": "a little time a kernel",
     "medium": "time at every call of the runtime",
     "host": "the host is slowed several times over; kernels keep their own times",
@@ -64,7 +63,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """runs: in order, each alone; files: written before the first, path → text; notes: what was changed or left out."""
+    """runs: in order, each alone; files: written before the first, path → text; notes: what was changed or left out;
+    steps_only: what lies outside of the steps that the program marks is not part of the answer."""
 
     profiler: str
     tool: Tool
@@ -75,6 +75,7 @@ class Plan:
     read_by: str
     files: Mapping[Path, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    steps_only: bool = False
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -98,6 +99,7 @@ class Plan:
             ],
             "files": {str(path): text for path, text in self.files.items()},
             "notes": list(self.notes),
+            "steps_only": self.steps_only,
         }
 
 

@@ -28,5 +28,8 @@ def plan(request: Request) -> Plan:
         + (", measured roofs" if request.job == "roofline" else ""),
         overhead="high",
         read_by="rung analyze; the tool's own tables are in analyze.log",
-        notes=("the program is run once for each pass of the tool: 15 times and more.",),
+        notes=(
+            "the program is run once for each pass of the tool: 15 times and more.",
+            f"{WORKLOAD} is the folder with pmc_perf.csv that the first run leaves.",
+        ),
     )

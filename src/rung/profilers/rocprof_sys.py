@@ -53,6 +53,9 @@ def plan(request: Request) -> Plan:
         if "python" not in command[0].rpartition("/")[2]:
             raise NotPlanned("rocprof-sys-python runs a Python script: give `-- python script.py`.")
         command = command[1:]
+    notes = [] if database else ["before ROCm 7.0 there is no database: the Perfetto trace is read."]
+    if kind == "instrument" and "python" in command[0].rpartition("/")[2]:
+        notes.append("to instrument the Python interpreter takes very long: rocprof-sys traces Python programs, too.")
     said = {"sample": f", call stacks {request.rate} times a second", "python": ", Python functions"}
     return Plan(
         profiler=f"rocprof-sys-{kind}",
@@ -63,5 +66,5 @@ def plan(request: Request) -> Plan:
         overhead="high" if kind in ("instrument", "python") or request.passes else "medium",
         read_by="rung analyze; ui.perfetto.dev",
         files={config: "".join(f"{name} = {value}\n" for name, value in settings.items())},
-        notes=(() if database else ("before ROCm 7.0 there is no database: the Perfetto trace is read.",)),
+        notes=tuple(notes),
     )

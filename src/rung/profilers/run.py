@@ -15,6 +15,7 @@ import psutil
 
 from rung.errors import WorkloadError
 from rung.profilers.plan import Plan, Run
+from rung.profilers.rocprof_compute import WORKLOAD
 
 LINES = 12  # of a log, in the error that it explains
 NOT_FOUND = 127
@@ -64,7 +65,7 @@ def run(
 
 def _one(plan: Plan, one: Run, log: Path, deadline: float) -> None:
     one.output.mkdir(parents=True, exist_ok=True)
-    argv = [_workload(plan, one) if word == "{workload}" else word for word in one.argv]
+    argv = [_workload(plan, one) if word == WORKLOAD else word for word in one.argv]
     label = f"{plan.profiler} ({one.what})"
     with log.open("wb") as output:
         try:

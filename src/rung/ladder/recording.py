@@ -1,0 +1,93 @@
+"""From the plan of a recording to its trace, with what the recording cost."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rung.errors import UsageError
+from rung.profilers import collect, run
+from rung.profilers.plan import PLAN, Plan
+from rung.runs import to_json, write_whole
+from rung.trace import Trace
+
+
+def carried_out(
+    plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None, sample: float = 0.0
+) -> tuple[Trace, dict[str, Any]]:
+    """Runs a plan and reads what it wrote. Returns the trace, and plain values: the plan, its folder, `overhead` (of the
+    recorded steps against unrecorded ones, where a workload was recorded), `sensors`, notes.
+
+    sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all.
+    """
+    folder = plan.folder.parent
+    plan.folder.mkdir(parents=True)
+    write_whole(folder / PLAN, to_json(plan.as_dict()))
+    sampling, told = _sampling(folder / "samples", sample) if sample else (None, [])
+    try:
+        logs, notes = run.run(plan, deadline, said, sampling)
+    except run.ProfilerFailed as error:
+        # A workload of ours that was refused says why itself, with the exit code of that.
+        if error.code in (2, 3) and error.log and (refused := _refusal(error.log)):
+            again = UsageError(refused)
+            again.exit_code = error.code
+            raise again from None
+        raise
+    trace = collect.read_all(folder, plan.profiler, plan.runs, logs, steps_only=plan.steps_only)
+    if plan.steps_only and not trace.events.filter(kind="annotation").height:
+        told.append(
+            "the steps are not marked in it (no roctx or NVTX): the program's start and warm-up are counted, too."
+        )
+    record = {
+        "kind": "profile",
+        "folder": str(folder),
+        "recording": str(plan.folder),
+        "plan": plan.as_dict(),
+        "logs": [str(log) for log in logs],
+        "overhead": overhead(folder),
+        "sensors": _sensed(sampling) if sampling else None,
+        "notes": [*plan.notes, *told, *notes],
+    }
+    write_whole(folder / "profile.json", to_json(record))
+    return trace, record
+
+
+def _sampling(folder: Path, rate: float) -> tuple[Any, list[str]]:
+    """What samples beside a run, or why nothing does."""
+    try:
+        return importlib.import_module("rung.profilers.sampling").Sampling(folder, rate), []
+    except ModuleNotFoundError:
+        return None, ["sensors are not sampled: this installation has no sampler."]
+    except UsageError as error:
+        return None, [f"sensors are not sampled: {error}"]
+
+
+def _sensed(sampling: Any) -> dict[str, Any]:
+    summary = importlib.import_module("rung.profilers.sampling").summary
+    return {
+        "gpus": summary(sampling.table()).to_dicts(),
+        "overhead": sampling.overhead._asdict(),
+        "paths": [str(path) for path in sampling.paths],
+    }
+
+
+def _refusal(log: Path) -> str:
+    return next((line.removeprefix("rung: ") for line in run.tail(log) if line.startswith("rung: ")), "")
+
+
+def overhead(folder: Path) -> dict[str, Any] | None:
+    """Medians of the steps in ns, `bare` and `recorded`, and by what share the second is longer."""
+    found: dict[str, list[int]] = {}
+    for name in ("steps-0.json", "steps-1.json"):
+        if (folder / name).is_file():
+            times = json.loads((folder / name).read_text())
+            found["recorded" if name == "steps-1.json" else "bare"] = times["steps_ns"]
+            found |= {"bare": times["bare_ns"]} if "bare_ns" in times else {}
+    if not (found.get("bare") and found.get("recorded")):
+        return None
+    bare, recorded = (statistics.median(found[key]) for key in ("bare", "recorded"))
+    return {"bare_ns": bare, "recorded_ns": recorded, "share": recorded / bare - 1, "steps": len(found["recorded"])}

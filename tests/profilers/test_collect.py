@@ -1,0 +1,97 @@
+"""What a profiler left: which files are read, as ranks, and the passes of one program as one trace."""
+
+import polars as pl
+import pytest
+from rocpd_writer import Writer
+
+from rung.errors import InputError
+from rung.profilers.collect import UNMATCHED, is_kept, joined, read_all, read_kept
+from rung.profilers.plan import Run
+from rung.trace import Trace
+from rung.trace.table import COUNTERS, SCHEMA
+
+
+def database(path, pid, kernels, device=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Writer(path, pid=pid) as writer:
+        for place, name in enumerate(kernels):
+            writer.dispatch(name, 1000 * place, 1000 * place + 500, stack=place + 1, device=device)
+        if not kernels:
+            writer.region("HIP_RUNTIME_API_EXT", "hipGetDeviceCount", 1, 2, stack=1)
+
+
+def test_processes_are_ranks_and_a_launcher_is_none(tmp_path):
+    output = tmp_path / "recording"
+    database(output / "node7" / "10_results.db", 10, [])
+    database(output / "node7" / "11_results.db", 11, ["a"], device=0)
+    database(output / "node7" / "12_results.db", 12, ["a", "b"], device=1)
+    trace = read_all(tmp_path, "rocprofv3", [Run("trace", (), output)], [tmp_path / "log"])
+    assert trace.events.filter(kind="kernel").group_by("rank").len().sort("rank").rows() == [(0, 1), (1, 2)]
+
+
+def test_what_a_tool_writes_twice_is_read_once(tmp_path):
+    output = tmp_path / "recording"
+    database(output / "rocpd-5.db", 5, ["a"])
+    (output / "perfetto-trace-5.proto").write_bytes(b"\n\x00" * 10)
+    assert read_all(tmp_path, "rocprof-sys-run", [Run("trace", (), output)], [tmp_path]).format == "rocpd"
+
+
+def test_of_a_workload_only_the_marked_steps_are_read(tmp_path):
+    output = tmp_path / "recording"
+    output.mkdir()
+    with Writer(output / "5_results.db", pid=5) as writer:
+        for place, name in enumerate(("load", "a", "b", "exit")):
+            writer.dispatch(name, 1000 * place, 1000 * place + 500, stack=place + 1, counters=[("SQ_WAVES", 7.0)])
+        for step in (0, 1):
+            mark = "MARKER_CORE_RANGE_API", "roctxThreadRangeA", 1000 * (step + 1) - 100, 1000 * (step + 1) + 600
+            writer.region(*mark, stack=90 + step, message=f"ProfilerStep#{step}")
+    runs, logs = [Run("trace", (), output)], [tmp_path]
+    trace = read_all(tmp_path, "rocprofv3", runs, logs, steps_only=True)
+    assert trace.events.filter(kind="kernel")["name"].to_list() == ["a", "b"]
+    assert trace.counters["kernel"].to_list() == ["a", "b"]
+    assert trace.unread["event outside of the recorded steps"] == 2
+    assert read_all(tmp_path, "rocprofv3", runs, logs).events.filter(kind="kernel").height == 4
+
+
+def trace_of(kernels, counters=(), first=1):
+    rows = [
+        {"ts": 10 * i, "dur": 5, "kind": "kernel", "name": k, "device": 0, "correlation": first + i}
+        for i, k in enumerate(kernels)
+    ]
+    values = [(first + i, 0, k, c, float(100 * i)) for c in counters for i, k in enumerate(kernels)]
+    return Trace(
+        events=pl.DataFrame(rows, schema_overrides={k: v for k, v in SCHEMA.items() if k in rows[0]}).match_to_schema(
+            pl.Schema(SCHEMA), missing_columns={k: pl.lit(None, v) for k, v in SCHEMA.items() if k not in rows[0]}
+        ),
+        counters=pl.DataFrame(values, schema=COUNTERS, orient="row"),
+    )
+
+
+def test_passes_are_joined_by_the_number_of_the_dispatch_of_each_kernel():
+    trace = joined([trace_of("abab", first=50), trace_of("aabb", ["X"]), trace_of("abab", ["Y"], first=7)])
+    assert trace.events.height == 4
+    # In the second run the order differs, and the second `a` is still the second.
+    found = {c: sorted(trace.counters.filter(counter=c).select("correlation", "kernel", "value").rows()) for c in "XY"}
+    assert found["X"] == [(50, "a", 0.0), (51, "b", 200.0), (52, "a", 100.0), (53, "b", 300.0)]
+    assert found["Y"] == [(50, "a", 0.0), (51, "b", 100.0), (52, "a", 200.0), (53, "b", 300.0)]
+
+
+def test_dispatches_that_the_first_run_did_not_have_are_counted():
+    trace = joined([trace_of("ab"), trace_of("abac", ["X", "Z"])])
+    assert trace.unread[UNMATCHED] == 4  # the second `a` and `c`, two counters each
+    assert trace.counters["correlation"].null_count() == 4
+    assert trace.counters.height == 8
+
+
+def test_a_counter_that_two_passes_have_is_taken_from_the_first():
+    trace = joined([trace_of("a"), trace_of("a", ["X"]), trace_of("a", ["X", "Y"])])
+    assert sorted(trace.counters["counter"]) == ["X", "Y"]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"profiler": "rocprofv3", "runs": [{"output": "x"}]}', "[]"])
+def test_a_damaged_plan_is_said(text, tmp_path):
+    (tmp_path / "recording").mkdir()
+    (tmp_path / "plan.json").write_text(text)
+    assert is_kept(tmp_path)
+    with pytest.raises(InputError, match=r"plan\.json is damaged"):
+        read_kept(tmp_path)
