@@ -207,6 +207,7 @@ def test_a_counter_of_many_instances_is_their_sum_and_counts_once() -> None:
     channels = {f"TCC_HIT[{i}]": 1.0 for i in range(4)} | {f"TCC_MISS[{i}]": 3.0 for i in range(4)}
     assert kernel(channels)["l2_hit_share"] == 0.25
     assert kernel(channels | {"TCC_HIT_sum": 12.0})["l2_hit_share"] == 0.5
+    assert kernel(channels | {"TCC_HIT": 12.0})["l2_hit_share"] == 0.5
 
 
 def test_a_derived_counter_stands_in_where_its_parts_were_not_collected() -> None:
