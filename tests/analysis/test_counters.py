@@ -242,7 +242,7 @@ def test_a_trace_without_counters_has_the_same_columns_and_no_rows(name: str) ->
     empty = Trace(events=pl.DataFrame(schema=SCHEMA))
     found = table(name, empty)
     assert found.is_empty()
-    assert found.columns == table(name, made(MEMORY)).columns
+    assert found.schema == table(name, made(MEMORY)).schema
 
 
 def test_the_table_of_formulas_says_what_a_figure_lacks() -> None:

@@ -14,7 +14,16 @@ from rung.analysis.counters.verdict import judged
 from rung.analysis.counters.wide import KEYS, wide
 from rung.trace.table import Trace
 
-NAMES = tuple(definitions().metrics)
+SCHEMA: dict[str, pl.DataType] = {
+    "place": pl.Int64(),
+    "kernel": pl.String(),
+    "time_ns": pl.Int64(),
+    "bound": pl.String(),
+    "because": pl.String(),
+    "dispatches": pl.Int64(),
+    **{name: pl.Int64() if name.endswith("_bytes") else pl.Float64() for name in definitions().metrics},
+    "device": pl.Int32(),
+}
 
 
 def counters(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
@@ -117,12 +126,11 @@ def _table(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
         gpu = gpu_of(trace, device)
         mine = table.filter(pl.col("device").eq_missing(device))
         made.append(judged(figures(parts(mine, gpu), by), gpu))
-    schema = {"kernel": pl.String(), "time_ns": pl.Int64(), "bound": pl.String(), "because": pl.String()}
     one = "place" in by
-    whole = [*(["place"] if one else []), *schema, *([] if one else ["dispatches"]), *NAMES, "device"]
-    found = pl.concat(made, how="diagonal") if made else pl.DataFrame(schema=schema)
-    absent = [pl.lit(None, pl.Float64()).alias(name) for name in whole if name not in found.columns]
-    found = found.with_columns(absent).select(whole)
+    whole = [name for name in SCHEMA if name != ("dispatches" if one else "place")]
+    found = pl.concat(made, how="diagonal") if made else pl.DataFrame(schema={"kernel": pl.String()})
+    found = found.with_columns(pl.lit(None).alias(name) for name in whole if name not in found.columns)
+    found = found.select(pl.col(name).cast(SCHEMA[name], strict=False) for name in whole)
     return found.sort("place") if one else found.sort("time_ns", "kernel", descending=[True, False])
 
 
