@@ -5,44 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
 from rung.report import units, words
+from rung.report.svg import dot as _dot
+from rung.report.svg import escaped as _escaped
+from rung.report.svg import line as _line
+from rung.report.svg import positive as _positive
+from rung.report.svg import svg as _svg
+from rung.report.svg import text as _text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
 _LOG_FROM = 4.0  # a wider range of times than this is drawn on a log scale
 MOST_POINTS = 200  # a side of a strip
-
-
-def _text(content: str, x: float, y: float, css: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:.2f}%" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{_escaped(content)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
-    return f'<line x1="{x1:.2f}%" y1="{y1:.1f}" x2="{x2:.2f}%" y2="{y2:.1f}" class="{css}"/>'
-
-
-def _dot(x: float, y: float, radius: float, css: str = "", title: str = "") -> str:
-    named = f' class="{css}"' if css else ""
-    tip = f"<title>{_escaped(title)}</title>" if title else ""
-    return f'<circle cx="{x:.2f}%" cy="{y:.1f}" r="{radius}"{named}>{tip}</circle>'
-
-
-def _svg(height: float, css: str, label: str, body: Sequence[str]) -> str:
-    inside = "\n".join(body)
-    named = f'class="{css}" role="img" aria-label="{_escaped(label)}"'
-    return f'<svg {named} width="100%" height="{height:.0f}">\n{inside}\n</svg>'
-
-
-def _escaped(text: str) -> str:
-    return escape(units.clean(text), quote=True)
-
-
-def _positive(value: Any) -> float | None:
-    known = units.number(value)
-    return known if known is not None and known > 0 else None
 
 
 # ---- the ladder ------------------------------------------------------------------------------------------
