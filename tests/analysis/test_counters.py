@@ -210,6 +210,13 @@ def test_a_counter_of_many_instances_is_their_sum_and_counts_once() -> None:
     assert kernel(channels | {"TCC_HIT": 12.0})["l2_hit_share"] == 0.5
 
 
+def test_a_counter_that_two_passes_have_counts_once() -> None:
+    trace = made({"SQ_WAVES": 64.0})
+    again = trace.counters.with_columns(value=pl.col("value") + 2)
+    both = Trace(events=trace.events, devices=trace.devices, counters=pl.concat([trace.counters, again]))
+    assert table("counters", both)["waves"].to_list() == [65]
+
+
 def test_a_derived_counter_stands_in_where_its_parts_were_not_collected() -> None:
     found = kernel({"VALUBusy": 42.0, "OccupancyPercent": 30.0, "FETCH_SIZE": 100.0, "L2CacheHit": 75.0})
     assert found["valu_busy_share"] == pytest.approx(0.42)
