@@ -257,6 +257,7 @@ def test_the_table_of_formulas_says_what_a_figure_lacks() -> None:
     assert rows["hbm_read_bytes"]["known"] == 1
     assert rows["l1_hit_share"]["known"] == 0
     assert rows["l1_hit_share"]["missing"].startswith("TCP_TOTAL_CACHE_ACCESSES")
+    assert rows["occupancy_share"]["missing"] == "SQ_LEVEL_WAVES/SQ_ACCUM_PREV_HIRES"
     assert all(row["source"] for row in rows.values())
 
 
