@@ -207,6 +207,14 @@ def test_a_counter_of_many_instances_is_their_sum_and_counts_once() -> None:
     channels = {f"TCC_HIT[{i}]": 1.0 for i in range(4)} | {f"TCC_MISS[{i}]": 3.0 for i in range(4)}
     assert kernel(channels)["l2_hit_share"] == 0.25
     assert kernel(channels | {"TCC_HIT_sum": 12.0})["l2_hit_share"] == 0.5
+    assert kernel(channels | {"TCC_HIT": 12.0})["l2_hit_share"] == 0.5
+
+
+def test_a_counter_that_two_passes_have_counts_once() -> None:
+    trace = made({"SQ_WAVES": 64.0})
+    again = trace.counters.with_columns(value=pl.col("value") + 2)
+    both = Trace(events=trace.events, devices=trace.devices, counters=pl.concat([trace.counters, again]))
+    assert table("counters", both)["waves"].to_list() == [65]
 
 
 def test_a_derived_counter_stands_in_where_its_parts_were_not_collected() -> None:
@@ -241,7 +249,7 @@ def test_a_trace_without_counters_has_the_same_columns_and_no_rows(name: str) ->
     empty = Trace(events=pl.DataFrame(schema=SCHEMA))
     found = table(name, empty)
     assert found.is_empty()
-    assert found.columns == table(name, made(MEMORY)).columns
+    assert found.schema == table(name, made(MEMORY)).schema
 
 
 def test_the_table_of_formulas_says_what_a_figure_lacks() -> None:
@@ -249,6 +257,7 @@ def test_the_table_of_formulas_says_what_a_figure_lacks() -> None:
     assert rows["hbm_read_bytes"]["known"] == 1
     assert rows["l1_hit_share"]["known"] == 0
     assert rows["l1_hit_share"]["missing"].startswith("TCP_TOTAL_CACHE_ACCESSES")
+    assert rows["occupancy_share"]["missing"] == "SQ_LEVEL_WAVES/SQ_ACCUM_PREV_HIRES"
     assert all(row["source"] for row in rows.values())
 
 
@@ -261,3 +270,24 @@ def test_every_formula_is_arithmetic_over_names() -> None:
                 assert compiled(text, lambda _: 2.0) is not None
     with pytest.raises(ValueError, match="no arithmetic"):
         compiled("__import__('os')", lambda _: 1.0)
+
+
+def test_two_passes_of_rocprofv3_are_one_kernel_with_the_facts_of_its_agent(tmp_path: Path) -> None:
+    head = ("Correlation_Id,Dispatch_Id,Agent_Id,Queue_Id,Process_Id,Thread_Id,Grid_Size,Kernel_Id,Kernel_Name,Workgroup_Size,"
+            "LDS_Block_Size,Scratch_Size,VGPR_Count,Accum_VGPR_Count,SGPR_Count,Counter_Name,Counter_Value,Start_Timestamp,End_Timestamp")  # fmt: skip
+    row = '1,1,"Agent 4",1,{pid},{pid},1024,10,"gemm",256,0,0,8,0,16,"{name}",{value},1000,{end}'
+    agent = '"Node_Id","Logical_Node_Id","Agent_Type","Cu_Count","Simd_Per_Cu","Max_Waves_Per_Cu","Wave_Front_Size","Num_Xcc","Max_Engine_Clk_Fcompute","Gfx_Target_Version","Name","Product_Name"\n4,4,"GPU",304,4,32,64,8,2100,90402,"gfx942","AMD Instinct MI300X"\n'
+    passes = {1: {"GRBM_GUI_ACTIVE": 8 * 21000, "SQ_VALU_MFMA_BUSY_CYCLES": 0.75 * 21000 * 304 * 4},
+              2: {"TCC_HIT_sum": 30, "TCC_MISS_sum": 10, "GRBM_GUI_ACTIVE": 8 * 21000}}  # fmt: skip
+    for number, values in passes.items():
+        folder = tmp_path / f"pmc_{number}" / "host"
+        folder.mkdir(parents=True)
+        rows = [row.format(pid=number, name=name, value=value, end=11000) for name, value in values.items()]
+        (folder / f"{number}_counter_collection.csv").write_text("\n".join([head, *rows]) + "\n")
+        (folder / f"{number}_agent_info.csv").write_text(agent)
+    found = table("counters", read(tmp_path)).row(0, named=True)
+    assert (found["kernel"], found["dispatches"], found["time_ns"]) == ("gemm", 1, 10000)
+    assert found["mfma_busy_share"] == pytest.approx(0.75)
+    assert found["l2_hit_share"] == pytest.approx(0.75)
+    assert found["clock_mhz"] == pytest.approx(2100)
+    assert found["bound"] == "compute"

@@ -177,7 +177,7 @@ def test_a_torch_that_does_not_answer_costs_its_time_limit_and_its_line_only(tmp
 
 
 SMI = """case "$1" in
---query-gpu=*) echo 'NVIDIA H100 80GB HBM3, 570.86.15, 9.0, 600.00, 700.00, Disabled, [N/A]';;
+--query-gpu=*) echo 'NVIDIA H100 80GB HBM3, 570.86.15, 9.0, 600.00, 700.00, Disabled, [N/A], 1980';;
 --query-compute-apps=*) echo '31337, python, 1024';;
 *) exit 2;; esac"""
 
@@ -193,6 +193,7 @@ def test_an_nvidia_machine_is_read_from_proc_and_nvidia_smi(tmp_path: Path) -> N
     assert (found["GPU/power cap"].level, found["GPU/power cap"].value) == ("warn", "600 W of 700 W")
     assert found["GPU/power cap"].change == ("sudo nvidia-smi -i 0 -pl 700",)
     assert found["GPU/other processes"].value == "1 (pid 31337)"
+    assert found["GPU/clocks"].value == "1980 MHz at most"
     assert found["GPU/persistence mode"].level == "note"
     assert found["profilers/GPU counters"].value.startswith("only root may read them")
     assert "variables/GPU_MAX_HW_QUEUES" not in found  # AMD's

@@ -11,7 +11,7 @@ from typing import Any
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
 from rung.cli.common import add_command, no_rest, say
-from rung.errors import UsageError
+from rung.errors import InputError, UsageError
 
 EXAMPLE = """\
 examples:
@@ -21,6 +21,7 @@ examples:
   rung analyze trace.json.gz --show timeline     one of them as a table (--top N rows; --csv FILE, --json: all)
   rung analyze trace.json.gz --step 15,16        these of the profiler's steps only
   rung analyze cut.json.gz --partial             what is whole before the damage
+  rung analyze workload/ --roofline page.html    hardware counters: what bounds each kernel, and its roofs
   rung analyze run.db --write trace.pftrace      the same events for Perfetto (or .json.gz for Chrome, .csv)
 
 The format is told by the content. It needs neither torch nor a GPU.
@@ -49,6 +50,9 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the events: .json(.gz), .pftrace(.gz), .csv")
+    parser.add_argument(
+        "--roofline", type=Path, metavar="FILE.html", help="write a page: hardware counters against the roofs"
+    )
     parser.add_argument(
         "--samples", type=Path, metavar="FILE", help="power, memory and clocks sampled beside the run, drawn by --write"
     )
@@ -80,6 +84,8 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
             trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         if write:
             write(with_samples(trace, parsed.samples), parsed.write)
+        if parsed.roofline:
+            write_roofline(trace, parsed.roofline)
         trace, steps, note = per_step(trace, parsed)
         answers.append(asked(trace, steps, parsed, note) if parsed.show else page(trace, steps, parsed, note))
     if parsed.json:
@@ -95,6 +101,8 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
         raise UsageError("give the path of a trace, as in `rung analyze trace.json.gz`.")
     if parsed.write and len(parsed.paths) > 1:
         raise UsageError("--write takes one PATH; a folder is one.")
+    if parsed.roofline and len(parsed.paths) > 1:
+        raise UsageError("--roofline takes one PATH; a folder is one.")
     if parsed.samples and not parsed.write:
         raise UsageError("--samples are drawn into a written trace: add --write FILE, as in --write run.pftrace.")
     if parsed.csv and (parsed.json or len(parsed.paths) > 1 or len(parsed.show or ()) != 1):
@@ -122,6 +130,20 @@ def with_samples(trace: Any, path: Path | None) -> Any:
     from rung.profilers.overlay import laid_over, read_samples
 
     return laid_over(trace, read_samples(path))
+
+
+def write_roofline(trace: Any, path: Path) -> None:
+    """The page of --roofline. Raises InputError where the trace has no counters, UsageError where it cannot be written."""
+    from rung.report.roofline_page import page as roofline_page
+    from rung.runs import write_whole
+
+    if trace.counters.is_empty():
+        raise InputError(
+            f"{trace.source} has no hardware counters: collect some with rocprofv3 --pmc or rocprof-compute."
+        )
+    text = roofline_page(table("counters", trace), table("counter_roofline", trace), trace.source)
+    write_whole(path, text)
+    say(f"roofline: {path}")
 
 
 def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:

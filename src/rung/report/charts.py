@@ -5,44 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
 from rung.report import units, words
+from rung.report.svg import dot, escaped, line, positive, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
 _LOG_FROM = 4.0  # a wider range of times than this is drawn on a log scale
 MOST_POINTS = 200  # a side of a strip
-
-
-def text(content: str, x: float, y: float, css: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:.2f}%" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{_escaped(content)}</text>'
-
-
-def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
-    return f'<line x1="{x1:.2f}%" y1="{y1:.1f}" x2="{x2:.2f}%" y2="{y2:.1f}" class="{css}"/>'
-
-
-def _dot(x: float, y: float, radius: float, css: str = "", title: str = "") -> str:
-    named = f' class="{css}"' if css else ""
-    tip = f"<title>{_escaped(title)}</title>" if title else ""
-    return f'<circle cx="{x:.2f}%" cy="{y:.1f}" r="{radius}"{named}>{tip}</circle>'
-
-
-def svg(height: float, css: str, label: str, body: Sequence[str]) -> str:
-    inside = "\n".join(body)
-    named = f'class="{css}" role="img" aria-label="{_escaped(label)}"'
-    return f'<svg {named} width="100%" height="{height:.0f}">\n{inside}\n</svg>'
-
-
-def _escaped(text: str) -> str:
-    return escape(units.clean(text), quote=True)
-
-
-def _positive(value: Any) -> float | None:
-    known = units.number(value)
-    return known if known is not None and known > 0 else None
 
 
 # ---- the ladder ------------------------------------------------------------------------------------------
@@ -51,12 +22,12 @@ def _positive(value: Any) -> float | None:
 def ladder(data: dict[str, Any]) -> str:
     """The step time after each attempt: the staircase of what was kept, faint marks for what was not."""
     baseline = units.section(data, "baseline", "time")
-    start = _positive(baseline.get("value"))
+    start = positive(baseline.get("value"))
     attempts = words.attempts(data)
     if start is None or not attempts:
         return ""
     tried = [units.section(a, "times", "candidate") for a in attempts]
-    times = [start, *(t for t in (_positive(c.get("value")) for c in tried) if t is not None)]
+    times = [start, *(t for t in (positive(c.get("value")) for c in tried) if t is not None)]
     place, ticks = _scale(times)
     slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1)
     bottom = _TOP + _PLOT
@@ -76,7 +47,7 @@ def ladder(data: dict[str, Any]) -> str:
         x += slot
         middle = x + slot / 2
         verdict = units.clean(attempt.get("verdict"))
-        time = _positive(candidate.get("value"))
+        time = positive(candidate.get("value"))
         kept = verdict == "kept" and time is not None
         tip = f"{words.name(attempt)}: {verdict}"
         if time is not None:
@@ -102,23 +73,23 @@ def _name(name: str, x: float, bottom: float, css: str) -> str:
     short = name if len(name) <= 18 else name[:17] + "…"
     return (
         f'<svg x="{x:.2f}%" y="{bottom + 12:.1f}" overflow="visible"><text class="{css}" text-anchor="end" '
-        f'transform="rotate(-55)">{_escaped(short)}</text></svg>'
+        f'transform="rotate(-55)">{escaped(short)}</text></svg>'
     )
 
 
 def _above(estimate: dict[str, Any], value: float, place: Callable[[float], float]) -> float:
-    return min(place(value), place(_positive(estimate.get("high")) or value)) - 9
+    return min(place(value), place(positive(estimate.get("high")) or value)) - 9
 
 
 def _mark(estimate: dict[str, Any], x: float, place: Callable[[float], float], css: str, title: str) -> list[str]:
-    value = _positive(estimate.get("value"))
+    value = positive(estimate.get("value"))
     if value is None:
         return []
-    low, high = _positive(estimate.get("low")), _positive(estimate.get("high"))
+    low, high = positive(estimate.get("low")), positive(estimate.get("high"))
     whisker = []
     if low is not None and high is not None:
         whisker = [line(x, place(low), x, place(high), f"whisker {css}")]
-    return [*whisker, _dot(x, place(value), 3.5, css, title)]
+    return [*whisker, dot(x, place(value), 3.5, css, title)]
 
 
 def _scale(times: Sequence[float]) -> tuple[Callable[[float], float], list[float]]:
@@ -154,7 +125,7 @@ def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
     body = []
     for index, ((label, record), length) in enumerate(zip(shown, lengths, strict=True)):
         y = index * 74.0
-        step = units.duration(_positive(record.get("step_ns")) or length)
+        step = units.duration(positive(record.get("step_ns")) or length)
         body.append(text(f"{label}: {step} per step", 0, y + 14, "barlabel"))
         x = 0.0
         for key, title, value in words.parts(record):
@@ -163,7 +134,7 @@ def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
             css = key if key in words.PARTS else "other"
             body.append(
                 f'<rect x="{x:.3f}%" y="{y + 23:.0f}" width="{width:.3f}%" height="34" class="part p-{css}">'
-                f"<title>{_escaped(tip)}</title></rect>"
+                f"<title>{escaped(tip)}</title></rect>"
             )
             if width >= 9.5:
                 share = f"{value / length:.0%}"
@@ -193,7 +164,7 @@ def strip(restarts: Any) -> str:
     for index, pair in enumerate(pairs):
         y = index * 40.0
         for offset, css, side in ((12, "best", pair[0]), (28, "candidate", pair[1])):
-            dots = "".join(_dot(x(v), y + offset + (i * 7 % 11 - 5), 2) for i, v in enumerate(side))
+            dots = "".join(dot(x(v), y + offset + (i * 7 % 11 - 5), 2) for i, v in enumerate(side))
             body.append(f'<g class="{css}">{dots}</g>')
         body.append(line(0, y + 40, 100, y + 40, "grid"))
     bottom = 40 * len(pairs)
@@ -204,7 +175,7 @@ def strip(restarts: Any) -> str:
 
 def _samples(values: Any, sides: int) -> list[float]:
     """The samples that can be drawn, evenly thinned so that all restarts together stay within the limit."""
-    known = [v for v in (_positive(value) for value in values or []) if v is not None]
+    known = [v for v in (positive(value) for value in values or []) if v is not None]
     limit = max(1, MOST_POINTS // max(sides, 1))
     if len(known) <= limit:
         return known

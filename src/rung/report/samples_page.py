@@ -8,9 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rung.report import charts, units
+from rung.report import units
 from rung.report.bench import bench_lines
 from rung.report.compare import compare_lines
+from rung.report.svg import line, svg, text
 
 BINS, HIGH, MOST = 60, 150.0, 1500
 COLOURS = ("#0072b2", "#e69f00", "#00705a", "#cc79a7", "#56b4e9", "#c24f00")
@@ -100,9 +101,9 @@ def histogram(sides: Mapping[str, Sequence[float]], discarded: int = 0) -> str:
                     f'<rect x="{100 * k / BINS:.2f}%" y="{HIGH - height:.1f}" width="{100 / BINS:.2f}%" height="{height:.1f}" '
                     f'fill="{colour}"><title>{tip}</title></rect>'
                 )
-    body += [charts.line(0, HIGH, 100, HIGH, "axis"), charts.text(units.duration(low), 0, HIGH + 15, "tick"),
-             charts.text(units.duration(high), 100, HIGH + 15, "tick", "end")]  # fmt: skip
-    return charts.svg(HIGH + 20, "bars", "Histogram of the samples", body)
+    body += [line(0, HIGH, 100, HIGH, "axis"), text(units.duration(low), 0, HIGH + 15, "tick"),
+             text(units.duration(high), 100, HIGH + 15, "tick", "end")]  # fmt: skip
+    return svg(HIGH + 20, "bars", "Histogram of the samples", body)
 
 
 def over_time(sides: Mapping[str, Sequence[float]], discarded: int = 0) -> str:
@@ -119,7 +120,7 @@ def over_time(sides: Mapping[str, Sequence[float]], discarded: int = 0) -> str:
         body.append(f'<g fill="{colour}">{"".join(dots)}</g>')
     if discarded:
         at = 100 * discarded / max(len(s) for s in sides.values())
-        body.append(charts.line(at, 0, at, HIGH, "axis"))
-    body += [charts.line(0, HIGH, 100, HIGH, "axis"), charts.text(units.duration(high), 0, 11, "tick"),
-             charts.text(units.duration(low), 0, HIGH + 15, "tick")]  # fmt: skip
-    return charts.svg(HIGH + 20, "dots", "Samples over time", body)
+        body.append(line(at, 0, at, HIGH, "axis"))
+    body += [line(0, HIGH, 100, HIGH, "axis"), text(units.duration(high), 0, 11, "tick"),
+             text(units.duration(low), 0, HIGH + 15, "tick")]  # fmt: skip
+    return svg(HIGH + 20, "dots", "Samples over time", body)

@@ -14,7 +14,16 @@ from rung.analysis.counters.verdict import judged
 from rung.analysis.counters.wide import KEYS, wide
 from rung.trace.table import Trace
 
-NAMES = tuple(definitions().metrics)
+SCHEMA: dict[str, pl.DataType] = {
+    "place": pl.Int64(),
+    "kernel": pl.String(),
+    "time_ns": pl.Int64(),
+    "bound": pl.String(),
+    "because": pl.String(),
+    "dispatches": pl.Int64(),
+    **{name: pl.Int64() if name.endswith("_bytes") else pl.Float64() for name in definitions().metrics},
+    "device": pl.Int32(),
+}
 
 
 def counters(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
@@ -40,15 +49,20 @@ def dispatch_counters(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def formulas(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a figure of `counters`: what it means, how it is computed here, what it lacks.
 
-    known: dispatches that have it; formula: the form that applies to this GPU; missing: counters of that form that were
-    not collected; source: whose definition it is.
+    known: dispatches that have it; formula: the form that is used, else the first one for this GPU; missing: counters of it
+    that were not collected, facts of the GPU that are not known; source: whose definition it is.
     """
     table, gpu = wide(trace), gpu_of(trace, None)
     found = parts(table, gpu)
     rows = []
     for metric in definitions().metrics.values():
-        form = next((f for f in metric.forms if re.match(f.arch, gpu.arch)), None)
-        lacking = [n for n in form.names() if n.isupper() and _operand(n, table, gpu) is None] if form else []
+        lacks = [
+            (form, [name for name in form.names() if _operand(name, table, gpu) is None])
+            for form in metric.forms
+            if re.match(form.arch, gpu.arch)
+        ]
+        # The form that is used, else the first: to collect its counters is the way to the figure.
+        form, lacking = next((pair for pair in lacks if not pair[1]), lacks[0] if lacks else (None, []))
         text = " + ".join(metric.total)
         if form:
             text = f"({form.over}) / ({form.under})" if form.under else form.over
@@ -59,12 +73,17 @@ def formulas(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
                 "known": known,
                 "means": metric.means,
                 "formula": text if form or metric.total else None,
-                "missing": ", ".join(lacking) if lacking and not known else None,
+                "missing": ", ".join(map(_recorded, lacking)) if lacking and not known else None,
                 "source": metric.source,
             }
         )
     names = ("figure", "known", "means", "formula", "missing", "source")
     return pl.DataFrame(rows, schema={n: pl.Int64() if n == "known" else pl.String() for n in names})
+
+
+def _recorded(name: str) -> str:
+    """What a profiler calls an operand: its aliases in formulas.toml, and the counter of `cycles`."""
+    return "GRBM_GUI_ACTIVE" if name == "cycles" else " or ".join(definitions().alias.get(name, (name,)))
 
 
 def parts(table: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
@@ -117,12 +136,11 @@ def _table(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
         gpu = gpu_of(trace, device)
         mine = table.filter(pl.col("device").eq_missing(device))
         made.append(judged(figures(parts(mine, gpu), by), gpu))
-    schema = {"kernel": pl.String(), "time_ns": pl.Int64(), "bound": pl.String(), "because": pl.String()}
     one = "place" in by
-    whole = [*(["place"] if one else []), *schema, *([] if one else ["dispatches"]), *NAMES, "device"]
-    found = pl.concat(made, how="diagonal") if made else pl.DataFrame(schema=schema)
-    absent = [pl.lit(None, pl.Float64()).alias(name) for name in whole if name not in found.columns]
-    found = found.with_columns(absent).select(whole)
+    whole = [name for name in SCHEMA if name != ("dispatches" if one else "place")]
+    found = pl.concat(made, how="diagonal") if made else pl.DataFrame(schema={"kernel": pl.String()})
+    found = found.with_columns(pl.lit(None).alias(name) for name in whole if name not in found.columns)
+    found = found.select(pl.col(name).cast(SCHEMA[name], strict=False) for name in whole)
     return found.sort("place") if one else found.sort("time_ns", "kernel", descending=[True, False])
 
 

@@ -28,8 +28,10 @@ def wide(trace: Trace) -> pl.DataFrame:
     numbered = values.filter(~pl.col("counter").is_in(dropped)).with_columns(
         numbered=pl.col("correlation").is_not_null(), place=pl.coalesce("correlation", nth)
     )
+    # Passes of one run, and ranks that number alike, may have a counter of a dispatch several times: their mean holds.
+    once = numbered.group_by("device", "kernel", "numbered", "place", "counter").agg(pl.col("value").mean())
     table = (
-        numbered.with_columns(counter=pl.col("counter").replace(whole))
+        once.with_columns(counter=pl.col("counter").replace(whole))
         .group_by("device", "kernel", "numbered", "place", "counter")
         .agg(pl.col("value").sum())
         .pivot("counter", index=["device", "kernel", "numbered", "place"], values="value")

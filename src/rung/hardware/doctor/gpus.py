@@ -15,7 +15,8 @@ from rung.hardware.doctor.line import NOTE, OK, UNKNOWN, WARN, Line
 from rung.hardware.doctor.machine import Machine
 
 _AMD = "0x1002"
-_FIELDS = ("name", "driver_version", "compute_cap", "power.limit", "power.default_limit", "persistence_mode", "mig.mode.current")  # fmt: skip
+# Fields that every version of the last years knows: one that it does not know fails the whole query.
+_FIELDS = ("name", "driver_version", "compute_cap", "power.limit", "power.default_limit", "persistence_mode", "mig.mode.current", "clocks.max.sm")  # fmt: skip
 _VISIBLE = {"amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
             "nvidia": ("CUDA_VISIBLE_DEVICES",)}  # fmt: skip
 _KERNEL = "Linux kernel documentation, GPU driver, amdgpu (power and monitoring)"
@@ -124,6 +125,7 @@ def _nvidia(machine: Machine, here: Here, asked: dict[str, Future[str | None]]) 
     yield from _power_cap(
         [(a, b) if a and b else None for a, b in caps], "sudo nvidia-smi -i GPU -pl WATTS", "nvidia-smi manual"
     )
+    yield Line("GPU", "clocks", together([f"{gpu['clocks.max.sm']} MHz at most" for gpu in gpus]))
     keeps = [gpu["persistence_mode"] for gpu in gpus]
     if "Disabled" in keeps:
         yield Line("GPU", "persistence mode", together(keeps), NOTE, True,

@@ -38,7 +38,7 @@ def lines(machine: Machine, here: Here) -> Iterator[Line]:
         elif row.get("shown") and row["for"] in (here.vendor, "any"):
             default = _default(row, here, rocm)
             yield Line("variables", row["name"], f"unset ({_word(default)})", OK, True, row["when"],
-                       tuple(row.get("change", ())), row["source"])  # fmt: skip
+                       tuple(row.get("change", ())), _source(row))  # fmt: skip
     yield from _misspelt(machine)
 
 
@@ -59,7 +59,7 @@ def _chosen(row: Mapping[str, Any], value: str, default: str) -> Line:
     if not same:
         matters += f" (default {default or 'unset'})" if not row.get("unread") else ""
     return Line("variables", row["name"], value or "(empty)", level, same, matters,
-                () if same else (f"unset {row['name']}",), row["source"])  # fmt: skip
+                () if same else (f"unset {row['name']}",), _source(row))  # fmt: skip
 
 
 def _default(row: Mapping[str, Any], here: Here, rocm: tuple[int, ...] | None) -> str:
@@ -75,3 +75,7 @@ def _default(row: Mapping[str, Any], here: Here, rocm: tuple[int, ...] | None) -
 
 def _word(default: str) -> str:
     return f"default {default}" if default else "no value by default"
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    return "; ".join(row[key] for key in ("source", "versions") if key in row)

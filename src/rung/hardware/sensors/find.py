@@ -61,6 +61,7 @@ def sensors_here() -> list[Sensor]:
     return nvidia + blind
 
 
+_MOST = 256  # GPUs of a machine
 # The package reads most, the driver's files need nothing, a command takes long.
 _AMD: tuple[Callable[[str | None, int], Sensor], ...] = (AmdSmi, Sysfs, AmdSmiCommand, RocmSmiCommand)
 
@@ -74,6 +75,6 @@ def _made(make: Callable[[], Sensor]) -> Sensor | None:
 
 def _all(make: Callable[[int], Sensor]) -> list[Sensor]:
     found: list[Sensor] = []
-    while sensor := _made(partial(make, len(found))):
+    while len(found) < _MOST and (sensor := _made(partial(make, len(found)))):
         found.append(sensor)
     return found
