@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.common import add_command, no_rest, say
-from rung.errors import InputError, UsageError
+from rung.errors import UsageError
 
 EXAMPLE = """\
 examples:
@@ -43,7 +43,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.analysis.replay import calls_of, full_name, replay
     from rung.cli import tables
     from rung.report.replay import script
-    from rung.runs import to_json
+    from rung.runs import to_json, write_whole
     from rung.trace import read
 
     trace = read(parsed.path)
@@ -57,10 +57,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     call = replay(trace, parsed.op, shapes=parsed.shapes, index=parsed.index)
     text = script(call)
     if parsed.out:
-        try:
-            parsed.out.write_text(text, "utf-8")
-        except OSError as error:
-            raise InputError(f"{parsed.out} could not be written ({error.strerror}): choose another --out.") from None
+        write_whole(parsed.out, text)
         say(f"{parsed.out}: times {call.op}; run it with `python {parsed.out}`")
     if parsed.json:
         print(to_json({"kind": "replay", "op": call.op, "calls": call.calls, "gpu_ns": call.gpu_ns, "script": text}))

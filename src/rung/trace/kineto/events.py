@@ -62,6 +62,7 @@ Buffer = bytes | memoryview
 _NO_QUICK_ARGS = QuickArgs()
 _NO_ARGS = Args()
 _quick = msgspec.json.Decoder(list[Quick]).decode
+_quick_args = msgspec.json.Decoder(list[QuickArgs | None]).decode
 _careful = msgspec.json.Decoder(list[Event]).decode
 _CODE_OF_CATEGORY = {
     category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in get_args(Category)
@@ -104,6 +105,10 @@ class Events:
         flows = [event for event in others if _is_flow(event)]
         flow_ts = exact([event.ts for event in flows], text, b"ts") if flows else ()
         memory = [event for event in others if event.ph == "i" and event.name == MEMORY and event.args]
+        try:
+            of_memory = _arguments(memory)
+        except msgspec.ValidationError:
+            return self._take_carefully(text)
         moments = exact([event.ts for event in memory], text, b"ts") if memory else np.empty(0, np.int64)
         if flow_ts is None or moments is None or not self._add_quickly(complete, text):
             return self._take_carefully(text)
@@ -111,8 +116,8 @@ class Events:
         self.phases += len(events)
         for phase, count in Counter(event.ph for event in others).items():
             self.unread[_UNREAD[phase]] += count
-        for event, moment in zip(memory, moments.tolist(), strict=True):
-            self.unread["instant event"] -= self.memory.add(moment, event.pid, event.tid, event.args)
+        for event, moment, arg in zip(memory, moments.tolist(), of_memory, strict=True):
+            self.unread["instant event"] -= self.memory.add(moment, event.pid, event.tid, arg)
         if memory:
             self.unread = +self.unread  # without what is none after all
         if flows:
@@ -129,7 +134,10 @@ class Events:
         names = [event.name for event in events]
         pids, tids = [event.pid for event in events], [event.tid for event in events]
         rows = np.flatnonzero(kinds != _PYTHON)
-        args = [events[row].args or _NO_QUICK_ARGS for row in rows.tolist()]
+        try:
+            args = _arguments([events[row] for row in rows.tolist()])
+        except msgspec.ValidationError:
+            return False
         device: list[int | None] = [None] * len(args)
         stream = device.copy()
         # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
@@ -237,6 +245,12 @@ class Events:
         self.unread[reason] += 1
         if dur is not None and abs(dur) < _INT64:
             self.unread_ns[reason] += abs(dur)
+
+
+def _arguments(events: list[Quick]) -> list[QuickArgs]:
+    """Those of many events, decoded in one go. Raises msgspec.ValidationError where they are not as Kineto has them."""
+    text = b",".join([event.args or b"null" for event in events])  # type: ignore[misc]
+    return [args or _NO_QUICK_ARGS for args in _quick_args(b"[%s]" % text)]
 
 
 def _is_flow(event: Quick | Event) -> bool:

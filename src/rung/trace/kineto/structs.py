@@ -49,7 +49,7 @@ class Quick(msgspec.Struct, gc=False):
     tid: int | str = ""
     ts: float = np.nan
     dur: float = np.nan
-    args: QuickArgs | None = None
+    args: msgspec.Raw = NOTHING  # decoded by itself where it is needed: most events are Python frames, which need none
     id: int | str | None = None  # of a flow
 
 
