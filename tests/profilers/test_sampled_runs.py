@@ -3,8 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import pytest
-
 from rung.cli.main import main
 from rung.profilers import run
 from rung.profilers.plan import Plan, Run
@@ -38,7 +36,8 @@ def test_what_samples_is_on_during_the_first_recorded_run_alone(tmp_path):
 
 
 def test_without_a_sensor_the_recording_goes_on_and_says_so(tools_on_path, tmp_path, capsys, monkeypatch):
-    sampling = pytest.importorskip("rung.profilers.sampling")
+    from rung.profilers import sampling
+
     monkeypatch.setattr(sampling, "sensors_here", list)
     monkeypatch.chdir(tmp_path)
     tools_on_path("rocprofv3")
@@ -47,8 +46,8 @@ def test_without_a_sensor_the_recording_goes_on_and_says_so(tools_on_path, tmp_p
 
 
 def test_power_and_memory_are_in_the_answer(tools_on_path, tmp_path, capsys, monkeypatch):
-    sampling = pytest.importorskip("rung.profilers.sampling")
     from rung.hardware.sensors.reading import Reading
+    from rung.profilers import sampling
 
     seen = Reading(at=0.0, power=500.0, used=2**30, total=2**34, core=2100.0)
     sensor = SimpleNamespace(source="sysfs", limit=750.0, bus="0000:03:00.0", read=lambda: seen)

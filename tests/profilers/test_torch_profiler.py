@@ -65,20 +65,9 @@ def test_a_workload_is_recorded_and_analysed_and_its_overhead_told(tmp_path, cap
     assert (tmp_path / "o" / "recording" / "trace.json.gz").is_file()
 
 
-@pytest.mark.timeout(600)
-def test_a_workload_under_another_profiler_is_run_without_it_first(tools_on_path, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tools_on_path("rocprofv3")
-    assert main(["profile", *TINY, "--device", "cpu", "--with", "rocprofv3", "--steps", "1", "--out", "o"]) == 0
-    said = capsys.readouterr()
-    assert "rocprofv3: without the profiler ..." in said.err
-    assert "a step took" in said.out
-    assert "3 kernels" in said.out
-    assert "the steps are not marked in it" in said.out
+def test_the_same_steps_run_by_themselves_for_another_profiler(monkeypatch):
+    from rung.ladder import steps
 
-
-@pytest.mark.timeout(600)
-def test_a_target_that_is_refused_says_so_itself(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["profile", "tiny-transformer", "--hiden-dim", "3", "--out", "o"]) == 2
-    assert "no option --hiden-dim" in capsys.readouterr().err
+    options = dict(zip((word.removeprefix("--") for word in TINY[1::2]), TINY[2::2], strict=True))
+    asked = {"target": TINY[0], "options": options, "rungs": [], "device": "cpu", "warm": 1, "steps": 2}
+    assert [time > 0 for time in steps.run(asked)["steps_ns"]] == [True, True]

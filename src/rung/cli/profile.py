@@ -168,7 +168,7 @@ def check(parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, .
         raise UsageError("give a TARGET, as in `rung profile tiny-transformer`, or `-- COMMAND ...`.")
     if command:
         no_rest(rest)
-        if shutil.which(command[0]) is None:
+        if not parsed.dry_run and shutil.which(command[0]) is None:
             raise UsageError(f"there is no program {command[0]!r}: give what you would type to run it, after `--`.")
     if parsed.madengine_config and parsed.preset:
         raise UsageError("give --preset or --madengine-config, not both.")

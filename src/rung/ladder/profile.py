@@ -170,8 +170,10 @@ def _passes(tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str])
     if not arch:
         notes.append("no AMD GPU is seen here: counters are taken as they are named; say which with --arch.")
     found = counters.choose(names, arch, listed.get(arch))
+    reasons: dict[str, list[str]] = {}
     for name, why in found.left_out.items():
-        notes.append(f"{name}: {why}.")
+        reasons.setdefault(why, []).append(name)
+    notes += [f"{', '.join(some)}: {why}." for why, some in reasons.items()]
     if not found.counters:
         raise UsageError(f"none of the counters asked for can be read on {arch}: {', '.join(names)}.")
     return counters.passes(found.counters, arch, lambda group: tools.fits_one_pass(tool, group))

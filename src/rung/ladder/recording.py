@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import statistics
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 from rung.errors import UsageError
 from rung.profilers import collect, run
 from rung.profilers.plan import PLAN, Plan
+from rung.profilers.sampling import Sampling, summary
 from rung.runs import to_json, write_whole
 from rung.trace import Trace
 
@@ -56,18 +56,15 @@ def carried_out(
     return trace, record
 
 
-def _sampling(folder: Path, rate: float) -> tuple[Any, list[str]]:
+def _sampling(folder: Path, rate: float) -> tuple[Sampling | None, list[str]]:
     """What samples beside a run, or why nothing does."""
     try:
-        return importlib.import_module("rung.profilers.sampling").Sampling(folder, rate), []
-    except ModuleNotFoundError:
-        return None, ["sensors are not sampled: this installation has no sampler."]
+        return Sampling(folder, rate), []
     except UsageError as error:
         return None, [f"sensors are not sampled: {error}"]
 
 
-def _sensed(sampling: Any) -> dict[str, Any]:
-    summary = importlib.import_module("rung.profilers.sampling").summary
+def _sensed(sampling: Sampling) -> dict[str, Any]:
     return {
         "gpus": summary(sampling.table()).to_dicts(),
         "overhead": sampling.overhead._asdict(),

@@ -1,0 +1,42 @@
+"""A workload under a profiler of another process: its steps without it first, and what refuses it said as it is."""
+
+import json
+
+import pytest
+
+from rung.cli.main import main
+from rung.errors import UsageError
+from rung.ladder import profile
+from rung.ladder.recording import carried_out, overhead
+
+STEPS = 'echo "{\\"steps_ns\\": [$1, $2, 900]}" > "$RUNG_STEPS"'
+
+
+def test_a_workload_is_run_without_the_profiler_first(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    monkeypatch.setattr(profile.Target, "argv", lambda self, torch=None: ("sh", "-c", STEPS, "-", "100", "300"))
+    assert main(["profile", "tiny-transformer", "--with", "rocprofv3", "--out", "o"]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["rocprofv3: without the profiler ...", "rocprofv3: trace ..."]
+    assert "3 kernels" in said.out
+    # The stand-in marks no steps.
+    assert "the steps are not marked in it" in " ".join(said.out.split())
+    record = json.loads((tmp_path / "o" / "profile.json").read_text())
+    assert record["overhead"] == {"bare_ns": 300, "recorded_ns": 300, "share": 0.0, "steps": 3}
+    assert "--marker-trace" in record["plan"]["runs"][1]["argv"]
+
+
+def test_the_overhead_is_that_of_the_medians(tmp_path):
+    (tmp_path / "steps-1.json").write_text('{"steps_ns": [10, 150, 900], "bare_ns": [100, 1, 120]}')
+    assert overhead(tmp_path) == {"bare_ns": 100, "recorded_ns": 150, "share": 0.5, "steps": 3}
+    (tmp_path / "steps-1.json").unlink()
+    assert overhead(tmp_path) is None
+
+
+def test_a_workload_that_is_refused_says_so_itself(tmp_path, monkeypatch):
+    refusal = ("sh", "-c", "echo importing; echo 'rung: tiny-transformer has no option --x.'; exit 2")
+    monkeypatch.setattr(profile.Target, "argv", lambda self, torch=None: refusal)
+    plan = profile.planned(profile.Target("tiny-transformer"), profile.Preset("", tool="torch"), tmp_path / "o")
+    with pytest.raises(UsageError, match=r"^tiny-transformer has no option --x\.$"):
+        carried_out(plan, 10.0)
