@@ -181,12 +181,13 @@ def check(parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, .
 
 def page(trace: Any, record: dict[str, Any], parsed: argparse.Namespace) -> str:
     """What `rung analyze` says of the recording, and before it what the recording was."""
-    from rung.analysis.steps import found_steps
+    from rung.analysis.per_step import divisor
     from rung.cli import analyze
     from rung.report.profile import profile_lines
     from rung.runs import to_json
 
-    found = analyze.page(trace, found_steps(trace), parsed, "")
+    steps, note = divisor(trace)
+    found = analyze.page(trace, steps, parsed, note)
     return to_json({**record, "analysis": found}) if parsed.json else "\n".join([*profile_lines(record), "", found])
 
 

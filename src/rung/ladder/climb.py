@@ -18,13 +18,12 @@ from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import LADDER, Context, Prediction, Rung, chosen, plan_of
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, FINAL, median_interval
+from rung.measure import CLIMB, FINAL, FINAL_ALONE, median_interval
 from rung.runs import Run, write_whole
 from rung.trace import read
 
 MOST_TOGETHER = 3
 FINAL_SECONDS = 120.0  # that the final comparison may take, however little the budget left
-FINAL_RESTARTS = 3  # of it at least, however long they take
 CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' workspaces
 
 Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
@@ -353,8 +352,8 @@ class Climb:
                     {"best": self._side([]), "candidate": self._side(self.kept)},
                     log="final",
                     left=lambda: end - time.monotonic(),
-                    looks=FINAL,
-                    at_least=FINAL_RESTARTS,
+                    looks=FINAL if self.setup.together > 1 else FINAL_ALONE,
+                    at_least=FINAL_ALONE[0][0],
                 )
                 seen = duel.as_dict()
                 assert duel.comparison is not None
