@@ -11,3 +11,14 @@ import pytest
 def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
     """No test reads or writes the user's own cache of traces."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path_factory.getbasetemp() / "rung-cache"))
+
+
+# Files of tests that take minutes. Two processes share the suite, each beginning with one half of it: these come first.
+LONG = (("test_climb.py",), ("test_kill.py", "test_compare_sides.py"))
+
+
+def pytest_collection_modifyitems(items):
+    first, second = ([item for item in items if item.path.name in names] for names in LONG)
+    others = [item for item in items if item not in first and item not in second]
+    half = max(0, len(items) // 2 - len(first))
+    items[:] = [*first, *others[:half], *second, *others[half:]]

@@ -51,7 +51,7 @@ def test_the_calls_are_listed(trace, capsys):
         (["replay", "TRACE", "--op", "bmm"], "no operator aten::bmm", 2),
         (["replay", "TRACE", "--op", "mm; x"], "is no operator", 2),
         (["replay", "TRACE", "--op", "mm", "--index", "3"], "different calls", 2),
-        (["replay", "TRACE", "--op", "mm", "--out", "/nowhere/x.py"], "could not be written", 3),
+        (["replay", "TRACE", "--op", "mm", "--out", "/proc/nowhere/x.py"], "could not be written", 3),
         (["replay", "nothing.json", "--op", "mm"], "no file", 3),
     ],
 )
