@@ -18,7 +18,7 @@ from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import LADDER, Context, Prediction, Rung, chosen, plan_of
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, FINAL, FINAL_ALONE, median_interval
+from rung.measure import CLIMB, FINAL, median_interval
 from rung.runs import Run, write_whole
 from rung.trace import read
 
@@ -352,8 +352,8 @@ class Climb:
                     {"best": self._side([]), "candidate": self._side(self.kept)},
                     log="final",
                     left=lambda: end - time.monotonic(),
-                    looks=FINAL if self.setup.together > 1 else FINAL_ALONE,
-                    at_least=FINAL_ALONE[0][0],
+                    looks=FINAL if self.setup.together > 1 else CLIMB,
+                    at_least=CLIMB[0][0],
                 )
                 seen = duel.as_dict()
                 assert duel.comparison is not None
