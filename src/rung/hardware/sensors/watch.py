@@ -22,26 +22,26 @@ class Watch:
         self._spans: list[list[Reading]] = []
 
     def __enter__(self) -> Watch:
+        if self._sensor is None:  # on a CPU, say: no thread beside what is timed
+            return self
         self._end = threading.Event()
         self._spans.append([])
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._sensor, self._spans[-1]), daemon=True)
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end.set()
-        self._thread.join()
+        if self._sensor is not None:
+            self._end.set()
+            self._thread.join()
 
-    def _run(self) -> None:
-        if self._sensor is None:
-            return
-        span = self._spans[-1]
-        span.append(self._sensor.read())
+    def _run(self, sensor: Sensor, span: list[Reading]) -> None:
+        span.append(sensor.read())
         while not self._end.wait(self._every):
-            span.append(self._sensor.read())
-        span.append(self._sensor.read())
+            span.append(sensor.read())
+        span.append(sensor.read())
 
     def summary(self) -> dict[str, Any] | None:
         """Plain values, None where nothing was read: `seconds` watched; `energy` (J) in them and mean `power` (W), from
