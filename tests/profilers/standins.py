@@ -334,7 +334,8 @@ def ncu(words):
     if words == ["--version"]:
         print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.1.0.0 (build 35237751) (public-release)")
         return
-    single = ["--page", "--print-units", "--target-processes", "--metrics", "--log-file", "--profile-from-start"]
+    single = ["--page", "--print-units", "--target-processes", "--metrics", "--log-file", "--profile-from-start",
+              "--clock-control"]  # fmt: skip
     found, command = parsed(words, ["--csv"], single)
     program(command)
     counters = found["--metrics"].split(",")

@@ -99,6 +99,7 @@ def test_nsight_switches_on_with_the_steps_of_a_workload():
     assert argv[argv.index("--capture-range") + 1] == "cudaProfilerApi"
     argv = nsight.plan_compute(asked("ncu", passes=(("a.sum", "b.pct"),))).runs[0].argv
     assert argv[argv.index("--metrics") + 1] == "a.sum,b.pct"
+    assert argv[argv.index("--clock-control") + 1] == "none"  # the machine's clocks are nobody's to hold
     with pytest.raises(NotPlanned, match="needs counters"):
         nsight.plan_compute(asked("ncu"))
 
