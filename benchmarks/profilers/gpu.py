@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,20 +146,21 @@ def end(process: subprocess.Popen[str]) -> None:
 # --- the parts ---------------------------------------------------------------------------------------------------------
 
 
-def doctor(bench: Bench) -> list[str]:
-    lines = ["| run | wall time | it says |", "|---|---|---|"]
+def doctor(bench: Bench) -> Iterator[str]:
+    yield from ("| run | wall time | it says |", "|---|---|---|")
     for number in (1, 2, 3):
         done = bench.rung(f"doctor-{number}", ["doctor", "--json"], 30)
         if done.code != 0:
-            return [*lines, f"| {number} | {done.seconds:.2f} s | {done.why} |"]
-        lines.append(f"| {number} | {done.seconds:.2f} s | {json.loads(done.out)['summary']} |")
+            yield f"| {number} | {done.seconds:.2f} s | {done.why} |"
+            return
+        yield f"| {number} | {done.seconds:.2f} s | {json.loads(done.out)['summary']} |"
         if number == 1:
             (bench.folder / "doctor.json").write_text(done.out)
     bench.rung("doctor-page", ["doctor", "--all", "--wait", "30"], 60)
-    return [*lines, "", "The page is in doctor-page.txt, the lines in doctor.json."]
+    yield from ("", "The page is in doctor-page.txt, the lines in doctor.json.")
 
 
-def sensors(bench: Bench, seconds: float = 20.0) -> list[str]:
+def sensors(bench: Bench, seconds: float = 20.0) -> Iterator[str]:
     """NVML through Rung and nvidia-smi, both beside the same load; the window leaves its first and last 3 s out."""
     from rung.profilers.sampling import Sampling
 
@@ -181,7 +182,8 @@ def sensors(bench: Bench, seconds: float = 20.0) -> list[str]:
     ours = table.filter((table["realtime_ns"] / 1e9 >= first) & (table["realtime_ns"] / 1e9 <= last))
     theirs = [row for row in smi_rows(log) if first <= row[0] <= last]
     if len(theirs) < 10 or len(ours) < 10:
-        return [f"too few samples: {len(ours)} of ours, {len(theirs)} of nvidia-smi; see {log.name}."]
+        yield f"too few samples: {len(ours)} of ours, {len(theirs)} of nvidia-smi; see {log.name}."
+        return
     span = (ours["monotonic_ns"].max() - ours["monotonic_ns"].min()) / 1e9
     energy = ours["energy_j"].max() - ours["energy_j"].min()
     ordinary = statistics.fmean(row[1] for row in theirs)
@@ -196,13 +198,13 @@ def sensors(bench: Bench, seconds: float = 20.0) -> list[str]:
     ]
     if instant:
         rows.insert(3, ("mean power: energy counter by time, power.draw.instant", energy / span, statistics.fmean(instant), "W"))  # fmt: skip
-    lines = [f"{span:.1f} s of bf16 products of 8192³, {len(ours)} samples of ours, {len(theirs)} of nvidia-smi.", "",
-             "| what | Rung | nvidia-smi | difference | within 5 %? |", "|---|---|---|---|---|"]  # fmt: skip
+    yield from (f"{span:.1f} s of bf16 products of 8192³, {len(ours)} samples of ours, {len(theirs)} of nvidia-smi.", "",
+             "| what | Rung | nvidia-smi | difference | within 5 %? |", "|---|---|---|---|---|")  # fmt: skip
     for what, mine, other, unit in rows:
         share = mine / other - 1 if other else float("nan")
         verdict = "agree" if abs(share) <= 0.05 else "DISAGREE"
-        lines.append(f"| {what} | {mine:.1f} {unit} | {other:.1f} {unit} | {share:+.1%} | {verdict} |")
-    return [*lines, "", f"Sampling at 20 rounds a second: {sampling.overhead}."]
+        yield f"| {what} | {mine:.1f} {unit} | {other:.1f} {unit} | {share:+.1%} | {verdict} |"
+    yield from ("", f"Sampling at 20 rounds a second: {sampling.overhead}.")
 
 
 def smi_rows(log: Path) -> list[tuple[float, float, float | None, float, float, float]]:
@@ -222,17 +224,16 @@ def smi_rows(log: Path) -> list[tuple[float, float, float | None, float, float, 
     return found
 
 
-def sampling(bench: Bench) -> list[str]:
+def sampling(bench: Bench) -> Iterator[str]:
     """Steps go on in one process; sensors are read in another, on and off in turns of a second."""
-    lines = ["| steps of | rate | steps on, off | median off | on / off, 95 % | CPU time of a core | a round |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    yield from ("| steps of | rate | steps on, off | median off | on / off, 95 % | CPU time of a core | a round |",
+             "|---|---|---|---|---|---|---|")  # fmt: skip
     small, large = bench.sizes[0], bench.sizes[-1]
     for size, rate, seconds in ((small, 10.0, 14.0), (small, 100.0, 10.0), (large, 10.0, 14.0)):
         try:
-            lines.append(turns(bench, size, rate, seconds))
+            yield turns(bench, size, rate, seconds)
         except Exception as error:
-            lines.append(f"| {size} | {rate:g} Hz | {type(error).__name__}: {error} | | | | |")
-    return lines
+            yield f"| {size} | {rate:g} Hz | {type(error).__name__}: {error} | | | | |"
 
 
 def turns(bench: Bench, size: str, rate: float, seconds: float, turn: float = 1.0) -> str:
@@ -280,7 +281,7 @@ def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
     return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
-def profilers(bench: Bench) -> list[str]:
+def profilers(bench: Bench) -> Iterator[str]:
     def torch(what: str, *options: str, steps: int = 10) -> tuple[str, list[str]]:
         return what, ["--with", "torch", "--steps", str(steps), *options]
 
@@ -295,21 +296,21 @@ def profilers(bench: Bench) -> list[str]:
     bench.rung("list", ["profile", "--list"], 30)
     for tool in ("torch", "nsys", "ncu"):
         bench.rung(f"dry-{tool}", ["profile", "tiny-transformer", "--with", tool, "--dry-run"], 30)
-    lines = ["| size | profiler | a step without | recorded | ratio | whole command | wrote |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    yield from ("| size | profiler | a step without | recorded | ratio | whole command | wrote |", "|---|---|---|---|---|---|---|")  # fmt: skip
     for size, (what, options) in asked:
         tool = what.partition(":")[0]
         if tool != "torch" and not shutil.which(tool, path=bench.env["PATH"]):
-            lines.append(f"| {size} | {what} | {tool} is not on PATH | | | | |")
+            yield f"| {size} | {what} | {tool} is not on PATH | | | | |"
             continue
         if bench.left() < SAMPLING + 15:
-            lines.append(f"| {size} | {what} | left out: no time was left | | | | |")
+            yield f"| {size} | {what} | left out: no time was left | | | | |"
             continue
         name = f"{size}-{what}".replace(": ", "-").replace(" ", "-").replace(",", "").replace("(", "").replace(")", "")
         out = bench.folder / name
         words = ["profile", "tiny-transformer", "--size", size, "--out", str(out), "--deadline", "60", *options]
-        lines.append(profiled(bench, size, what, out, bench.rung(f"{name}-page", words, 70)))
-    return [*lines, "", "Without: the same steps in the same process before (torch), or in a process of their own (nsys, ncu). "
-            "The whole command includes the start of Python, torch and CUDA, and the analysis."]  # fmt: skip
+        yield profiled(bench, size, what, out, bench.rung(f"{name}-page", words, 70))
+    yield from ("", "Without: the same steps in the same process before (torch), or in a process of their own (nsys, ncu). "
+            "The whole command includes the start of Python, torch and CUDA, and the analysis.")  # fmt: skip
 
 
 def profiled(bench: Bench, size: str, what: str, out: Path, done: Done) -> str:
@@ -334,7 +335,7 @@ def small_enough(folder: Path) -> list[str]:
     return [f"Not kept, over {LARGEST / 1e6:.0f} MB: {', '.join(gone)}."] if gone else []
 
 
-PARTS: dict[str, tuple[str, Callable[[Bench], list[str]]]] = {
+PARTS: dict[str, tuple[str, Callable[[Bench], Iterator[str]]]] = {
     "doctor": ("rung doctor", doctor),
     "sensors": ("Power and energy against nvidia-smi", sensors),
     "profilers": ("What profilers cost", profilers),
@@ -366,7 +367,8 @@ def main() -> None:
         say(f"## {title}", "")
         begun = time.monotonic()
         try:
-            say(*part(bench))
+            for line in part(bench):
+                say(line)
         except Exception as error:
             say(f"failed: {type(error).__name__}: {error}")
         say("", f"({time.monotonic() - begun:.0f} s)", "")
