@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
+from rung.ladder.dropout import without_dropout
 from rung.ladder.observe import observe, rows, same
 from rung.ladder.perturb import put, state
 from rung.ladder.plan import Plan
@@ -42,7 +41,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
         raise WorkloadError(f"workload {workload.name!r}: its output or loss is not finite on fresh weights.")
     if any(row.error > (row.floor or 1e-3) for row in rows(seen[0], seen[0], seen[1], "") if row.what[0] in "ol"):
         raise WorkloadError(
-            f"workload {workload.name!r}: its result depends on torch's random state (dropout by function, sampling?), "
+            f"workload {workload.name!r}: its result depends on torch's random state (dropout at a rate that is written in the forward, sampling?), "
             "so no candidate can be compared with it; switch the randomness off for the climb."
         )
     for make in shapes(workload)[1:]:
@@ -64,16 +63,3 @@ def audit(workload: Workload, device: Device) -> list[str]:
             f"({shown}): part of the model runs outside autograd, so it does not train; mend that first."
         )
     return without
-
-
-def without_dropout(workload: Workload) -> Workload:
-    """The same workload with every dropout module at p = 0: two precisions never draw the same mask."""
-
-    def model() -> torch.nn.Module:
-        made = workload.model()
-        for module in made.modules():
-            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-                module.p = 0.0
-        return made
-
-    return replace(workload, model=model)

@@ -20,8 +20,9 @@ from rung.hardware.device import (
     to_device,
 )
 from rung.hardware.sensors import identity
-from rung.ladder.audit import audit, without_dropout
+from rung.ladder.audit import audit
 from rung.ladder.disturbed import graphs_compiled, shapes_of
+from rung.ladder.dropout import active, without_dropout
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.reference import own_precision
@@ -177,7 +178,7 @@ class Candidate:
 
     def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:
         """This workload's step with the weights of another's model, of the same names and shapes."""
-        model = seeded_model(without_dropout(self.workload))
+        model = seeded_model(self.workload if active(reference) else without_dropout(self.workload))
         theirs, mine = reference.state_dict(), model.state_dict()
         odd = [k for k in {**theirs, **mine} if k not in mine or k not in theirs or mine[k].shape != theirs[k].shape]
         if odd:

@@ -45,8 +45,13 @@ class Verification:
     reference: str = "float64"
 
     @property
+    def wrong(self) -> bool:
+        """Whether something was found that refuses the candidate."""
+        return bool(self.failures) or any(not c.passed for c in self.checks)
+
+    @property
     def passed(self) -> bool:
-        return bool(self.checks) and not self.failures and all(c.passed for c in self.checks)
+        return bool(self.checks) and not self.wrong
 
     def as_dict(self) -> dict[str, Any]:
         bad = [c for c in self.checks if not c.passed]

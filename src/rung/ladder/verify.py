@@ -18,11 +18,12 @@ from torch.utils import _pytree as pytree
 
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
-from rung.ladder.audit import without_dropout
 from rung.ladder.capture import WARM_CALLS
+from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import Row, Seen, missing, observe, relative, rows, same
 from rung.ladder.perturb import perturbed, put, state
 from rung.ladder.plan import Numerics, Plan
+from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.verification import Check, Verification
@@ -57,17 +58,42 @@ def verify(
     build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these.
     Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
     """
-    workload = without_dropout(workload)
     result = Verification()
     for numerics in precisions or plan.phases(own_precision(workload, seeded_model(workload), device)):
         result.precisions.append(numerics)
         exact = numerics == "exact"
         judged = exactly(workload) if exact else workload
         with full_precision() if exact else matmul_precision(plan.at(numerics)):
-            _At(judged, plan.at(numerics), device, build, numerics, result).verify()
-        if result.failures or any(not c.passed for c in result.checks):
+            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result).verify()
+            if exact and not result.wrong:
+                result.failures += _with_dropout(judged, plan.at(numerics), device, build)
+        if result.wrong:
             break
     return result
+
+
+def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None) -> list[str]:
+    """What the candidate does otherwise once dropout is on: everything else is compared without it."""
+    model = seeded_model(workload).to(device.torch_name)
+    if workload.mode != "train" or not active(model):
+        return []
+    baseline = Step(workload, copy.deepcopy(model), Plan(), device)
+    batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
+    try:
+        candidate = _theirs(build or (lambda m, at: Step(workload, m, at, device)), model, plan)
+        different = other_randomness(baseline, candidate, batch, WARM_CALLS + 1 if plan.capture else 0)
+    except CandidateFailed as failed:
+        return [f"{failed} (with dropout on)"]
+    return [different] if different else []
+
+
+def _theirs(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except WorkloadError:
+        raise
+    except Exception as error:
+        raise CandidateFailed(f"the candidate raised {type(error).__name__}: {str(error)[:300]}") from error
 
 
 class _At:
@@ -93,10 +119,10 @@ class _At:
         mine = copy.deepcopy(self.model)
         before = _fingerprint(mine)
         try:
-            self.candidate = self._theirs(self.build, mine, self.plan)
+            self.candidate = _theirs(self.build, mine, self.plan)
             for index, make in enumerate(shapes(self.workload)):
                 for _ in range(WARM_CALLS + 1 if self.plan.capture else 0):
-                    self._theirs(self.candidate, to_device(make(0), self.device))
+                    _theirs(self.candidate, to_device(make(0), self.device))
                 for seed in SEEDS:
                     self._case(make, seed, f"shape {index + 1}, seed {seed}")
             if self.workload.mode == "train":
@@ -112,7 +138,7 @@ class _At:
         batch = to_device(make(seed + 100), self.device)
         weights, truth, mine = self._untouched(seed, batch)
         given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
-        self._compare(truth, mine, self._theirs(observe, self.candidate, weights, given), case)
+        self._compare(truth, mine, _theirs(observe, self.candidate, weights, given), case)
         if not same(batch, given):
             self.result.failures.append(f"the candidate changes its inputs ({self.numerics}, {case})")
         if self.workload.mode == "infer":
@@ -123,7 +149,7 @@ class _At:
         """Another batch on the same weights, which must still be there: an answer may be cached by either."""
         batch = to_device(make(seed + 200), self.device)
         truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
-        self._compare(truth, mine, self._theirs(observe, self.candidate, None, batch), f"{case}, second batch")
+        self._compare(truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch")
         theirs, own = state(self.candidate.model), state(self.baseline.model)
         moved = [n for n, w in weights.items() if torch.equal(own[n], w) and not torch.equal(theirs[n], w)]
         if moved and self.reference.name == "float64":
@@ -160,14 +186,6 @@ class _At:
         self.result.failures += missing(mine, theirs, f"{self.numerics}, {case}")
         self.rows += rows(truth, mine, theirs, case)
 
-    def _theirs(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return call(*arguments)
-        except WorkloadError:
-            raise
-        except Exception as error:
-            raise CandidateFailed(f"the candidate raised {type(error).__name__}: {str(error)[:300]}") from error
-
     def _trained(self) -> None:
         """The change of every weight over a few optimizer steps on fresh batches, from equal weights."""
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
@@ -182,7 +200,7 @@ class _At:
                 if step is self.reference.step:
                     batch = self.reference.cast(batch)
                 if step is self.candidate:
-                    self._theirs(step, batch)
+                    _theirs(step, batch)
                 else:
                     step(batch)
             changes.append({n: (t.detach().double() - start[n].double()) for n, t in state(step.model).items()
