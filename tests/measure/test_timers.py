@@ -107,6 +107,20 @@ def test_what_cannot_be_captured_is_timed_as_it_comes() -> None:
 
 
 @gpu
+def test_random_numbers_go_on_after_a_recording_that_failed() -> None:
+    x = torch.zeros(8, device="cuda")
+    torch.manual_seed(5)
+    expected = [torch.rand_like(x) for _ in range(2)][1]
+    torch.manual_seed(5)
+    torch.rand_like(x)
+    with pytest.raises(UsageError, match="cannot be recorded as a graph"):
+        timer_for(lambda: x.item(), pick(), "graph")
+    assert torch.equal(torch.rand_like(x), expected)
+    again = timer_for(lambda: torch.rand_like(x), pick(), "graph")
+    assert again.block(2).samples
+
+
+@gpu
 def test_a_cold_copy_takes_longer_than_a_hot_one() -> None:
     source = torch.randn(1 << 20, device="cuda")
     target = torch.empty_like(source)

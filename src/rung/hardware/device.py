@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import resource
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +103,26 @@ def synchronize(device: Device) -> None:
         import torch
 
         torch.cuda.synchronize(device.index)
+
+
+@contextlib.contextmanager
+def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, device: Device) -> Iterator[None]:
+    """What is launched inside becomes the graph; nothing runs. Where that fails the process can go on.
+
+    torch leaves its generator marked as one that is being recorded when a capture is broken off, and then every random
+    number raises ("Offset increment outside graph capture"): it gets a state of its own again, with its seed and offset.
+    """
+    import torch
+
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            yield
+    except BaseException:
+        with contextlib.suppress(Exception):  # the capture that was broken off may be what is reported here
+            synchronize(device)
+        generator = torch.cuda.default_generators[device.index]
+        generator.graphsafe_set_state(generator.clone_state())
+        raise
 
 
 def peak_memory(device: Device) -> dict[str, int]:

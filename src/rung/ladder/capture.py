@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.errors import WorkloadError
-from rung.hardware.device import Device
+from rung.hardware.device import Device, recording
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 MOST_SHAPES = 8  # each holds its own memory; further shapes run uncaptured
@@ -88,7 +88,7 @@ class Captured:
         for group, tensor in zip(groups, self._rates, strict=True):
             group["lr"] = tensor
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            with recording(graph, self._stream, self._device):
                 result = self._run(batch)
         finally:
             for group, rate in zip(groups, rates, strict=True):

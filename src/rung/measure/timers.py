@@ -7,7 +7,6 @@ slope between n and 2 n of them, so that a graph's own start cancels), or queued
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from rung.errors import UsageError
-from rung.hardware.device import Device, synchronize
+from rung.hardware.device import Device, recording, synchronize
 from rung.measure.clock import Block, time_block
 from rung.measure.flush import flush_for
 
@@ -182,11 +181,9 @@ class Graph:
                     self._step()
             synchronize(self._device)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=side):
+            with recording(graph, side, self._device):
                 calls()
         except Exception as error:
-            with contextlib.suppress(Exception):  # the capture that was broken off may be what is reported here
-                synchronize(self._device)
             reason = str(error).strip().splitlines()[0][:200] if str(error) else type(error).__name__
             raise UsageError(
                 f"the step cannot be recorded as a graph ({type(error).__name__}: {reason}); use --timer events."
