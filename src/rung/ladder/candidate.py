@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -88,12 +89,27 @@ class Candidate:
             "steady": steady is not None,
             "estimate": tail[len(tail) // 2],
             "memory": peak_memory(self.device),
-            "applied": self.step.applied(),
+            "applied": {**self.step.applied(), **self._environment()},
         }
+
+    def rehearse(self) -> int:
+        """Runs a step on every batch and writes down what TunableOp found; how many products that are."""
+        self.first()
+        for _ in self.batches:
+            self._one()
+        torch.cuda.tunable.write_file()
+        return len(torch.cuda.tunable.get_results())
 
     def in_use(self) -> int:
         """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""
         return memory_in_use(self.device)
+
+    def _environment(self) -> dict[str, Any]:
+        """The variables of the plan as this process has them, and whether TunableOp uses what it once found."""
+        found: dict[str, Any] = {f"variable {name}": os.environ.get(name) for name, _ in self.plan.env}
+        if os.environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1":
+            found["tuned_products"] = len(torch.cuda.tunable.get_results())
+        return found
 
     def work(self) -> dict[str, Any]:
         """FLOP of one step, as torch counts them, and the chip's rates, where they are known."""

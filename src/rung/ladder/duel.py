@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import plan_of
+from rung.ladder.rungs.environment import FILES
 from rung.launch import Worker, WorkerFailed
 from rung.measure import (
     CLIMB,
@@ -56,12 +59,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Setup:
-    """How workers run. together: how many restarts may be loaded at once."""
+    """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
+    a file of the climb's own find it (`{files}`), the current folder where there is no climb."""
 
     device: str | None
     logs: Path
     limits: Limits = Limits()
     together: int = 1
+    files: Path = Path()
 
 
 class SideFailed(Exception):
@@ -108,11 +113,20 @@ class Duel:
 
 
 def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
-    """A worker that loads one side's target under its recipe; it ends with the stack."""
+    """A worker that loads one side's target under its recipe; it ends with the stack.
+
+    It is started with the variables of the recipe's plan; those that the side itself names go before.
+    """
     serves = FUNCTION if side.call else WORKLOAD
-    worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", side.env, side.cwd))
+    planned = variables(plan_of(side.rungs), setup.files)
+    worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device)
     return worker
+
+
+def variables(plan: Plan, files: Path) -> dict[str, str]:
+    """The variables of a plan, with the folder of the climb's own files filled in."""
+    return {name: value.replace(FILES, str(files.resolve())) for name, value in plan.env}
 
 
 def fight(

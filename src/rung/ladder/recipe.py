@@ -22,6 +22,7 @@ SCHEMA = 1
 TEXTS = ("workload", "mode", "numerics")
 TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "options": ((str, int, float), "texts or numbers"),
+    "variables": ((str,), "texts"),
     "made_on": ((str,), "texts"),
     "measured": ((int, float), "numbers"),
 }
@@ -30,13 +31,14 @@ TABLES: dict[str, tuple[tuple[type, ...], str]] = {
 @dataclass(frozen=True)
 class Recipe:
     """rungs: names, in the order in which they are applied; workload and options: what was climbed, as typed;
-    the rest is for the record."""
+    variables: what its process is to be started with; the rest is for the record."""
 
     rungs: tuple[str, ...]
     workload: str = ""
     options: dict[str, str] = field(default_factory=dict)
     mode: str = ""
     numerics: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
     made_on: dict[str, str] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)
 
@@ -45,8 +47,8 @@ class Recipe:
         lines = [f"schema = {SCHEMA}"]
         lines += [f"{k} = {_toml(getattr(self, k))}" for k in TEXTS]
         lines += ["rungs = [" + ", ".join(_toml(r) for r in self.rungs) + "]"]
-        for table, values in (("options", self.options), ("made_on", self.made_on), ("measured", self.measured)):
-            if values:
+        for table in TABLES:
+            if values := getattr(self, table):
                 lines += ["", f"[{table}]", *(f"{_key(k)} = {_toml(v)}" for k, v in values.items())]
         return "\n".join(lines) + "\n"
 
@@ -75,7 +77,7 @@ class Recipe:
             raise InputError(f"{where}: {error}") from None
         # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
         options = {k: str(v) for k, v in data.get("options", {}).items()}
-        known = {k: data[k] for k in (*TEXTS, "made_on", "measured") if k in data}
+        known = {k: data[k] for k in (*TEXTS, "variables", "made_on", "measured") if k in data}
         return cls(tuple(rungs), options=options, **known)
 
     def options_for(self, target: str, typed: dict[str, str]) -> dict[str, str]:

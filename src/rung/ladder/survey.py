@@ -6,6 +6,9 @@ from typing import Any
 
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
+from rung.hardware.doctor.gpus import Here
+from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.variables import in_effect
 from rung.hardware.peaks import Peaks
 from rung.ladder.audit import audit
 from rung.ladder.dynamo import inductor_settings, recompilations
@@ -53,6 +56,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "bandwidth": peaks.bandwidth if peaks else None,
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
         "blocks": len(blocks(model)),
+        "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "inductor": inductor_settings(names()),
         "environment": environment(device),
         **captured_graphs(workload, device),

@@ -20,7 +20,7 @@ from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
 from rung.ladder.audit import without_dropout
 from rung.ladder.capture import WARM_CALLS
-from rung.ladder.observe import Row, Seen, missing, observe, relative, rows, same
+from rung.ladder.observe import Row, Seen, large, missing, observe, relative, rows, same
 from rung.ladder.perturb import perturbed, put, state
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
@@ -29,6 +29,8 @@ from rung.ladder.verification import Check, Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
+# Products in 8 bits are off by percents: where attention decides on logits of 4, that is past judging.
+FAINT_SEEDS = (11, 14, 17)
 OPTIMIZER_STEPS = 3
 # How many times the untouched model's own error a candidate may have. In full precision a re-ordered sum may
 # well be ten times off while a real mistake is thousands; at low precision a mistake may be only ten times off.
@@ -97,7 +99,7 @@ class _At:
             for index, make in enumerate(shapes(self.workload)):
                 for _ in range(WARM_CALLS + 1 if self.plan.capture else 0):
                     self._theirs(self.candidate, to_device(make(0), self.device))
-                for seed in SEEDS:
+                for seed in FAINT_SEEDS if self.numerics == "fp8" else SEEDS:
                     self._case(make, seed, f"shape {index + 1}, seed {seed}")
             if self.workload.mode == "train":
                 self._trained()
@@ -185,8 +187,12 @@ class _At:
                     self._theirs(step, batch)
                 else:
                     step(batch)
-            changes.append({n: (t.detach().double() - start[n].double()) for n, t in state(step.model).items()
+            where = "cpu" if large(step.model) else self.device.torch_name
+            changes.append({n: (t.detach().double() - start[n].double()).to(where) for n, t in state(step.model).items()
                             if t.is_floating_point()})  # fmt: skip
+            if large(step.model):
+                step.model.zero_grad(set_to_none=True)
+                step.fresh()
         truth, mine, theirs = changes
         self.rows += [
             Row(f"change of {name} over {count} steps", "optimizer steps", relative(theirs[name], right), relative(mine[name], right))

@@ -12,6 +12,7 @@ from rung.ladder.climb import predictions
 from rung.ladder.climb.state import State
 from rung.ladder.duel import Duel, SideFailed, fight, open_worker
 from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
+from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
 
@@ -52,6 +53,7 @@ def attempt(state: State, rung: Rung) -> None:
         name = f"{record['number']:02d}-{rung.name}"
         record["log"] = f"workers/{name}-1-candidate.log"
         try:
+            _rehearse(state, rung, record["stack"], name)
             duel = _fight(state, record["stack"], name)
             record |= duel.as_dict()
             seen = state.profiled(name, record["times"]["candidate"]["value"]) if state.trace(name).exists() else seen
@@ -77,6 +79,17 @@ def taken_up(state: State) -> None:
             name = f"{record['number']:02d}-{record['rung']}"
             if record.get("breakdown") and state.trace(name).exists():
                 state.take(*state.profiled(name, record["times"]["candidate"]["value"]))
+
+
+def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> None:
+    """The run that comes before, in a worker of its own with its own variables; what it finds is left in files."""
+    if not rung.first:
+        return
+    env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.first}
+    with ExitStack() as stack:
+        worker = open_worker(stack, state.setup, state.side(candidate, env), f"{name}-first")
+        worker.receive("open", state.setup.limits.prepare)
+        worker.call("rehearse", state.setup.limits.prepare)
 
 
 def _fight(state: State, candidate: Sequence[str], name: str) -> Duel:

@@ -9,8 +9,9 @@ from rung.errors import WorkloadError
 from rung.ladder.climb import predictions
 from rung.ladder.climb.choice import Stop
 from rung.ladder.climb.state import State
-from rung.ladder.duel import SideFailed, fight
+from rung.ladder.duel import SideFailed, fight, variables
 from rung.ladder.recipe import Recipe
+from rung.ladder.rungs import plan_of
 from rung.measure import CLIMB, FINAL
 from rung.runs import write_whole
 
@@ -72,6 +73,7 @@ def _recipe(state: State, result: dict[str, Any]) -> Recipe:
         state.request.options,
         state.facts["mode"],
         state.numerics,
+        variables(plan_of(state.kept), state.setup.files),
         {"device": device["name"], "arch": device["arch"], "torch": environment["torch"]},
         {**{k: round(result["speedup"][v], 4) for k, v in (("speedup", "value"), ("low", "low"), ("high", "high"))},
          "confidence": result["confidence"]},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.compiling import COMPILE, REGIONS
+from rung.ladder.rungs.environment import ENVIRONMENT
 from rung.ladder.rungs.graphs import CAPTURE
 from rung.ladder.rungs.inductor import INDUCTOR
 from rung.ladder.rungs.precision import BF16, TF32
@@ -21,7 +22,7 @@ __all__ = [
 
 # Where predictions are equal, in this order: what frees the step from its launches comes before what makes kernels
 # faster, because nothing else can be seen before; the precision before surgery, because it changes which surgery pays.
-LADDER: tuple[Rung, ...] = (TF32, COMPILE, FUSED_OPTIMIZER, CAPTURE, BF16, *SURGERY, *INDUCTOR, REGIONS)
+LADDER: tuple[Rung, ...] = (TF32, COMPILE, FUSED_OPTIMIZER, CAPTURE, BF16, *SURGERY, *INDUCTOR, REGIONS, *ENVIRONMENT)
 
 BY_NAME = {rung.name: rung for rung in LADDER}
 
