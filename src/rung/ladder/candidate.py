@@ -32,7 +32,7 @@ from rung.ladder.verify import verify
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.timers import Events, Timer, choose
 from rung.profilers import torch_profiler
-from rung.workload import load, seeded_model
+from rung.workload import load, seeded_model, shapes
 
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
 
@@ -43,8 +43,10 @@ class Candidate:
     _first: float | None = None
     _timer: Timer | None = None
 
-    def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None) -> dict[str, Any]:
-        """Loads the workload; nothing of the model is made yet."""
+    def open(
+        self, target: str, options: dict[str, str], rungs: list[str], device: str | None, shape: int = 0
+    ) -> dict[str, Any]:
+        """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run."""
         # Verification builds the same function several times over, each at two shapes.
         for name in ("cache_size_limit", "recompile_limit"):
             if hasattr(torch._dynamo.config, name):
@@ -53,6 +55,7 @@ class Candidate:
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
         self.workload = load(target, options)
+        self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = plan_of(rungs)
         w = self.workload
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
@@ -67,7 +70,7 @@ class Candidate:
         self._scope = matmul_precision(self.plan)
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
-        self.batches = [to_device(self.workload.inputs(s), self.device) for s in range(1, BATCHES + 1)]
+        self.batches = [to_device(self.inputs(s), self.device) for s in range(1, BATCHES + 1)]
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device)

@@ -46,7 +46,8 @@ class Limits:
 class Side:
     """One of those that are compared: what its workers load, with which variables, and where they start.
 
-    call: the target names a plain function, which is timed itself, and not a workload.
+    call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
+    input shapes is timed, the measured one first.
     """
 
     target: str
@@ -55,6 +56,7 @@ class Side:
     env: dict[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     call: bool = False
+    shape: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
     serves = FUNCTION if side.call else WORKLOAD
     planned = variables(plan_of(side.rungs), setup.files)
     worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
-    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device)
+    shape = {} if side.call else {"shape": side.shape}
+    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **shape)
     return worker
 
 

@@ -10,7 +10,9 @@ from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
 from rung.hardware.peaks import Peaks
+from rung.ladder import fit
 from rung.ladder.audit import audit
+from rung.ladder.disturbed import elements, shapes_of
 from rung.ladder.dynamo import inductor_settings, recompilations
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Plan
@@ -18,7 +20,7 @@ from rung.ladder.reference import own_precision
 from rung.ladder.regions import blocks
 from rung.ladder.rungs.inductor import names
 from rung.ladder.step import Step
-from rung.workload import Workload, seeded_model
+from rung.workload import Workload, seeded_model, shapes
 
 
 def survey(workload: Workload, device: Device) -> dict[str, Any]:
@@ -35,6 +37,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
             "mode": workload.mode,
             "samples": workload.samples,
             "tokens": workload.tokens,
+            "model": fit.described(model),
             "parameters": sum(p.numel() for p in weights),
             "flops": flops(workload, step, device),
             "options": {k: str(v) for k, v in workload.options.items()},
@@ -55,12 +58,18 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "rates": _rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
+        "shapes": [described(make(0)) for make in shapes(workload)],
         "blocks": len(blocks(model)),
         "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "inductor": inductor_settings(names()),
         "environment": environment(device),
         **captured_graphs(workload, device),
     }
+
+
+def described(batch: Any) -> dict[str, Any]:
+    """The shapes of a batch in words, and how many elements its tensors have together."""
+    return {"shape": shapes_of([batch])[0], "elements": elements(batch)}
 
 
 def _rates(peaks: Peaks) -> dict[str, float]:

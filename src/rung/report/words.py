@@ -147,6 +147,20 @@ def stopped(data: dict[str, Any]) -> str:
     return f"It stopped there because {why}.{rest}"
 
 
+def shapes(data: dict[str, Any]) -> list[str]:
+    """What the stack gives on shapes that were not used for the choice."""
+    said = []
+    for row in units.section(data, "result").get("shapes") or []:
+        gain = units.section(row, "speedup")
+        text = f"{units.ratio(gain.get('value'))}" + (f" ({units.span(gain)})" if units.span(gain) else "")
+        lost = row.get("answer") in ("slower", "fails")
+        text = "it fails" if row.get("answer") == "fails" else "unknown" if not gain else text
+        said.append(
+            f"On {units.clean(row.get('shape'))}: {text}{'; the recipe leaves such inputs to the original' if lost else ''}."
+        )
+    return said
+
+
 def predictions(data: dict[str, Any]) -> str:
     """Such as "Predictions were off by 6 points in the median; 4 of 7 outcomes lay inside their range"."""
     record = units.section(data, "result", "predictions")

@@ -82,8 +82,8 @@ class State:
         first = firsts[-1] if firsts else self.baseline.get("first_run_seconds", 0.0)
         return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed)
 
-    def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None) -> Side:
-        return Side(self.request.target, self.request.options, tuple(rungs), dict(env or {}))
+    def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
+        return Side(self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape)
 
     def left(self) -> float:
         if self.request.budget is None:
