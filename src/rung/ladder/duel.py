@@ -82,7 +82,9 @@ class SideFailed(Exception):
 @dataclass
 class Duel:
     """What was seen of the sides. comparison: of the second with the first, where there are two; ranking: of all,
-    where there are more; samples: nanoseconds a step, per restart and side."""
+    where there are more; samples: nanoseconds a step, per restart and side; hidden: by
+    side, the share of the time that this process waited for a block, by its own clock, which the samples of even the
+    best explained block leave out: what a side reports of itself is not taken on trust."""
 
     comparison: Comparison | None = None
     ranking: Ranking | None = None
@@ -92,6 +94,7 @@ class Duel:
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=dict)
+    hidden: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         if not self.warm:
@@ -110,6 +113,7 @@ class Duel:
             "warm_up": [{s: {k: w[s][k] for k in ("runs", "steady")} for s in sides} for w in self.warm],
             "applied": firsts[sides[-1]].get("applied", {}),
             "matches": firsts[sides[-1]].get("applied", {}).get("matches", {}),
+            "hidden": self.hidden,
             "warnings": sorted({*self.warnings, *unexplained(self.outside)}),
         }
 
@@ -226,7 +230,11 @@ class _Start:
         return restart
 
     def _block(self, side: str, count: int, duel: Duel) -> list[float]:
+        began = time.monotonic()
         block = self._ask(side, "block", count=count)
+        waited = (time.monotonic() - began) * 1e9
+        claimed = sum(block["samples"]) / len(block["samples"]) * block["calls"]
+        duel.hidden[side] = min(duel.hidden.get(side, 1.0), max(0.0, 1 - claimed / waited))
         duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
         samples: list[float] = block["samples"]
         return samples
