@@ -1,0 +1,121 @@
+"""The facts of a workload that decide which rungs apply. Runs in a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rung.hardware import environment, peaks_of
+from rung.hardware.device import Device, matmul_precision_name, to_device
+from rung.hardware.doctor.gpus import Here
+from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.variables import in_effect
+from rung.hardware.peaks import Peaks
+from rung.ladder import fit
+from rung.ladder.audit import audit
+from rung.ladder.disturbed import elements, shapes_of
+from rung.ladder.dynamo import inductor_settings, recompilations
+from rung.ladder.optimizer import accepts, can_be_captured
+from rung.ladder.plan import Plan
+from rung.ladder.reference import own_precision
+from rung.ladder.regions import blocks
+from rung.ladder.rungs.inductor import names
+from rung.ladder.step import Step
+from rung.workload import Workload, seeded_model, shapes
+
+
+def survey(workload: Workload, device: Device) -> dict[str, Any]:
+    """The facts, after the audit that decides whether to climb at all (`rung.ladder.audit`)."""
+    without_gradient = audit(workload, device)
+    model = seeded_model(workload).to(device.torch_name)
+    step = Step(workload, model, Plan(), device)
+    optimizer = step.optimizer
+    weights = list(model.parameters())
+    peaks = peaks_of(device)
+    return {
+        "workload": {
+            "name": workload.name,
+            "mode": workload.mode,
+            "samples": workload.samples,
+            "tokens": workload.tokens,
+            "model": fit.described(model),
+            "parameters": sum(p.numel() for p in weights),
+            "flops": flops(workload, step, device),
+            "options": {k: str(v) for k, v in workload.options.items()},
+        },
+        "gpu": device.is_gpu,
+        "vendor": device.vendor,
+        "arch": device.arch,
+        "mode": workload.mode,
+        "amp": str(workload.amp) if workload.amp else None,
+        "dtype": str(weights[0].dtype) if weights else "none",
+        "matmul_precision": matmul_precision_name(),
+        "optimizer": type(optimizer).__name__ if optimizer else None,
+        "optimizer_can_fuse": bool(optimizer and accepts(optimizer, "fused")),
+        "optimizer_is_fused": bool(optimizer and optimizer.defaults.get("fused")),
+        "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
+        "without_gradient": without_gradient,
+        "own_precision": own_precision(workload, model, device),
+        "rates": _rates(peaks) if peaks else {},
+        "bandwidth": peaks.bandwidth if peaks else None,
+        "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
+        "shapes": [described(make(0)) for make in shapes(workload)],
+        "blocks": len(blocks(model)),
+        "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
+        "inductor": inductor_settings(names()),
+        "environment": environment(device),
+        **captured_graphs(workload, device),
+    }
+
+
+def described(batch: Any) -> dict[str, Any]:
+    """The shapes of a batch in words, and how many elements its tensors have together."""
+    return {"shape": shapes_of([batch])[0], "elements": elements(batch)}
+
+
+def _rates(peaks: Peaks) -> dict[str, float]:
+    """FLOP/s of matrix products; fp8 only where the chip has units for it."""
+    return peaks.flops | ({"fp8": peaks.matrix["fp8"]} if "fp8" in peaks.matrix else {})
+
+
+def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
+    """What Dynamo captures, where and why it breaks the graph or captures again, and what the rewrites would find,
+    without compiling. Two batches of one shape are run: whatever is captured again for the second is captured for
+    every batch."""
+    from rung.ladder.surgery import PASSES
+
+    model = seeded_model(workload).to(device.torch_name)
+    step = Step(workload, model, Plan(passes=tuple(PASSES)), device)
+    try:
+        with recompilations() as again:
+            for seed in (0, 1):
+                step(to_device(workload.inputs(seed), device))
+    except Exception as error:
+        return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
+                "graphs": 0, "graph_breaks": [], "breaks": [], "recompilations": []}  # fmt: skip
+    assert step.surgeon is not None
+    return {
+        "matches": dict(step.surgeon.matches),
+        "skipped": list(step.surgeon.skipped),
+        "graphs": step.surgeon.graphs,
+        "graph_breaks": [sentence(found) for found in step.breaks],
+        "breaks": step.breaks,
+        "recompilations": again,
+    }
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """A graph break in words: where, what stands there, why, and what to do."""
+    text = f"{found['where']}: `{found['line']}`: {found['why'].rstrip('.')} (x{found['count']})"
+    return text + (f". {found['hint']}" if found["hint"] else "")
+
+
+def flops(workload: Workload, step: Step, device: Device) -> float | None:
+    """Floating-point operations of one step's matrix products and attention, as torch counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    try:
+        with FlopCounterMode(display=False) as counter:
+            step(to_device(workload.inputs(0), device))
+        return float(counter.get_total_flops())
+    except Exception:  # a workload that the counter cannot follow is still a workload
+        return None
