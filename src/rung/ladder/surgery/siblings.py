@@ -1,6 +1,7 @@
 """Linear layers that read the same input become one linear over the concatenated weights.
 
-The concatenation runs in the graph, so each weight stays the user's own parameter and gets its own gradient.
+In training the concatenation runs in the graph, so each weight stays the user's own parameter and gets its own
+gradient. Weights that need none are read where they lie (joined.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from rung.ladder.surgery.joined import joined_input
 from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.normalize import argument, kind, names, source_line, value
 from rung.ladder.surgery.writes import aliases, between, may_touch, storage, switches_mode, written
@@ -141,9 +143,12 @@ def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
                 first.prepend(item)
     copies = [free_readers(member.node) for member in members]
     trace = {key: first.meta[key] for key in ("stack_trace", "nn_module_stack") if key in first.meta}
+    weight = joined_input(graph, [member.weight for member in members])
+    biases = [member.bias for member in members if member.bias is not None]
+    bias = joined_input(graph, biases) if len(biases) == len(members) else None
     with graph.inserting_before(first):
-        weight = graph.call_function(torch.cat, ([member.weight for member in members], 0))
-        bias = _joined_bias(graph, members)
+        weight = weight or graph.call_function(torch.cat, ([member.weight for member in members], 0))
+        bias = bias or _joined_bias(graph, members)
         fused = graph.call_function(F.linear, (source, weight, bias))
         chunks = graph.call_method("split", (fused, [member.width for member in members]), {"dim": -1})
         for spot, (member, copy) in enumerate(zip(members, copies, strict=True)):
@@ -154,7 +159,8 @@ def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
             part.meta = dict(member.node.meta)
             member.node.replace_all_uses_with(part)
     for node in (weight, fused, chunks, *([bias] if bias is not None else [])):
-        node.meta.update(trace)
+        if node.op != "placeholder":
+            node.meta.update(trace)
     for member in members:
         graph.erase_node(member.node)
 
