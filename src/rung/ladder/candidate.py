@@ -20,13 +20,13 @@ from rung.hardware.device import (
     to_device,
 )
 from rung.hardware.sensors import identity
-from rung.ladder.audit import audit, without_dropout
+from rung.ladder.audit import without_dropout
 from rung.ladder.disturbed import graphs_compiled, shapes_of
-from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
+from rung.ladder.survey import flops, survey
 from rung.ladder.verify import verify
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.timers import Events, Timer, choose
@@ -58,73 +58,8 @@ class Candidate:
                 "environment": environment(self.device)}  # fmt: skip
 
     def survey(self) -> dict[str, Any]:
-        """The facts that decide which rungs apply, and the audit that decides whether to climb at all."""
-        without_gradient = audit(self.workload, self.device)
-        model = seeded_model(self.workload).to(self.device.torch_name)
-        step = Step(self.workload, model, Plan(), self.device)
-        optimizer = step.optimizer
-        weights = list(model.parameters())
-        peaks = peaks_of(self.device)
-        found = self._captured_graphs()
-        return {
-            "workload": {
-                "name": self.workload.name,
-                "mode": self.workload.mode,
-                "samples": self.workload.samples,
-                "tokens": self.workload.tokens,
-                "parameters": sum(p.numel() for p in weights),
-                "flops": self._flops(step),
-                "options": {k: str(v) for k, v in self.workload.options.items()},
-            },
-            "gpu": self.device.is_gpu,
-            "mode": self.workload.mode,
-            "amp": str(self.workload.amp) if self.workload.amp else None,
-            "dtype": str(weights[0].dtype) if weights else "none",
-            "matmul_precision": matmul_precision_name(),
-            "optimizer": type(optimizer).__name__ if optimizer else None,
-            "optimizer_can_fuse": bool(optimizer and accepts(optimizer, "fused")),
-            "optimizer_is_fused": bool(optimizer and optimizer.defaults.get("fused")),
-            "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
-            "without_gradient": without_gradient,
-            "own_precision": own_precision(self.workload, model, self.device),
-            "rates": peaks.flops if peaks else {},
-            "environment": environment(self.device),
-            **found,
-        }
-
-    def _captured_graphs(self) -> dict[str, Any]:
-        """What Dynamo captures, how often it breaks, and what the rewrites would find, without compiling."""
-        from torch._dynamo.utils import counters
-
-        from rung.ladder.surgery import PASSES
-
-        counters.clear()
-        model = seeded_model(self.workload).to(self.device.torch_name)
-        step = Step(self.workload, model, Plan(passes=tuple(PASSES)), self.device)
-        try:
-            step(to_device(self.workload.inputs(0), self.device))
-        except Exception as error:
-            return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
-                    "graphs": 0, "graph_breaks": []}  # fmt: skip
-        assert step.surgeon is not None
-        breaks = [f"{reason.strip().splitlines()[0]} (x{n})" for reason, n in counters["graph_break"].items()]
-        return {
-            "matches": dict(step.surgeon.matches),
-            "skipped": list(step.surgeon.skipped),
-            "graphs": step.surgeon.graphs,
-            "graph_breaks": breaks,
-        }
-
-    def _flops(self, step: Step) -> float | None:
-        """Floating-point operations of one step's matrix products and attention, as torch counts them."""
-        from torch.utils.flop_counter import FlopCounterMode
-
-        try:
-            with FlopCounterMode(display=False) as counter:
-                step(to_device(self.workload.inputs(0), self.device))
-            return float(counter.get_total_flops())
-        except Exception:  # a workload that the counter cannot follow is still a workload
-            return None
+        """The facts that decide which rungs apply, after the audit that decides whether to climb at all."""
+        return survey(self.workload, self.device)
 
     def first(self) -> float:
         """Builds the step and runs it once, compiling and loading included; the seconds of that run."""
@@ -153,8 +88,7 @@ class Candidate:
             "steady": steady is not None,
             "estimate": tail[len(tail) // 2],
             "memory": peak_memory(self.device),
-            "matches": dict(self.step.surgeon.matches) if self.step.surgeon else {},
-            "precision": matmul_precision_name(),
+            "applied": self.step.applied(),
         }
 
     def in_use(self) -> int:
@@ -170,7 +104,7 @@ class Candidate:
         del self.step
         step = Step(self.workload, self.model, Plan(), self.device)
         return {
-            "flops": self._flops(step),
+            "flops": flops(self.workload, step, self.device),
             "precision": precision,
             "peak_flops": peaks.flops[precision] if peaks else None,
         }

@@ -46,6 +46,11 @@ class Captured:
         self._rates: list[torch.Tensor] = []
         self._seen: list[float] = []
 
+    @property
+    def shapes(self) -> int:
+        """How many were captured so far."""
+        return len(self._graphs)
+
     def __call__(self, batch: Any) -> Any:
         with torch.cuda.device(self._device.index):  # streams and events belong to the current device
             return self._called(batch)

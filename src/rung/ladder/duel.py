@@ -101,7 +101,8 @@ class Duel:
             "memory": {s: max((w[s]["memory"] for w in self.warm), key=lambda m: max(m.values())) for s in sides},
             "first_run_seconds": {s: firsts[s]["first_run_seconds"] for s in sides},
             "warm_up": [{s: {k: w[s][k] for k in ("runs", "steady")} for s in sides} for w in self.warm],
-            "matches": firsts[sides[-1]].get("matches", {}),
+            "applied": firsts[sides[-1]].get("applied", {}),
+            "matches": firsts[sides[-1]].get("applied", {}).get("matches", {}),
             "warnings": sorted({*self.warnings, *unexplained(self.outside)}),
         }
 

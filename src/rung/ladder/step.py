@@ -50,6 +50,17 @@ class Step:
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         return self._run(batch)
 
+    def applied(self) -> dict[str, Any]:
+        """What of the plan is in effect, as this process sees it: plain values, for a rung to be proved by."""
+        return {
+            "matches": dict(self.surgeon.matches) if self.surgeon else {},
+            "compiled_graphs": self.surgeon.graphs if self.surgeon and self.surgeon.inner == "inductor" else 0,
+            "captured": self._run.shapes if isinstance(self._run, Captured) else 0,
+            "precision": matmul_precision_name(),
+            "autocast": str(self._amp) if self._amp else None,
+            "optimizer_fused": bool(self.optimizer and self.optimizer.defaults.get("fused")),
+        }
+
     def _compiled(self, forward: Any) -> Any:
         if not self.plan.compile and not self.plan.passes:
             return forward

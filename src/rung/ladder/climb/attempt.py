@@ -1,0 +1,152 @@
+"""One rung: predict, measure in fresh pairs of processes, prove that it is in effect, verify, keep or revert."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from rung.ladder.climb.state import State
+from rung.ladder.duel import Duel, SideFailed, fight, open_worker
+from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
+from rung.ladder.verification import joined
+from rung.launch import WorkerFailed
+
+AS_FAST = 0.99  # of the best so far, where a rung is there to spare something else
+
+
+def opened(state: State, rung: Rung) -> dict[str, Any]:
+    """The record of an attempt before anything is measured; with a verdict where the rung does not apply."""
+    context = state.context()
+    no = rung.applies(context)
+    prediction = None if no else rung.predict(context)
+    stack = added(state.kept, rung)
+    return {
+        "schema": 1,
+        "number": len(state.run.attempts()) + 1,
+        "rung": rung.name,
+        "level": rung.level,
+        "title": rung.title,
+        "contract": rung.contract,
+        "changes": rung.changes,
+        "against": state.best_name,
+        "stack": stack,
+        "replaces": [name for name in state.kept if name not in stack],
+        "prediction": prediction.as_dict() if prediction else None,
+        "graph_breaks": state.facts["graph_breaks"] if rung.name == "compile" else [],
+        "verdict": no.verdict if no else "",
+        "why": no.why if no else "",
+    }
+
+
+def attempt(state: State, rung: Rung) -> None:
+    """Tries a rung and writes down how it went; what is kept becomes the best so far."""
+    began = time.monotonic()
+    record = opened(state, rung)
+    seen: tuple[dict[str, Any] | None, Counters | None] = None, None
+    if not record["verdict"]:
+        state.say("try", record)
+        name = f"{record['number']:02d}-{rung.name}"
+        record["log"] = f"workers/{name}-1-candidate.log"
+        try:
+            duel = _fight(state, record["stack"], name)
+            state.pace = (time.monotonic() - began) / len(duel.restarts)
+            record |= duel.as_dict()
+            seen = state.profiled(name, record["times"]["candidate"]["value"]) if state.trace(name).exists() else seen
+            _judge(state, record, duel, name, seen[1])
+        except SideFailed as failure:
+            record["verdict"], record["why"] = "failed", f"{failure.error.kind}: {failure}"
+        except WorkerFailed as failure:
+            record["verdict"], record["why"] = "failed", f"{failure.kind}: {failure}"
+    record["seconds"] = time.monotonic() - began
+    if record["verdict"] == "kept":
+        state.kept = list(record["stack"])
+        record["breakdown"] = seen[0]
+        state.take(*seen)
+    state.run.add_attempt(record)
+    state.say("verdict", record)
+
+
+def taken_up(state: State) -> None:
+    """Goes on from what the attempts in the run directory kept."""
+    for record in state.run.attempts():
+        if record["verdict"] == "kept":
+            state.kept = list(record.get("stack") or [*state.kept, record["rung"]])
+            name = f"{record['number']:02d}-{record['rung']}"
+            if record.get("breakdown") and state.trace(name).exists():
+                state.take(*state.profiled(name, record["times"]["candidate"]["value"]))
+
+
+def _fight(state: State, candidate: Sequence[str], name: str) -> Duel:
+    sides, trace = {"best": state.side(state.kept), "candidate": state.side(candidate)}, state.trace(name)
+    try:
+        return fight(state.setup, sides, log=name, left=state.left, trace=trace)
+    except SideFailed as failure:
+        if failure.side == "candidate":
+            raise
+        # The best so far has run before: what hit it is chance (an out-of-memory killer), so once more.
+        state.say("warning", {"text": f"the best so far failed ({failure}); both sides are started again"})
+        return fight(state.setup, sides, log=f"{name}-again", left=state.left, trace=trace)
+
+
+def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: Counters | None) -> None:
+    """Three gates: faster with confidence, the effect that it should have, and the same results."""
+    assert duel.comparison is not None
+    rung, speedup = BY_NAME[record["rung"]], duel.comparison.speedup
+    # A budget that ended before a planned look leaves the question open; resuming asks it again.
+    record["cut"] = duel.comparison.cut
+    if not record["cut"]:
+        record["forecast"] = Prediction(**record["prediction"]).judge(speedup.value)
+    proof = rung.proof(Evidence(state.counters, after, record["applied"]))
+    record["effect"] = {"should": rung.effect, "shown": proof.shown, "says": proof.says}
+    if why := _no_gain(record, rung, duel):
+        record["verdict"], record["why"] = why
+        return
+    if proof.shown is False:
+        record["verdict"], record["why"] = "no-op", f"it should show as: {rung.effect}; but {proof.says}."
+        return
+    state.say("verify", record)
+    record["verification"] = _verified(state, record["stack"], name)
+    if not record["verification"]["passed"]:
+        failure = record["verification"]["failures"][0]
+        record["verdict"] = "reverted"
+        record["why"] = f"it does not compute what the baseline computes: {failure}."
+        return
+    record["verdict"], record["why"] = "kept", "verified, and faster with confidence."
+    if rung.spares != "step" and duel.comparison.answer != "faster":
+        firsts = record["first_run_seconds"]
+        record["why"] = f"verified, as fast, and its first run takes {firsts['candidate']:.0f} s instead of {firsts['best']:.0f} s."  # fmt: skip
+
+
+def _no_gain(record: dict[str, Any], rung: Rung, duel: Duel) -> tuple[str, str] | None:
+    """The verdict and its reason where the times do not speak for the rung."""
+    assert duel.comparison is not None
+    answer, speedup = duel.comparison.answer, duel.comparison.speedup
+    if answer == "faster":
+        return None
+    firsts = record["first_run_seconds"]
+    if rung.spares == "first run" and speedup.low > AS_FAST and 2 * firsts["candidate"] < firsts["best"]:
+        return None
+    if answer == "slower":
+        return "reverted", "it is slower than the best so far."
+    if record["cut"]:
+        return "inconclusive", f"cut short by the budget after {duel.comparison.restarts} restart(s); `--resume` decides it."  # fmt: skip
+    return "inconclusive", "the interval includes 1: no gain was shown, so it is not kept."
+
+
+def _verified(state: State, candidate: Sequence[str], name: str) -> dict[str, Any]:
+    """Every precision in a worker of its own; side by side where the machine has room for it."""
+    found: list[dict[str, Any]] = []
+    todo = list(plan_of(candidate).phases(state.facts["own_precision"]))
+    limit = state.setup.limits.prepare
+    while todo and all(f["passed"] for f in found):
+        now, todo = todo[: state.setup.together], todo[state.setup.together :]
+        with ExitStack() as stack:
+            workers = [open_worker(stack, state.setup, state.side(candidate), f"{name}-verify-{n}") for n in now]
+            for worker, numerics in zip(workers, now, strict=True):
+                worker.send("verify", numerics=numerics)
+            for worker in workers:
+                worker.receive("open", limit)
+                found.append(worker.receive("verify", limit))
+    return joined(found)

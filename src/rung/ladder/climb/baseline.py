@@ -1,0 +1,112 @@
+"""The beginning of a climb: what the workload is, whether it can be verified, and how long it takes as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from rung.errors import RungError, UsageError
+from rung.ladder.climb.state import State
+from rung.ladder.duel import PROFILED_STEPS, open_worker
+from rung.ladder.plan import CONTRACTS
+from rung.ladder.rungs import Rung
+from rung.measure import median_interval
+
+MOST_TOGETHER = 3
+CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' workspaces
+
+
+def survey(state: State, rungs: Sequence[Rung]) -> None:
+    """Fills in the facts, from the manifest of a climb that goes on or from a worker, and writes the manifest."""
+    manifest = state.run.maybe("manifest.json")
+    if manifest and manifest.get("facts"):
+        state.facts, state.numerics = manifest["facts"], manifest["numerics"]
+        state.status("running", "")
+        return
+    request = state.request
+    state.say("survey", {"target": request.target})
+    with ExitStack() as stack:
+        worker = open_worker(stack, state.setup, state.side([]), "survey")
+        worker.receive("open", state.setup.limits.prepare)
+        facts = worker.call("survey", state.setup.limits.prepare)
+    state.facts = {k: v for k, v in facts.items() if k not in ("workload", "environment")}
+    state.numerics = request.numerics or ("tf32" if facts["gpu"] else "exact")
+    if state.numerics not in CONTRACTS:
+        raise UsageError(f"--numerics is {state.numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
+    state.run.write(
+        "manifest.json",
+        {
+            "schema": 1,
+            "kind": "climb",
+            "status": "running",
+            "why": "",
+            "target": request.target,
+            "options": request.options,
+            "numerics": state.numerics,
+            "command": request.command,
+            "created": facts["environment"]["time"],
+            "request": request.as_dict(),
+            "rungs": [r.name for r in rungs],
+            "workload": facts["workload"],
+            "environment": facts["environment"],
+            "facts": state.facts,
+        },
+    )
+    state.say("workload", state.run.data())
+
+
+def measure_baseline(state: State) -> None:
+    """The untouched workload: time, memory, a profile of a few steps."""
+    known = state.run.maybe("baseline.json")
+    if known is None:
+        known = _measured(state)
+        state.run.write("baseline.json", known)
+    state.baseline = known
+    state.setup = replace(state.setup, together=_together(state))
+    if known["breakdown"]:
+        state.take(*state.profiled("baseline", known["time"]["value"]))
+    state.say("measured", state.run.data())
+
+
+def _measured(state: State) -> dict[str, Any]:
+    state.say("baseline", {})
+    limits = state.setup.limits
+    with ExitStack() as stack:
+        worker = open_worker(stack, state.setup, state.side([]), "baseline")
+        worker.receive("open", limits.prepare)
+        warm = worker.call("warm", limits.prepare, seconds=10.0)
+        steps = int(max(5, min(50, 5e9 / max(warm["estimate"], 1))))
+        block = worker.call("block", limits.prepare, count=steps)
+        time_ = median_interval(block["samples"]).as_dict()
+        memory = worker.call("memory", limits.block)
+        parts = None
+        try:
+            path = str(state.trace("baseline"))
+            worker.call("profile", limits.prepare, path=path, steps=PROFILED_STEPS)
+            parts, _ = state.profiled("baseline", time_["value"])
+        except RungError as error:
+            state.say("warning", {"text": f"no profile of baseline: {error}"})
+    return {
+        "time": time_,
+        "samples": block["samples"],
+        "first_run_seconds": warm["first_run_seconds"],
+        "warm_up_runs": warm["runs"],
+        "steady": warm["steady"],
+        "memory": memory,
+        "breakdown": parts,
+        "without_gradient": state.facts["without_gradient"],
+        "trace": "traces/baseline.json.gz",
+    }
+
+
+def _together(state: State) -> int:
+    """How many pairs of workers may be loaded at once: compiling side by side saves minutes on a GPU whose
+    machine has cores and memory to spare. On a CPU the device is what compiles, so one pair at a time."""
+    if not state.facts["gpu"]:
+        return 1
+    each = 1.3 * max(state.baseline["memory"].values()) + CONTEXT_BYTES
+    total = state.run.read("manifest.json")["environment"]["device"]["memory"]
+    return int(max(1, min(MOST_TOGETHER, total // (2 * each), (os.cpu_count() or 1) // 4)))

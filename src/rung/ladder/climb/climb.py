@@ -1,0 +1,111 @@
+"""The whole climb, from the survey to the recipe, in one run directory."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rung.errors import InputError, RungError, UsageError
+from rung.ladder.climb.attempt import attempt, opened, taken_up
+from rung.ladder.climb.baseline import measure_baseline, survey
+from rung.ladder.climb.choice import tries, worth_another
+from rung.ladder.climb.finish import finish
+from rung.ladder.climb.state import Request, Say, State
+from rung.ladder.duel import open_worker
+from rung.ladder.rungs import LADDER, chosen
+from rung.measure import CLIMB
+from rung.runs import Run
+
+
+class Climb:
+    """One climb in one run directory. `say` is told of every event and may print it."""
+
+    def __init__(self, run: Run, request: Request, say: Say) -> None:
+        self.run, self.request, self.say = run, request, say
+        self.state = State(run, request, say)
+
+    def climb(self, *, dry: bool = False) -> dict[str, Any]:
+        """Climbs, going on from whatever the directory already holds; returns the run's data."""
+        self.run.lock()
+        try:
+            try:
+                self._climb(dry)
+            except KeyboardInterrupt:
+                self.state.status("interrupted", "stopped by Ctrl-C")
+                raise
+            except RungError as error:
+                self.state.status("interrupted", str(error))
+                raise
+        finally:
+            self.run.unlock()
+        return self.run.data()
+
+    def _climb(self, dry: bool) -> None:
+        state, request = self.state, self.request
+        rungs = chosen(request.rungs) if request.rungs is not None else list(LADDER)
+        survey(state, rungs)
+        measure_baseline(state)
+        taken_up(state)
+        why, planned = "", []
+        for again in (False, True):
+            for rung in rungs:
+                if not (worth_another(state, rung) if again else not tries(state, rung)):
+                    continue
+                if dry:
+                    planned.append(opened(state, rung))
+                    self.say("plan", planned[-1])
+                elif state.left() <= CLIMB[0][0] * state.pace:
+                    why = why or f"the budget of {request.budget:.0f} s left too little time to decide {rung.name}"
+                else:
+                    attempt(state, rung)
+        if dry:
+            self.run.write("plan.json", {"rungs": planned})
+            state.status("planned", "a dry run measures the baseline only")
+        else:
+            finish(state, why)
+
+
+def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
+    """A new climb in a new run directory."""
+    name = request.target.rpartition("/")[2].replace(".py:", "-").replace(":", "-")
+    return Climb(Run.create(root, name, out), request, say)
+
+
+def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
+    """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
+    run = Run.open_(directory)
+    manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
+    if manifest["status"] == "complete" and not manifest["why"]:
+        raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
+    told = dict(manifest["request"])
+    told["rungs"] = tuple(told["rungs"]) if told.get("rungs") is not None else None
+    if budget is not None:
+        told["budget"] = budget
+    try:
+        climb = Climb(run, Request(**told), say)
+    except TypeError as error:
+        raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
+    _warn_of_another_machine(climb, manifest["environment"])
+    return climb
+
+
+def _warn_of_another_machine(climb: Climb, before: dict[str, Any]) -> None:
+    """Says so when what was measured so far ran on something else. A worker is asked: it may load torch."""
+    climb.run.lock()  # another process may be climbing here, and its logs are not ours
+    state = climb.state
+    try:
+        with ExitStack() as stack:
+            worker = open_worker(stack, state.setup, state.side([]), "resume")
+            now = worker.receive("open", state.setup.limits.prepare)["environment"]
+        was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
+        if was != here:
+            text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
+            climb.say("warning", {"text": text})
+    except KeyboardInterrupt:
+        state.status("interrupted", "stopped by Ctrl-C")
+        raise
+    except RungError:
+        pass  # what keeps a worker from starting is the climb's to say
+    finally:
+        climb.run.unlock()

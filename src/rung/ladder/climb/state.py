@@ -1,0 +1,105 @@
+"""What a climb is asked for, and what it knows at any moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rung.analysis.breakdown import breakdown
+from rung.errors import RungError
+from rung.ladder.duel import PROFILED_STEPS, Limits, Setup, Side
+from rung.ladder.evidence import counters
+from rung.ladder.plan import Numerics
+from rung.ladder.rungs import Context, Counters, plan_of
+from rung.runs import Run
+from rung.trace import read
+
+Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to climb. numerics: None takes the default of the device (tf32 on a GPU, exact on a CPU);
+    rungs: None tries the whole ladder, in the order that the profile suggests; names are tried in the order given;
+    budget: seconds after which no further rung is begun."""
+
+    target: str
+    options: dict[str, str] = field(default_factory=dict)
+    numerics: Numerics | None = None
+    rungs: tuple[str, ...] | None = None
+    device: str | None = None
+    budget: float | None = None
+    deadline: float = 900.0
+    command: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {k: getattr(self, k) for k in self.__dataclass_fields__}
+
+
+class State:
+    """One climb in one run directory, as far as it has come. `say` is told of every event and may print it."""
+
+    def __init__(self, run: Run, request: Request, say: Say) -> None:
+        self.run, self.request, self.say = run, request, say
+        self.started = time.monotonic()
+        self.setup = Setup(
+            request.device,
+            run.directory / "workers",
+            Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
+        )
+        self.pace = 0.0  # seconds a restart
+        self.kept: list[str] = []
+        self.baseline: dict[str, Any] = {}
+        self.breakdown: dict[str, Any] | None = None
+        self.counters: Counters | None = None
+        self.facts: dict[str, Any] = {}
+        self.numerics: Numerics = "exact"
+
+    @property
+    def best_name(self) -> str:
+        return " + ".join(self.kept) or "baseline"
+
+    @property
+    def step_ns(self) -> float:
+        """Of the best so far: as the last attempt that was kept measured it, else the baseline's."""
+        kept = [a for a in self.run.attempts() if a["verdict"] == "kept" and a.get("times")]
+        return float(kept[-1]["times"]["candidate"]["value"] if kept else self.baseline["time"]["value"])
+
+    def context(self) -> Context:
+        parts = self.breakdown["parts"] if self.breakdown else {}
+        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"])
+
+    def side(self, rungs: Sequence[str]) -> Side:
+        return Side(self.request.target, self.request.options, tuple(rungs))
+
+    def left(self) -> float:
+        if self.request.budget is None:
+            return float("inf")
+        return self.request.budget - (time.monotonic() - self.started)
+
+    def status(self, status: str, why: str) -> None:
+        manifest = self.run.maybe("manifest.json")
+        if manifest:
+            self.run.write("manifest.json", {**manifest, "status": status, "why": why})
+
+    def trace(self, name: str) -> Path:
+        return self.run.directory / "traces" / f"{name}.json.gz"
+
+    def profiled(self, name: str, step_ns: float) -> tuple[dict[str, Any] | None, Counters | None]:
+        """What a recorded trace shows of a step of this length; a profile that failed costs the predictions, not
+        the climb."""
+        try:
+            trace = read(self.trace(name))
+            parts = breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns).as_dict()
+        except RungError as error:
+            self.say("warning", {"text": f"no breakdown: {error}"})
+            return None, None
+        return parts, counters(trace, parts, PROFILED_STEPS)
+
+    def take(self, parts: dict[str, Any] | None, counted: Counters | None) -> None:
+        """What was seen of the new best; what could not be seen stays as it was."""
+        self.breakdown = parts or self.breakdown
+        self.counters = counted

@@ -1,0 +1,46 @@
+"""The ladder: each rung says when it applies, what it should give, what it changes in the plan, and how that shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rung.errors import UsageError
+from rung.ladder.plan import Plan
+from rung.ladder.rungs.compiling import COMPILE
+from rung.ladder.rungs.graphs import CAPTURE
+from rung.ladder.rungs.precision import BF16, TF32
+from rung.ladder.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
+from rung.ladder.rungs.surgery import SURGERY
+from rung.ladder.rungs.training import FUSED_OPTIMIZER
+
+__all__ = [
+    "BY_NAME", "LADDER", "Context", "Counters", "Evidence", "Inapplicable", "Prediction", "Proof", "Rung", "added",
+    "chosen", "plan_of",
+]  # fmt: skip
+
+# Where predictions are equal, in this order: what frees the step from its launches comes before what makes kernels
+# faster, because nothing else can be seen before; the precision before surgery, because it changes which surgery pays.
+LADDER: tuple[Rung, ...] = (TF32, COMPILE, FUSED_OPTIMIZER, CAPTURE, BF16, *SURGERY)
+
+BY_NAME = {rung.name: rung for rung in LADDER}
+
+
+def added(names: Sequence[str], rung: Rung) -> list[str]:
+    """These rungs with one more, without those that it takes the place of."""
+    return [*(n for n in names if n not in rung.replaces and rung.name not in BY_NAME[n].replaces), rung.name]
+
+
+def plan_of(names: Sequence[str]) -> Plan:
+    """The plan that these rungs add up to, in this order."""
+    plan = Plan()
+    for name in names:
+        plan = chosen([name])[0].change(plan)
+    return plan
+
+
+def chosen(names: Sequence[str]) -> list[Rung]:
+    """The rungs of these names; an unknown name is refused with the list of the known ones."""
+    for name in names:
+        if name not in BY_NAME:
+            raise UsageError(f"there is no rung {name!r}; the ladder has {', '.join(BY_NAME)}.")
+    return [BY_NAME[name] for name in names]

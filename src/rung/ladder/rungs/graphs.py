@@ -1,0 +1,29 @@
+"""Level 2: launches without the host, by CUDA and HIP graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rung.ladder.rungs.proofs import both, counted, named
+from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+
+GRAPH_LAUNCH = r"^(cuda|hip)GraphLaunch"
+
+
+def _capture_applies(c: Context) -> Inapplicable | None:
+    if not c.gpu:
+        return Inapplicable("a CPU has no graphs to launch.")
+    if c.training and not c.facts["optimizer_can_be_captured"]:
+        return Inapplicable(f"{c.facts['optimizer']} cannot be captured in a graph.")
+    return None
+
+
+CAPTURE = Rung(
+    "capture", 2, "whole step as one graph", "exact",
+    "forward, backward and optimizer replayed as one CUDA or HIP graph per input shape",
+    _capture_applies,
+    lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
+    lambda p: replace(p, capture=True),
+    "the step is a graph's replay", both(counted("captured", "shapes captured"), named(GRAPH_LAUNCH, "graph launches")),
+    core=True,
+)  # fmt: skip

@@ -1,0 +1,66 @@
+"""Level 1: the format in which matrix products are computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rung.ladder.plan import CONTRACTS
+from rung.ladder.rungs.proofs import told
+from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+
+
+def allowed(c: Context, contract: str) -> Inapplicable | None:
+    """None where the climb's numeric contract covers this one."""
+    if CONTRACTS.index(c.numerics) < CONTRACTS.index(contract):  # type: ignore[arg-type]
+        return Inapplicable(f"the numeric contract is {c.numerics}; allow it with --numerics {contract}.")
+    return None
+
+
+def _tf32_applies(c: Context) -> Inapplicable | None:
+    if not c.gpu:
+        return Inapplicable("TF32 is a GPU's matrix format.")
+    if no := allowed(c, "tf32"):
+        return no
+    if c.rates and c.rates["tf32"] <= c.rates["fp32"]:
+        return Inapplicable("this chip's TF32 rate is its float32 rate.")
+    if c.plan.bf16:
+        return already("autocast already runs the matrix products in bfloat16.")
+    if c.facts["matmul_precision"] != "highest":
+        return already(f"the workload already sets float32 matmul precision to {c.facts['matmul_precision']!r}.")
+    if c.facts.get("dtype") in ("torch.bfloat16", "torch.float16"):
+        return already(f"the model's weights are {c.facts['dtype']}: no product is computed in float32.")
+    return None
+
+
+def _tf32_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    ratio = c.rates["fp32"] / c.rates["tf32"] if c.rates else 0.25
+    return {"gemm": (ratio * 0.9, min(1.0, ratio * 3.5)), "attention": (0.4, 1.0), "convolution": (ratio, 1.0)}
+
+
+def _bf16_applies(c: Context) -> Inapplicable | None:
+    if no := allowed(c, "bf16"):
+        return no
+    if c.facts["amp"]:
+        return already(f"the workload already runs under autocast ({c.facts['amp']}).")
+    if c.facts["dtype"] != "torch.float32":
+        return already(f"the model's weights are already {c.facts['dtype']}.")
+    return None
+
+
+def _bf16_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    ratio = c.rates["tf32" if c.plan.tf32 else "fp32"] / c.rates["bf16"] if c.rates else 0.5
+    gemm = (min(1.0, ratio * 1.1), min(1.0, ratio * 2.5))
+    return {"gemm": gemm, "attention": (0.25, 0.8), "pointwise": (0.5, 1.0)}
+
+
+TF32 = Rung(
+    "tf32", 1, "TF32 matrix products", "tf32", 'torch.set_float32_matmul_precision("high")',
+    _tf32_applies, _tf32_shrinks, lambda p: replace(p, tf32=True),
+    "float32 products may use TF32", told("precision", "high", "float32 matmul precision"),
+)  # fmt: skip
+
+BF16 = Rung(
+    "bf16", 1, "bfloat16 autocast", "bf16", "forward and loss under torch.autocast(dtype=torch.bfloat16)",
+    _bf16_applies, _bf16_shrinks, lambda p: replace(p, bf16=True),
+    "the step runs under autocast", told("autocast", "torch.bfloat16", "autocast"),
+)  # fmt: skip

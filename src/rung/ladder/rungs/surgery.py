@@ -1,0 +1,60 @@
+"""Level 3: rewrites of the graph that Dynamo captures (rung.ladder.surgery)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rung.ladder.plan import Plan
+from rung.ladder.rungs.proofs import rewritten
+from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+
+
+def matches(pattern: str, what: str) -> Callable[[Context], Inapplicable | None]:
+    """Applies where the survey's capture found something for this pass; else says what it saw."""
+
+    def applies(c: Context) -> Inapplicable | None:
+        if c.facts["matches"].get(pattern):
+            return None
+        skipped = [str(reason) for reason in c.facts["skipped"]]
+        failed = next((s for s in skipped if s.startswith("capture failed: ")), None)
+        if failed:  # nothing was looked at, so nothing can be said about what is there
+            return Inapplicable(f"the graph could not be captured, so no {what} could be looked for: {failed}")
+        near = [s.removeprefix(f"{pattern}: ") for s in skipped if s.startswith(f"{pattern}: ")]
+        if near:
+            more = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
+            return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{more}")
+        return Inapplicable(f"no {what} found in the captured graph.")
+
+    return applies
+
+
+def with_pass(name: str) -> Callable[[Plan], Plan]:
+    return lambda plan: replace(plan, passes=(*plan.passes, name))
+
+
+SDPA = Rung(
+    "sdpa", 3, "scaled_dot_product_attention", "reassociated",
+    "hand-written attention becomes F.scaled_dot_product_attention, causal and grouped-query where it is",
+    matches("sdpa", "hand-written attention"),
+    lambda c: {"attention": (0.15, 0.8), "pointwise": (0.85, 1.0), "launch_gap": (0.7, 1.0)}, with_pass("sdpa"),
+    "attention by F.scaled_dot_product_attention", rewritten("sdpa"),
+)  # fmt: skip
+
+FUSED_QKV = Rung(
+    "fused-qkv", 3, "one GEMM for q, k and v", "reassociated",
+    "linear layers that read the same input become one, their weights joined in the graph",
+    matches("fused-qkv", "sibling projections"),
+    lambda c: {"gemm": (0.93, 1.02), "launch_gap": (0.9, 1.0)}, with_pass("fused-qkv"),
+    "fewer matrix products", rewritten("fused-qkv"),
+)  # fmt: skip
+
+FUSED_GATE_UP = Rung(
+    "fused-gate-up", 3, "one GEMM for gate and up", "reassociated",
+    "the two projections of a gated feed-forward become one",
+    matches("fused-gate-up", "gate and up projections"),
+    lambda c: {"gemm": (0.93, 1.02), "launch_gap": (0.9, 1.0)}, with_pass("fused-gate-up"),
+    "fewer matrix products", rewritten("fused-gate-up"),
+)  # fmt: skip
+
+SURGERY = (SDPA, FUSED_QKV, FUSED_GATE_UP)
