@@ -12,15 +12,19 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.joined import note_homes, with_joined
 from rung.ladder.surgery.lean import lean_attention
-from rung.ladder.surgery.normalize import argument, kind, names
+from rung.ladder.surgery.logits import narrow_logits
+from rung.ladder.surgery.normalize import argument, kind, names, value
 from rung.ladder.surgery.sdpa import fuse_attention
-from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
+from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv, projection
 
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
+    "narrow-logits": narrow_logits,
+    "fused-cross-entropy": fuse_cross_entropy,
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
 }
@@ -50,7 +54,8 @@ class Surgeon:
             raise ValueError(f"unknown passes {unknown}; known: {list(PASSES)}")
         if inner not in ("inductor", "eager"):
             raise ValueError(f"inner is 'inductor' or 'eager', not {inner!r}")
-        self.passes = tuple(passes)
+        # One order, whatever order they were chosen in: a pass reads what those before it wrote.
+        self.passes = tuple(name for name in PASSES if name in passes)
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self._records: dict[str, _Record] = {}
@@ -59,6 +64,11 @@ class Surgeon:
     def matches(self) -> dict[str, int]:
         """Rewrites by pass, summed over the graphs; a graph compiled again counts once."""
         return {name: sum(r.matches.get(name, 0) for r in self._records.values()) for name in self.passes}
+
+    @property
+    def rewritten(self) -> dict[str, int]:
+        """The passes that found anything, and how much."""
+        return {name: found for name, found in self.matches.items() if found}
 
     @property
     def before(self) -> dict[str, int]:
@@ -138,7 +148,8 @@ def _copied(gm: fx.GraphModule) -> fx.GraphModule:
     return made
 
 
-# Matrix products, by weights and inside hand-written attention; SDPA calls, and those of them with a mask tensor.
+# Matrix products, by weights and inside hand-written attention; SDPA calls, and those of them with a mask tensor;
+# FLOP of the layers' products going forward.
 COUNTED = {
     "gemm": names("linear matmul addmm mm baddbmm"),
     "sdpa": names("scaled_dot_product_attention"),
@@ -152,7 +163,15 @@ def count(parts: Sequence[fx.GraphModule]) -> dict[str, int]:
     nodes = [node for part in parts for node in part.graph.nodes]
     kinds = Counter(kind(node) for node in nodes)
     masked = sum(kind(n) in COUNTED["sdpa"] and argument(n, 3, "attn_mask") is not None for n in nodes)
-    return {what: sum(kinds[name] for name in COUNTED[what]) for what in COUNTED} | {"masked_sdpa": masked}
+    flop = sum(_layer_flop(node) for node in nodes)
+    counts = {what: sum(kinds[name] for name in COUNTED[what]) for what in COUNTED}
+    return counts | {"masked_sdpa": masked, "layer_flop": flop}
+
+
+def _layer_flop(node: fx.Node) -> int:
+    read = projection(node) if node.op in ("call_function", "call_method") else None
+    weight, made = value(read[1]) if read else None, value(node)
+    return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
 
 
 def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
