@@ -44,8 +44,8 @@ def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "climb", help_text, EXAMPLE)
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
     parser.add_argument(
-        "--numerics", choices=("exact", "tf32", "bf16"),
-        help="what may change: exact (reassociation only; default on a CPU), tf32 (default on a GPU), bf16",
+        "--numerics", choices=("exact", "tf32", "bf16", "fp8"),
+        help="what may change: exact (reassociation only; default on a CPU), tf32 (default on a GPU), bf16, fp8",
     )  # fmt: skip
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="try only these, in this order")
     parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="begin no further rung after this time")

@@ -13,11 +13,11 @@ from rung.errors import UsageError
 from rung.hardware import pick
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
+from rung.ladder.compiled import Compiled
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
 from rung.ladder.step import Step
-from rung.ladder.surgery import Surgeon
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
 
@@ -51,15 +51,17 @@ class Applied:
 
         self._call: Callable[[Any], Any] = forward
         self._limits: dict[str, int] = {}
-        if plan.compile or plan.passes:
+        if plan.compiles or plan.passes:
             self._raise_limits()
-            surgeon = Surgeon(plan.passes, inner="inductor" if plan.compile else "eager")
-            self._call = torch.compile(forward, backend=surgeon, dynamic=False)
+        self._compiled = Compiled(forward, model, plan)
+        self._call = self._compiled
         self._captured: Captured | None = None
         if plan.capture:
             self._captured = Captured(self._call, device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._compiled.renewed() and self._captured:
+            self._captured = Captured(self._call, self._device)
         if self._captured and not torch.is_grad_enabled():
             return self._captured((args, kwargs))
         return self._call((args, kwargs))
@@ -79,7 +81,8 @@ class Applied:
         return self._step.optimizer if self._step else None
 
     def undo(self) -> None:
-        """Puts torch's process-wide settings back; the model itself was never changed."""
+        """Puts torch's process-wide settings back, and blocks that were compiled; nothing else was ever changed."""
+        self._compiled.undo()
         if self._plan.tf32:
             torch.set_float32_matmul_precision(self._precision)
         for name, limit in self._limits.items():

@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-Numerics = Literal["exact", "tf32", "bf16"]
+Numerics = Literal["exact", "tf32", "bf16", "fp8"]
 
 # From the most exact to the least: a contract allows all before it.
-CONTRACTS: tuple[Numerics, ...] = ("exact", "tf32", "bf16")
+CONTRACTS: tuple[Numerics, ...] = ("exact", "tf32", "bf16", "fp8")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """tf32: matrix products may use TF32 or XF32. bf16: autocast. passes: rewrites of the captured graph,
-    by name. The empty plan is the workload as its author wrote it."""
+    """tf32: matrix products may use TF32 or XF32. bf16: autocast. regions: repeated blocks are compiled, each once,
+    in place of the whole. inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
+    env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
+    model that has its own (`attention`, `cache`). The empty plan is the workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
     compile: bool = False
+    regions: bool = False
+    inductor: tuple[tuple[str, Any], ...] = ()
     passes: tuple[str, ...] = ()
     fused_optimizer: bool = False
     capture: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    linears: str = ""
+    switches: tuple[tuple[str, str], ...] = ()
 
     @property
     def numerics(self) -> Numerics:
         """The contract that this plan needs."""
-        return "bf16" if self.bf16 else "tf32" if self.tf32 else "exact"
+        return "fp8" if self.linears else "bf16" if self.bf16 else "tf32" if self.tf32 else "exact"
+
+    @property
+    def compiles(self) -> bool:
+        """Whether Inductor compiles what Dynamo captures."""
+        return self.compile or self.regions
+
+    @property
+    def replays(self) -> bool:
+        """Whether Inductor replays its kernels as graphs (torch.compile's `reduce-overhead`)."""
+        return bool(dict(self.inductor).get("triton.cudagraphs"))
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether weights are copied when the step is prepared, so that it has to be prepared again when they change."""
+        return bool(dict(self.inductor).get("freezing") or self.linears)
 
     def at(self, numerics: Numerics) -> Plan:
         """The same rewrites at a more exact precision, for checking them where errors show."""
-        return replace(self, tf32=self.tf32 and numerics != "exact", bf16=self.bf16 and numerics == "bf16")
+        return replace(
+            self,
+            tf32=self.tf32 and numerics != "exact",
+            bf16=self.bf16 and numerics in ("bf16", "fp8"),
+            linears=self.linears if numerics == "fp8" else "",
+        )
 
     def phases(self, own: Numerics) -> tuple[Numerics, ...]:
         """Where the plan is verified: in full precision, where errors show, and at the lowest that it runs in.
@@ -39,5 +66,6 @@ class Plan:
         return ("exact",) if lowest == "exact" else ("exact", lowest)
 
     def precision_only(self) -> Plan:
-        """The untouched workload at this plan's precision: what a candidate's errors are measured against."""
+        """The untouched workload at this plan's precision: what a candidate's errors are measured against. Products in
+        fp8 are measured against those in the precision that they replace: the gate is a figure of its own."""
         return Plan(tf32=self.tf32, bf16=self.bf16)

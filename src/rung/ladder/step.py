@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
+from rung.ladder.compiled import Compiled
 from rung.ladder.optimizer import remade
 from rung.ladder.plan import Plan
 from rung.ladder.surgery import Surgeon
@@ -26,9 +27,8 @@ class Step:
 
     def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
         self.workload, self.model, self.plan, self.device = workload, model, plan, device
-        self.surgeon: Surgeon | None = None
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
-        self._forward = self._compiled(self._plain_forward)
+        self._forward = Compiled(self._plain_forward, model, plan)
         self.optimizer: torch.optim.Optimizer | None = None
         self.fresh()
 
@@ -48,24 +48,29 @@ class Step:
         self._run = Captured(run, self.device, self.optimizer) if self.plan.capture else run
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        if self._forward.renewed() and isinstance(self._run, Captured):
+            self._run = Captured(self._infer, self.device)
         return self._run(batch)
+
+    @property
+    def surgeon(self) -> Surgeon | None:
+        """What rewrites and compiles the captured graphs, where anything does."""
+        return self._forward.surgeon
+
+    @property
+    def breaks(self) -> list[dict[str, Any]]:
+        """Where Dynamo broke the graph so far (`rung.ladder.dynamo.Watched.found`)."""
+        return self._forward.breaks
 
     def applied(self) -> dict[str, Any]:
         """What of the plan is in effect, as this process sees it: plain values, for a rung to be proved by."""
         return {
-            "matches": dict(self.surgeon.matches) if self.surgeon else {},
-            "compiled_graphs": self.surgeon.graphs if self.surgeon and self.surgeon.inner == "inductor" else 0,
+            **self._forward.applied(),
             "captured": self._run.shapes if isinstance(self._run, Captured) else 0,
             "precision": matmul_precision_name(),
             "autocast": str(self._amp) if self._amp else None,
             "optimizer_fused": bool(self.optimizer and self.optimizer.defaults.get("fused")),
         }
-
-    def _compiled(self, forward: Any) -> Any:
-        if not self.plan.compile and not self.plan.passes:
-            return forward
-        self.surgeon = Surgeon(self.plan.passes, inner="inductor" if self.plan.compile else "eager")
-        return torch.compile(forward, backend=self.surgeon, dynamic=False)
 
     def _plain_forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         with autocast(self.device, self._amp):

@@ -6,10 +6,14 @@ from typing import Any
 
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
+from rung.hardware.peaks import Peaks
 from rung.ladder.audit import audit
+from rung.ladder.dynamo import inductor_settings, recompilations
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Plan
 from rung.ladder.reference import own_precision
+from rung.ladder.regions import blocks
+from rung.ladder.rungs.inductor import names
 from rung.ladder.step import Step
 from rung.workload import Workload, seeded_model
 
@@ -45,36 +49,53 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
         "without_gradient": without_gradient,
         "own_precision": own_precision(workload, model, device),
-        "rates": peaks.flops if peaks else {},
+        "rates": _rates(peaks) if peaks else {},
+        "bandwidth": peaks.bandwidth if peaks else None,
+        "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
+        "blocks": len(blocks(model)),
+        "inductor": inductor_settings(names()),
         "environment": environment(device),
         **captured_graphs(workload, device),
     }
 
 
-def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
-    """What Dynamo captures, how often it breaks, and what the rewrites would find, without compiling."""
-    from torch._dynamo.utils import counters
+def _rates(peaks: Peaks) -> dict[str, float]:
+    """FLOP/s of matrix products; fp8 only where the chip has units for it."""
+    return peaks.flops | ({"fp8": peaks.matrix["fp8"]} if "fp8" in peaks.matrix else {})
 
+
+def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
+    """What Dynamo captures, where and why it breaks the graph or captures again, and what the rewrites would find,
+    without compiling. Two batches of one shape are run: whatever is captured again for the second is captured for
+    every batch."""
     from rung.ladder.surgery import PASSES
 
-    counters.clear()
     model = seeded_model(workload).to(device.torch_name)
     step = Step(workload, model, Plan(passes=tuple(PASSES)), device)
     try:
-        step(to_device(workload.inputs(0), device))
+        with recompilations() as again:
+            for seed in (0, 1):
+                step(to_device(workload.inputs(seed), device))
     except Exception as error:
         return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
-                "graphs": 0, "graph_breaks": []}  # fmt: skip
+                "graphs": 0, "graph_breaks": [], "breaks": [], "recompilations": []}  # fmt: skip
     assert step.surgeon is not None
-    breaks = [f"{reason.strip().splitlines()[0]} (x{n})" for reason, n in counters["graph_break"].items()]
     return {
         "matches": dict(step.surgeon.matches),
         "skipped": list(step.surgeon.skipped),
         "captured": step.surgeon.before,
         "rewritten": step.surgeon.after,
         "graphs": step.surgeon.graphs,
-        "graph_breaks": breaks,
+        "graph_breaks": [sentence(found) for found in step.breaks],
+        "breaks": step.breaks,
+        "recompilations": again,
     }
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """A graph break in words: where, what stands there, why, and what to do."""
+    text = f"{found['where']}: `{found['line']}`: {found['why'].rstrip('.')} (x{found['count']})"
+    return text + (f". {found['hint']}" if found["hint"] else "")
 
 
 def flops(workload: Workload, step: Step, device: Device) -> float | None:

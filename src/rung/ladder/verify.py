@@ -32,9 +32,9 @@ SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
 OPTIMIZER_STEPS = 3
 # How many times the untouched model's own error a candidate may have. In full precision a re-ordered sum may
 # well be ten times off while a real mistake is thousands; at low precision a mistake may be only ten times off.
-ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0}
+ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 3.0}
 # Errors below this are rounding, whatever the untouched model's are: a few ulp of the format's products.
-FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3}
+FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.1}
 # Settings of an optimizer that say how it computes, not what.
 HOW = {"params", "fused", "foreach", "capturable", "lr"}
 

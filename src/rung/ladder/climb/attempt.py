@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from rung.ladder.climb import predictions
 from rung.ladder.climb.state import State
 from rung.ladder.duel import Duel, SideFailed, fight, open_worker
 from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
@@ -51,7 +53,6 @@ def attempt(state: State, rung: Rung) -> None:
         record["log"] = f"workers/{name}-1-candidate.log"
         try:
             duel = _fight(state, record["stack"], name)
-            state.pace = (time.monotonic() - began) / len(duel.restarts)
             record |= duel.as_dict()
             seen = state.profiled(name, record["times"]["candidate"]["value"]) if state.trace(name).exists() else seen
             _judge(state, record, duel, name, seen[1])
@@ -98,6 +99,8 @@ def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: C
     record["cut"] = duel.comparison.cut
     if not record["cut"]:
         record["forecast"] = Prediction(**record["prediction"]).judge(speedup.value)
+        record["prediction_error"] = predictions.error(record)
+    record["pay_back"] = pay_back(record)
     proof = rung.proof(Evidence(state.counters, after, record["applied"]))
     record["effect"] = {"should": rung.effect, "shown": proof.shown, "says": proof.says}
     if why := _no_gain(record, rung, duel):
@@ -117,6 +120,16 @@ def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: C
     if rung.spares != "step" and duel.comparison.answer != "faster":
         firsts = record["first_run_seconds"]
         record["why"] = f"verified, as fast, and its first run takes {firsts['candidate']:.0f} s instead of {firsts['best']:.0f} s."  # fmt: skip
+
+
+def pay_back(record: dict[str, Any]) -> dict[str, Any]:
+    """What preparing the candidate takes longer (`seconds`, of the first run), and after how many `steps` its faster
+    steps have made up for it; None where they never do."""
+    firsts, times = record["first_run_seconds"], record["times"]
+    longer = firsts["candidate"] - firsts["best"]
+    gain = (times["best"]["value"] - times["candidate"]["value"]) / 1e9
+    steps = 0 if longer <= 0 else math.ceil(longer / gain) if gain > 0 else None
+    return {"seconds": longer, "steps": steps}
 
 
 def _no_gain(record: dict[str, Any], rung: Rung, duel: Duel) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ from typing import Any
 from rung.errors import RungError, UsageError
 from rung.ladder.climb.state import State
 from rung.ladder.duel import PROFILED_STEPS, open_worker
+from rung.ladder.floor import floor
 from rung.ladder.plan import CONTRACTS
 from rung.ladder.rungs import Rung
 from rung.measure import median_interval
@@ -96,10 +97,16 @@ def _measured(state: State) -> dict[str, Any]:
         "warm_up_runs": warm["runs"],
         "steady": warm["steady"],
         "memory": memory,
+        "floor": _floor(state, time_["value"]),
         "breakdown": parts,
         "without_gradient": state.facts["without_gradient"],
         "trace": "traces/baseline.json.gz",
     }
+
+
+def _floor(state: State, step_ns: float) -> dict[str, Any] | None:
+    found = floor(state.run.read("manifest.json")["workload"], state.facts, state.numerics)
+    return found and {**found, "share": found["seconds"] * 1e9 / step_ns}
 
 
 def _together(state: State) -> int:

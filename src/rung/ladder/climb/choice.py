@@ -1,25 +1,118 @@
-"""Which rung is next."""
+"""Which rung is next, and when it is enough."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rung.ladder.climb.state import State
 from rung.ladder.rungs import Rung
+from rung.measure import CLIMB
+
+LEAST_GAIN = 0.005  # what a rung must be able to give, at best, for it to be tried
+NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
+LOADING = 25.0  # seconds a restart takes beside the first run, as a guess before one was seen: import, warm-up, blocks
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why the climb ends. rule: `tried` (everything that applies was), `rest`, `floor` or `budget`; left: the rungs
+    that apply and were not tried, with what they were expected to give at best."""
+
+    rule: str
+    why: str
+    left: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"rule": self.rule, "why": self.why, "left": self.left}
+
+
+def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
+    """The best expected gain per second of budget, or why nothing is tried any more.
+
+    Rungs that the user named are tried in that order, whatever they promise.
+    """
+    if state.request.rungs is not None:
+        return _in_order(state, rungs)
+    applying = [r for r in rungs if not tries(state, r) and _applies(state, r)]
+    best_case = {r.name: r.predict(state.context()).high for r in applying}
+    worth = [r for r in applying if r.core or r.spares != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
+    rule, why = "tried", "every rung that applies was tried."
+    if len(worth) < len(applying):
+        rule, why = "rest", f"none of the rungs left can give {LEAST_GAIN:.1%} or more, by the profile."
+    worth = worth or [r for r in rungs if worth_another(state, r)]
+    if worth and near_floor(state):
+        worth = [r for r in worth if r.core and not tries(state, r)]
+        rule, why = "floor", f"the step takes less than {NEAR:.2f} times the least that its arithmetic and its weights take."  # fmt: skip
+    if not worth:
+        return Stop(rule, why, best_case)
+    affordable = [r for r in worth if seconds(state, r) < state.left()]
+    if not affordable:
+        return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), best_case)
+    core = [r for r in affordable if r.core and not tries(state, r)]
+    ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
+    # The core of the ladder is not given up for the sake of what promises more.
+    reserved = sum(seconds(state, r) for r in core if r is not ranked[0])
+    if core and state.left() - seconds(state, ranked[0]) < reserved:
+        return next(r for r in ranked if r in core)
+    return ranked[0]
+
+
+def gain_per_second(state: State, rung: Rung) -> float:
+    """The logarithm of the speedup that is expected, per second that deciding it should take."""
+    return math.log(rung.predict(state.context()).value) / seconds(state, rung)
+
+
+def seconds(state: State, rung: Rung) -> float:
+    """What a comparison takes to its first look, as far as the last ones tell."""
+    each = state.pace or LOADING + state.baseline["first_run_seconds"]
+    return CLIMB[0][0] * each + rung.prepares
+
+
+def near_floor(state: State) -> bool:
+    floor = state.baseline.get("floor")
+    return bool(floor and state.step_ns < NEAR * floor["seconds"] * 1e9)
 
 
 def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
-    """The attempts at this rung that came to an end."""
-    return [a for a in state.run.attempts() if a["rung"] == rung.name and not a.get("cut")]
+    """The attempts at this rung that were measured, or failed, and came to an end."""
+    return [a for a in state.run.attempts() if a["rung"] == rung.name and not a.get("cut") and a.get("log")]
 
 
 def worth_another(state: State, rung: Rung) -> bool:
     """A rung that gave nothing while something else held the step up is tried once more, when that is gone:
     faster matrix products do not show on a GPU that waits for its launches."""
     made = tries(state, rung)
-    if len(made) != 1 or made[0]["against"] == state.best_name:
+    if len(made) != 1 or made[0]["against"] == state.best_name or rung.name in state.kept:
         return False
     no_gain = made[0]["verdict"] == "inconclusive" or (
         made[0]["verdict"] == "reverted" and "verification" not in made[0]
     )
-    return no_gain and rung.applies(state.context()) is None
+    return no_gain and _applies(state, rung)
+
+
+def untold(state: State, rungs: Sequence[Rung]) -> list[Rung]:
+    """Those that do not apply and have not said so yet."""
+    told = {a["rung"] for a in state.run.attempts()}
+    return [r for r in rungs if r.name not in told and not _applies(state, r)]
+
+
+def _applies(state: State, rung: Rung) -> bool:
+    return rung.name not in state.kept and rung.applies(state.context()) is None
+
+
+def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
+    told = {a["rung"] for a in state.run.attempts() if not a.get("cut")}
+    todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
+    if not todo:
+        return Stop("tried", "every rung that was asked for was tried.", {})
+    if state.left() <= CLIMB[0][0] * state.pace:
+        return _out_of_budget(state, todo[0], {r.name: r.predict(state.context()).high for r in todo if _applies(state, r)})  # fmt: skip
+    return todo[0]
+
+
+def _out_of_budget(state: State, rung: Rung, best_case: dict[str, float]) -> Stop:
+    why = f"the budget of {state.request.budget:.0f} s left too little time to decide {rung.name}"
+    return Stop("budget", why, best_case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,11 @@ from typing import Any
 from rung.errors import InputError, RungError, UsageError
 from rung.ladder.climb.attempt import attempt, opened, taken_up
 from rung.ladder.climb.baseline import measure_baseline, survey
-from rung.ladder.climb.choice import tries, worth_another
+from rung.ladder.climb.choice import Stop, gain_per_second, next_rung, untold
 from rung.ladder.climb.finish import finish
 from rung.ladder.climb.state import Request, Say, State
 from rung.ladder.duel import open_worker
-from rung.ladder.rungs import LADDER, chosen
-from rung.measure import CLIMB
+from rung.ladder.rungs import LADDER, Rung, chosen
 from rung.runs import Run
 
 
@@ -47,23 +47,26 @@ class Climb:
         survey(state, rungs)
         measure_baseline(state)
         taken_up(state)
-        why, planned = "", []
-        for again in (False, True):
-            for rung in rungs:
-                if not (worth_another(state, rung) if again else not tries(state, rung)):
-                    continue
-                if dry:
-                    planned.append(opened(state, rung))
-                    self.say("plan", planned[-1])
-                elif state.left() <= CLIMB[0][0] * state.pace:
-                    why = why or f"the budget of {request.budget:.0f} s left too little time to decide {rung.name}"
-                else:
-                    attempt(state, rung)
         if dry:
-            self.run.write("plan.json", {"rungs": planned})
-            state.status("planned", "a dry run measures the baseline only")
-        else:
-            finish(state, why)
+            self._planned(rungs)
+            return
+        while not isinstance(said := next_rung(state, rungs), Stop):
+            attempt(state, said)
+        if said.rule != "budget":
+            for rung in untold(state, rungs):
+                attempt(state, rung)
+        finish(state, said)
+
+    def _planned(self, rungs: Sequence[Rung]) -> None:
+        """The rungs as they would be tried now: the best gain per second first, those that do not apply last."""
+        state = self.state
+        plan = [(opened(state, rung), rung) for rung in rungs]
+        if self.request.rungs is None:
+            plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0]["verdict"] else 1.0)
+        for record, _ in plan:
+            self.say("plan", record)
+        self.run.write("plan.json", {"rungs": [record for record, _ in plan]})
+        state.status("planned", "a dry run measures the baseline only")
 
 
 def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:

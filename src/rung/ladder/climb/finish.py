@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 from rung.errors import WorkloadError
+from rung.ladder.climb import predictions
+from rung.ladder.climb.choice import Stop
 from rung.ladder.climb.state import State
 from rung.ladder.duel import SideFailed, fight
 from rung.ladder.recipe import Recipe
@@ -15,11 +17,12 @@ from rung.runs import write_whole
 FINAL_SECONDS = 120.0  # that the final comparison may take, however little the budget left
 
 
-def finish(state: State, why: str) -> None:
-    """Writes result.json and, where something was kept, recipe.toml. why: what ended the climb early, if anything."""
+def finish(state: State, stop: Stop) -> None:
+    """Writes result.json and, where something was kept, recipe.toml; `stop` is why nothing more was tried."""
     result: dict[str, Any] = {
         "kept": state.kept, "speedup": None, "confidence": None, "times": None, "memory": None,
         "breakdown": state.breakdown, "recipe": None, "recipe_text": "",
+        "stopped": stop.as_dict(), "predictions": predictions.summary(state.run.attempts()),
     }  # fmt: skip
     if state.kept:
         state.say("final", {"kept": state.kept})
@@ -29,7 +32,8 @@ def finish(state: State, why: str) -> None:
         write_whole(state.run.directory / "recipe.toml", recipe.text())
     result["seconds"] = time.monotonic() - state.started
     state.run.write("result.json", result)
-    state.status("complete", why)
+    state.run.write("manifest.json", {**state.run.read("manifest.json"), "stopped": stop.as_dict()})
+    state.status("complete", stop.why if stop.rule == "budget" else "")
 
 
 def _compared(state: State) -> dict[str, Any]:

@@ -50,7 +50,6 @@ class State:
             run.directory / "workers",
             Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
         )
-        self.pace = 0.0  # seconds a restart
         self.kept: list[str] = []
         self.baseline: dict[str, Any] = {}
         self.breakdown: dict[str, Any] | None = None
@@ -68,9 +67,19 @@ class State:
         kept = [a for a in self.run.attempts() if a["verdict"] == "kept" and a.get("times")]
         return float(kept[-1]["times"]["candidate"]["value"] if kept else self.baseline["time"]["value"])
 
+    @property
+    def pace(self) -> float:
+        """Seconds that a restart took in the last attempt that was measured; 0 before the first."""
+        made = [a for a in self.run.attempts() if a.get("restarts")]
+        return made[-1]["seconds"] / len(made[-1]["restarts"]) if made else 0.0
+
     def context(self) -> Context:
         parts = self.breakdown["parts"] if self.breakdown else {}
-        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"])
+        attempts = self.run.attempts()
+        firsts = [a["first_run_seconds"]["candidate"] for a in attempts if a["verdict"] == "kept"]
+        failed = tuple(a["rung"] for a in attempts if a["verdict"] == "failed")
+        first = firsts[-1] if firsts else self.baseline.get("first_run_seconds", 0.0)
+        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed)
 
     def side(self, rungs: Sequence[str]) -> Side:
         return Side(self.request.target, self.request.options, tuple(rungs))

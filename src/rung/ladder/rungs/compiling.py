@@ -1,17 +1,47 @@
-"""Level 2: torch.compile."""
+"""Level 2: torch.compile, of the whole or of the blocks that repeat."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.ladder.rungs.proofs import counted
-from rung.ladder.rungs.rung import Rung
+from rung.ladder.rungs.proofs import both, counted
+from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+
+MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a thought
+LONG = 60.0  # seconds of a first run that are worth sparing
 
 COMPILE = Rung(
     "compile", 2, "torch.compile", "reassociated", "forward and loss as one compiled function, static shapes",
     lambda c: None,
     lambda c: {"pointwise": (0.25, 0.75), "launch_gap": (0.1, 0.8), "attention": (0.5, 1.0)},
-    lambda p: replace(p, compile=True),
+    lambda p: replace(p, compile=True, regions=False),
     "Inductor compiled the captured graphs", counted("compiled_graphs", "graphs compiled"),
-    core=True, prepares=40.0,
+    replaces=("compile-regions",), core=True, prepares=40.0,
+)  # fmt: skip
+
+
+def _regions_apply(c: Context) -> Inapplicable | None:
+    blocks = int(c.facts.get("blocks", 0))
+    if blocks < MANY_BLOCKS:
+        return Inapplicable(f"the model has no {MANY_BLOCKS} blocks of one class in a row, called by itself.")
+    if "compile" in c.failed:
+        return None
+    if not c.plan.compile:
+        return Inapplicable("it stands in for torch.compile where that takes long or fails.")
+    if c.plan.passes:
+        return Inapplicable("graph rewrites are in effect that look at the whole graph.")
+    if c.first_run < LONG:
+        return Inapplicable(f"compiling the whole takes {c.first_run:.0f} s; it is spared from {LONG:.0f} s on.")
+    return None
+
+
+REGIONS = Rung(
+    "compile-regions", 2, "repeated blocks compiled once", "reassociated",
+    "the blocks that repeat are compiled, one for all of them, and what is around them runs as it is",
+    _regions_apply,
+    # Against the eager step, where compiling the whole failed, it gives less than that; against compile, nothing.
+    lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
+    lambda p: replace(p, compile=False, regions=True),
+    "blocks compiled by themselves", both(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
+    replaces=("compile",), prepares=20.0, spares="first run",
 )  # fmt: skip

@@ -25,5 +25,5 @@ CAPTURE = Rung(
     lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
     lambda p: replace(p, capture=True),
     "the step is a graph's replay", both(counted("captured", "shapes captured"), named(GRAPH_LAUNCH, "graph launches")),
-    core=True,
+    replaces=("reduce-overhead",), core=True,
 )  # fmt: skip

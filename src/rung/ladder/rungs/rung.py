@@ -12,13 +12,16 @@ from rung.ladder.plan import Numerics, Plan
 @dataclass(frozen=True)
 class Context:
     """What a rung may know before it is tried. facts: what the survey of the workload found (ladder.survey);
-    parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision."""
+    parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision;
+    first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died."""
 
     plan: Plan
     numerics: Numerics
     facts: Mapping[str, Any]
     parts: Mapping[str, float]
     rates: Mapping[str, float]
+    first_run: float = 0.0
+    failed: tuple[str, ...] = ()
 
     @property
     def gpu(self) -> bool:

@@ -1,0 +1,85 @@
+"""A function under the compiling part of a plan: whole or by blocks, with rewrites and Inductor's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rung.ladder.dynamo import Watched, forget, skipped_replays
+from rung.ladder.plan import Plan
+from rung.ladder.regions import blocks
+from rung.ladder.surgery import Surgeon
+
+
+class Compiled:
+    """Call it as the function. The model is the one that the function runs; with `regions` in the plan its blocks are
+    compiled in place, as `Module.compile` does, until `undo`.
+
+    Where the plan copies weights into what is compiled, a change of the weights is seen by `renewed` before a call, and
+    the next call compiles anew. A weight that is changed through `.data` is not seen: torch itself does not see it.
+    """
+
+    def __init__(self, function: Callable[..., Any], model: torch.nn.Module, plan: Plan) -> None:
+        self._function, self._model, self._plan = function, model, plan
+        self.surgeon: Surgeon | None = None
+        self._watched: Watched | None = None
+        self._regions: list[torch.nn.Module] = []
+        self._seen = 0
+        self._run = self._prepared()
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._plan.replays:
+            torch.compiler.cudagraph_mark_step_begin()
+        return self._run(*arguments)
+
+    def renewed(self) -> bool:
+        """Whether weights that were copied have changed: then, what was prepared of them is dropped."""
+        if not self._plan.keeps_weights:
+            return False
+        seen = self._versions()
+        if seen == self._seen:
+            return False
+        forget(self._function)
+        self._run = self._prepared()
+        return True
+
+    @property
+    def breaks(self) -> list[dict[str, Any]]:
+        return self._watched.found() if self._watched else []
+
+    def applied(self) -> dict[str, Any]:
+        """What is in effect: plain values."""
+        inductor = self.surgeon is not None and self.surgeon.inner == "inductor"
+        return {
+            "matches": dict(self.surgeon.matches) if self.surgeon else {},
+            "compiled_graphs": self.surgeon.graphs if self.surgeon and inductor else 0,
+            "graph_breaks": sum(b["count"] for b in self.breaks),
+            "regions": len(self._regions),
+            **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
+            **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
+        }
+
+    def undo(self) -> None:
+        for block in self._regions:
+            block._compiled_call_impl = None
+
+    def _prepared(self) -> Callable[..., Any]:
+        plan = self._plan
+        if plan.keeps_weights:
+            self._seen = self._versions()
+        if not plan.compiles and not plan.passes:
+            return self._function
+        inner = "inductor" if plan.compiles else "eager"
+        self.surgeon = Surgeon(plan.passes, inner=inner, inductor_options=dict(plan.inductor))  # type: ignore[arg-type]
+        self._watched = Watched(self.surgeon)
+        if plan.regions:
+            self._regions = blocks(self._model)
+            for block in self._regions:
+                block.compile(backend=self._watched, dynamic=False)
+            return self._function
+        return torch.compile(self._function, backend=self._watched, dynamic=False)
+
+    def _versions(self) -> int:
+        return sum(p._version for p in self._model.parameters())

@@ -1,0 +1,105 @@
+"""What Dynamo does with a function: where it breaks the graph, why it compiles again. Its private names are used here
+alone; a test asks the installed torch for each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import re
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
+_RECOMPILES = "torch._dynamo.guards.__recompiles"
+
+
+class Watched:
+    """A backend that notes, of every graph that is handed over, why it ended where it does."""
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        self._backend = backend
+        self.breaks: dict[tuple[str, str], dict[str, Any]] = {}
+        # Dynamo compiles anew where the backend is another one: the same watched backend is the same.
+        functools.update_wrapper(self, backend, assigned=())
+
+    def __call__(self, gm: Any, inputs: Any) -> Any:
+        reason = getattr(gm, "compile_subgraph_reason", None)
+        if reason is not None and getattr(reason, "graph_break", False):
+            found = located(str(reason.reason), list(reason.user_stack))
+            self.breaks.setdefault((found["where"], found["why"]), {**found, "count": 0})["count"] += 1
+        return self._backend(gm, inputs)
+
+    def found(self) -> list[dict[str, Any]]:
+        """`where` in the user's source, its `line`, `why`, a `hint` of what to do, and the `count`."""
+        return list(self.breaks.values())
+
+
+def located(reason: str, stack: list[Any]) -> dict[str, Any]:
+    """A graph break in the user's own source: the innermost frame that is no library's, if there is one."""
+    own = [f for f in stack if not f.filename.startswith(_LIBRARY) and "site-packages" not in f.filename] or stack
+    frame = own[-1] if own else None
+    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
+    hints = [line.partition(":")[2].strip() for line in lines if line.startswith("Hint:")]
+    why = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
+    return {
+        "where": f"{frame.filename}:{frame.lineno} in {frame.name}" if frame else "unknown",
+        "line": (frame.line or "").strip() if frame else "",
+        "why": ". ".join(part.rstrip(".") for part in (lines[0] if lines else "unknown", why) if part),
+        "hint": hints[0] if hints else "",
+    }
+
+
+@contextlib.contextmanager
+def recompilations() -> Iterator[list[dict[str, str]]]:
+    """What is compiled again inside of it: `where`, and `why`, the guard that failed, as Dynamo says it."""
+    found: list[dict[str, str]] = []
+
+    class Note(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            where = re.search(r"Recompiling function (\S+) in (\S+)", text)
+            reasons = [line.strip(" -") for line in text.splitlines()[1:] if line.strip().startswith("- ")]
+            if where:
+                found.append({"where": f"{where[2]} in {where[1]}", "why": reasons[0] if reasons else ""})
+
+    logger, note = logging.getLogger(_RECOMPILES), Note()
+    level, passed_on = logger.level, logger.propagate
+    torch._logging.set_logs(recompiles=True)
+    handlers, logger.handlers = logger.handlers, [note]
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        torch._logging.set_logs(recompiles=False)
+        logger.handlers, logger.propagate = handlers, passed_on
+        logger.setLevel(level)
+
+
+def forget(function: Callable[..., Any]) -> None:
+    """Drops what was compiled of a function, weights that were compiled in included."""
+    remove = getattr(torch._dynamo.eval_frame, "remove_from_cache", None)
+    if remove is not None:
+        remove(function)
+
+
+def skipped_replays() -> int:
+    """How many graphs Inductor did not replay, though it was asked to."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["inductor"]["cudagraph_skips"])
+
+
+def inductor_settings(names: tuple[str, ...]) -> dict[str, Any]:
+    """The values of Inductor's settings in this process, by name (`triton.cudagraphs`); unknown ones are left out."""
+    from torch._inductor import config
+
+    found = {}
+    for name in names:
+        with contextlib.suppress(AttributeError):
+            found[name] = functools.reduce(getattr, name.split("."), config)
+    return found

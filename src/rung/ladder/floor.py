@@ -1,0 +1,37 @@
+"""The least time that a step can take on a chip: its arithmetic at the best rate allowed, its weights read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rung.ladder.plan import CONTRACTS, Numerics
+
+# Bytes a trainable parameter at least: read, gradient read, written (float32). Optimizers with state move more.
+STEPPED = 12
+
+
+def floor(workload: Mapping[str, Any], facts: Mapping[str, Any], numerics: Numerics) -> dict[str, Any] | None:
+    """`seconds` and the `precision` of the products; None where the chip's rates or the step's FLOP are not known.
+
+    workload: `flops` of a step and `parameters`; facts: `rates` (FLOP/s), `bandwidth` (bytes/s) and `weight_bytes`.
+    In training, the optimizer comes after all products; in inference, reading the weights may hide behind them.
+    """
+    rates, flops, bandwidth = facts["rates"], workload.get("flops"), facts.get("bandwidth")
+    if not rates or not flops or not bandwidth:
+        return None
+    own = facts["own_precision"]
+    lowest = max(numerics, own, key=CONTRACTS.index)
+    precision = max((p for p in rates if _allowed(p, lowest)), key=lambda p: float(rates[p]))
+    arithmetic = flops / rates[precision]
+    if facts["mode"] == "train":
+        seconds = arithmetic + STEPPED * workload["parameters"] / bandwidth
+    else:
+        seconds = max(arithmetic, facts.get("weight_bytes", 0) / bandwidth)
+    return {"seconds": seconds, "precision": precision}
+
+
+def _allowed(precision: str, numerics: Numerics) -> bool:
+    """fp16 has another range: no contract allows it."""
+    needs = {"fp64": "exact", "fp32": "exact", "tf32": "tf32", "bf16": "bf16", "fp8": "fp8"}.get(precision)
+    return needs is not None and CONTRACTS.index(needs) <= CONTRACTS.index(numerics)  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""Level 2: Inductor's settings, one rung each; the facts are in inductor.toml."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from rung.ladder.plan import Plan
+from rung.ladder.rungs.graphs import GRAPH_LAUNCH
+from rung.ladder.rungs.proofs import both, counted, named, told
+from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
+
+
+@lru_cache(maxsize=1)
+def settings() -> tuple[Mapping[str, Any], ...]:
+    """The rows of inductor.toml."""
+    text = resources.files("rung.ladder.rungs").joinpath("inductor.toml").read_text("utf-8")
+    return tuple(tomllib.loads(text)["setting"])
+
+
+def names() -> tuple[str, ...]:
+    """The options of torch._inductor.config that the ladder may set."""
+    return tuple(dict.fromkeys(name for row in settings() for name in row["options"]))
+
+
+def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]:
+    def applies(c: Context) -> Inapplicable | None:
+        if row.get("gpu") and not c.gpu:
+            return Inapplicable("it concerns GPUs.")
+        if row.get("mode") and row["mode"] != c.facts["mode"]:
+            return Inapplicable(f"it is for workloads in mode {row['mode']}.")
+        here = c.facts.get("inductor", {})
+        if unknown := [name for name in row["options"] if name not in here]:
+            return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")
+        if all(here[name] == value for name, value in row["options"].items()):
+            return already(f"{', '.join(row['options'])} has this value already.")
+        if not c.plan.compiles:
+            return Inapplicable("it is a setting of torch.compile, which is not in effect.")
+        if row.get("with") and not dict(c.plan.inductor).get(row["with"]):
+            return Inapplicable(f"it works together with {row['with']}, which is not in effect.")
+        if row.get("needs") and c.parts and c.share(row["needs"]) < LEAST_SHARE:
+            return Inapplicable(f"less than {LEAST_SHARE:.0%} of the step is {row['needs'].replace('_', ' ')}.")
+        return None
+
+    return applies
+
+
+def _change(row: Mapping[str, Any]) -> Callable[[Plan], Plan]:
+    def change(plan: Plan) -> Plan:
+        env = {**dict(plan.env), **row.get("env", {}).get("amd", {})}
+        return replace(plan, inductor=(*plan.inductor, *row["options"].items()), env=tuple(env.items()))
+
+    return change
+
+
+def _rung(row: Mapping[str, Any]) -> Rung:
+    proofs = [counted("compiled_graphs", "graphs compiled"),
+              *(told(f"inductor {name}", value, name) for name, value in row["options"].items())]  # fmt: skip
+    if row.get("graphs"):
+        proofs.append(named(GRAPH_LAUNCH, "graph launches"))
+    shrinks = {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
+    return Rung(
+        row["name"], 2, row["title"], "reassociated", row["changes"],
+        _applies(row), lambda c: shrinks, _change(row), row["effect"], both(*proofs),
+        replaces=tuple(row.get("replaces", ())), prepares=float(row["prepares"]),
+    )  # fmt: skip
+
+
+INDUCTOR = tuple(_rung(row) for row in settings())
