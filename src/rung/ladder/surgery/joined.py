@@ -94,14 +94,18 @@ class Joined:
         self.spots = tuple(spots)
         self._addresses: list[int] = []
 
-    def move(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Lays the weights next to one another, unless they are already; their values and objects stay."""
-        if not _together(tensors):
-            with torch.no_grad():
-                whole = torch.cat([t.detach() for t in tensors])
-                for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
-                    tensor.data = part
-        self._remember(tensors)
+    def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
+        tensors = [arguments[spot] for spot in self.spots]
+        addresses = [t.data_ptr() for t in tensors]
+        if addresses != self._addresses:
+            # The first call, another layer of the same code, or weights that were moved (`.to()`, a new state dict).
+            if not _together(tensors):
+                if not all(_alone(t) for t in tensors):
+                    with torch.no_grad():
+                        return torch.cat([t.detach() for t in tensors])
+                lay_together(tensors)
+            self._remember(tensors)
+        return self._view
 
     def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
         first = tensors[0].detach()
@@ -109,15 +113,26 @@ class Joined:
         self._addresses = [t.data_ptr() for t in tensors]
         self._view = first.as_strided((rows, *first.shape[1:]), first.stride())
 
-    def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
-        tensors = [arguments[spot] for spot in self.spots]
-        if [t.data_ptr() for t in tensors] != self._addresses:
-            # Someone moved the weights (`.to()`, another state dict): right at any rate, fast where they lie together.
-            if not _together(tensors):
-                with torch.no_grad():
-                    return torch.cat([t.detach() for t in tensors])
-            self._remember(tensors)
-        return self._view
+
+def lay_together(tensors: Sequence[torch.Tensor]) -> None:
+    """Moves the values into one piece of memory, one tensor after the other; the objects stay."""
+    with torch.no_grad():
+        whole = torch.cat([t.detach() for t in tensors])
+        for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
+            tensor.data = part
+
+
+def apart(module: torch.nn.Module) -> None:
+    """Gives every parameter that shares its memory with another one of its own again: the undo of `lay_together`."""
+    for parameter in module.parameters():
+        if type(parameter) is torch.nn.Parameter and not _alone(parameter):
+            parameter.data = parameter.detach().clone()
+
+
+def _alone(tensor: torch.Tensor) -> bool:
+    """Nothing else lies in its memory, and no graph that is being captured has its address."""
+    capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not capturing and tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> bool:
@@ -133,7 +148,7 @@ def with_joined(
 ) -> tuple[list[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """The inputs to compile for, and what gives the compiled function the joined weights in every call.
 
-    The weights move after the compilation: until then the compiler relies on where they were when it looked.
+    The weights move in the first call: while it compiles, the compiler relies on where they were when it looked.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     spots = {node.name: spot for spot, node in enumerate(inputs)}
@@ -141,10 +156,6 @@ def with_joined(
     joined = [Joined([spots[name] for name in node.meta[MEMBERS]]) for node in added]
 
     def wrapped(compiled: Callable[..., Any]) -> Callable[..., Any]:
-        if not joined:
-            return compiled
-        for one in joined:
-            one.move([example_inputs[spot] for spot in one.spots])
-        return lambda *arguments: compiled(*arguments, *[one(arguments) for one in joined])
+        return compiled if not joined else lambda *arguments: compiled(*arguments, *[one(arguments) for one in joined])
 
     return [*example_inputs, *(node.meta["example_value"] for node in added)], wrapped
