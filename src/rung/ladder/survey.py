@@ -96,6 +96,8 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
     return {
         "matches": dict(step.surgeon.matches),
         "skipped": list(step.surgeon.skipped),
+        "captured": step.surgeon.before,
+        "rewritten": step.surgeon.after,
         "graphs": step.surgeon.graphs,
         "graph_breaks": [sentence(found) for found in step.breaks],
         "breaks": step.breaks,

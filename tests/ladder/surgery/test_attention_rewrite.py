@@ -25,12 +25,11 @@ class Recorder(Surgeon):
         super().__init__(*args, **kwargs)
         self.calls = []
 
-    def __call__(self, gm, example_inputs):
-        compiled = super().__call__(gm, example_inputs)
+    def compiled(self, gm, inputs):
         for node in gm.graph.nodes:
             if node.target is F.scaled_dot_product_attention:
                 self.calls.append(dict(node.kwargs))
-        return compiled
+        return super().compiled(gm, inputs)
 
 
 def qkv(b=2, h=4, s=6, d=8, hkv=None, t=None, dtype=torch.float32):

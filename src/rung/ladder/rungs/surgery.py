@@ -41,9 +41,47 @@ SDPA = Rung(
     "attention by F.scaled_dot_product_attention", rewritten("sdpa"),
 )  # fmt: skip
 
+LEAN_SDPA = Rung(
+    "lean-sdpa", 3, "attention without a mask tensor", "reassociated",
+    "SDPA is told that its mask is the causal one, or none, where that is proved; grouped heads are not repeated then",
+    matches("lean-sdpa", "attention with a mask tensor"),
+    lambda c: {"attention": (0.25, 0.9), "pointwise": (0.85, 1.0)}, with_pass("lean-sdpa"),
+    "attention calls without a mask tensor", rewritten("lean-sdpa"),
+)  # fmt: skip
+
+
+def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    before, after = (float(c.facts.get(k, {}).get("layer_flop", 0)) for k in ("captured", "rewritten"))
+    left = after / before if before else 1.0
+    return {"gemm": (0.9 * left, min(1.0, 1.1 * left)), "pointwise": (left, 1.0)}
+
+
+NARROW_LOGITS = Rung(
+    "narrow-logits", 3, "logits of the tokens that are read", "reassociated",
+    "a layer of which the workload reads some rows only, as the last token's logits, computes only those",
+    matches("narrow-logits", "layer whose rows are sliced afterwards"),
+    _narrow_logits_shrinks, with_pass("narrow-logits"),
+    "fewer FLOP in the output layer", rewritten("narrow-logits"),
+)  # fmt: skip
+
+
+def _fused_cross_entropy_applies(c: Context) -> Inapplicable | None:
+    if not c.training:
+        return Inapplicable("inference has no loss.")
+    return matches("fused-cross-entropy", "cross-entropy over a layer's output")(c)
+
+
+FUSED_CROSS_ENTROPY = Rung(
+    "fused-cross-entropy", 3, "cross-entropy without the logits", "reassociated",
+    "output layer and cross-entropy run a few rows at a time, so that the logits of all tokens never exist together",
+    _fused_cross_entropy_applies,
+    lambda c: {"pointwise": (0.6, 1.0), "gemm": (1.0, 1.1)}, with_pass("fused-cross-entropy"),
+    "a lower peak of memory", rewritten("fused-cross-entropy"),
+)  # fmt: skip
+
 FUSED_QKV = Rung(
     "fused-qkv", 3, "one GEMM for q, k and v", "reassociated",
-    "linear layers that read the same input become one, their weights joined in the graph",
+    "linear layers that read the same input become one; in inference their weights move next to one another",
     matches("fused-qkv", "sibling projections"),
     lambda c: {"gemm": (0.93, 1.02), "launch_gap": (0.9, 1.0)}, with_pass("fused-qkv"),
     "fewer matrix products", rewritten("fused-qkv"),
@@ -57,4 +95,4 @@ FUSED_GATE_UP = Rung(
     "fewer matrix products", rewritten("fused-gate-up"),
 )  # fmt: skip
 
-SURGERY = (SDPA, FUSED_QKV, FUSED_GATE_UP)
+SURGERY = (SDPA, LEAN_SDPA, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP)

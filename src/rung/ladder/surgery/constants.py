@@ -18,10 +18,11 @@ PURE = names(
     eq ne lt le gt ge less greater less_equal greater_equal invert logical_not logical_and logical_or
     and_ or_ and or bitwise_and bitwise_or triu tril masked_fill where mul add sub div neg abs log
     getitem unsqueeze squeeze view reshape expand expand_as transpose permute mT T contiguous clone detach
-    repeat repeat_interleave to type type_as float half bfloat16 double bool int long"""
+    repeat repeat_interleave cat stack flip diff cumsum sum all any minimum maximum clamp remainder floor_divide
+    to type type_as float half bfloat16 double bool int long"""
 )
 
-MOST_ELEMENTS = 2**26  # 8192 x 8192; a larger mask stays a mask
+MOST_ELEMENTS = 2**28  # 16 rows of 4096 x 4096; a larger mask stays a mask
 
 
 def evaluate(node: fx.Node) -> torch.Tensor | None:

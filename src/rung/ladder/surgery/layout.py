@@ -9,7 +9,7 @@ from rung.ladder.surgery.normalize import kind
 from rung.ladder.surgery.writes import aliases, opaque
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
-_STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
+STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
 
 
 def free_readers(node: fx.Node) -> bool:
@@ -20,7 +20,7 @@ def free_readers(node: fx.Node) -> bool:
     needs_copy = False
     for alias in aliases(node):
         for user in list(alias.users):
-            if user.op == "output" or opaque(user) or kind(user) in _STRIDE_READERS:
+            if user.op == "output" or opaque(user) or kind(user) in STRIDE_READERS:
                 needs_copy = True
             elif kind(user) == "view":
                 if any(isinstance(item, torch.dtype) for item in (*user.args, *user.kwargs.values())):

@@ -89,20 +89,39 @@ def _same_shape(one: fx.Node, other: fx.Node) -> bool:
 def is_causal(mask: Mask, length: int) -> bool:
     """Whether a mask is the plain causal one: proved by evaluating it, never guessed from its spelling."""
     shape = value(mask.node)
-    if shape is None or tuple(shape.shape[-2:]) != (length, length):
-        return False
-    tensor = evaluate(mask.node)
-    if tensor is None:
-        return False
-    with torch.no_grad():
-        future = torch.ones(length, length, dtype=torch.bool, device="cpu").triu(1)
-        tensor = tensor.reshape(-1, length, length)
-        if mask.form == "drop":
-            return bool((tensor == future).all())
-        if mask.form == "keep":
-            return bool((tensor == ~future).all())
-        closed = max(-1e9, torch.finfo(tensor.dtype).min / 2)
-        return bool(((tensor <= closed) == future).all() and (tensor.masked_fill(future, 0) == 0).all())
+    return shape is not None and tuple(shape.shape[-2:]) == (length, length) and _proved(mask) == "causal"
+
+
+def is_open(mask: Mask) -> bool:
+    """Whether a mask provably hides nothing and adds nothing."""
+    return _proved(mask) == "open"
+
+
+def _proved(mask: Mask) -> Literal["causal", "open", ""]:
+    # All layers share a mask: it is worked out once, and remembered on its node.
+    known = mask.node.meta.setdefault("rung_mask", {})
+    if mask.form not in known:
+        tensor = evaluate(mask.node)
+        with torch.no_grad():
+            known[mask.form] = "" if tensor is None else _shape_of(tensor, mask.form)
+    found: Literal["causal", "open", ""] = known[mask.form]
+    return found
+
+
+def _shape_of(tensor: torch.Tensor, form: str) -> Literal["causal", "open", ""]:
+    if form == "add":
+        closed = tensor <= max(-1e9, torch.finfo(tensor.dtype).min / 2)
+        if not bool((tensor.masked_fill(closed, 0) == 0).all()):
+            return ""  # it adds something where it hides nothing
+    else:
+        closed = tensor if form == "drop" else ~tensor
+    if not bool(closed.any()):
+        return "open"
+    if closed.dim() < 2 or closed.shape[-1] != closed.shape[-2]:
+        return ""
+    length = closed.shape[-1]
+    future = torch.ones(length, length, dtype=torch.bool, device="cpu").triu(1)
+    return "causal" if bool((closed.reshape(-1, length, length) == future).all()) else ""
 
 
 def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: torch.Size) -> fx.Node:

@@ -131,7 +131,7 @@ def permutation(node: fx.Node) -> tuple[fx.Node, list[int]] | None:
     """(x, order) where the node is ``x.permute(order)`` in one of its spellings."""
     result = value(node)
     what = kind(node)
-    if result is None or in_place(node) or what not in ("transpose", "permute", "mT", "T"):
+    if result is None or in_place(node) or what not in ("transpose", "permute", "mT", "T", "t"):
         return None
     rank = result.dim()
     source = argument(node, 0, "input", "self")
@@ -140,7 +140,7 @@ def permutation(node: fx.Node) -> tuple[fx.Node, list[int]] | None:
         dims = argument(node, 1, "dims")
         dims = dims if isinstance(dims, (tuple, list)) else node.args[1:]
         order = [int(d) % rank for d in dims]
-    elif what == "T":
+    elif what in ("T", "t"):
         order.reverse()
     else:
         first, second = -2, -1

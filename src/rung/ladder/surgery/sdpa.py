@@ -12,7 +12,7 @@ from rung.ladder.surgery.chain import Chain, Skip, compute_dtype, read_chain
 from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.grouped import repeated_from, takes_groups
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.masks import as_argument, is_causal
+from rung.ladder.surgery.masks import as_argument, is_causal, is_open
 from rung.ladder.surgery.normalize import in_place, kind, peel_permutations, scaled, source_line, value
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
 
@@ -44,7 +44,10 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
     dtype = compute_dtype(chain)
     query, key_t, values = _shape(chain.query), _shape(chain.key), _shape(chain.value)
     scores, output = _shape(chain.scores), _shape(chain.output)
-    if not query[:2] == key_t[:2] == values[:2] or key_t[3] != values[2] or query[3] != key_t[2]:
+    # One key head for all query heads: the matmul broadcasts it.
+    single = key_t[1] == values[1] == 1 < query[1]
+    heads = [shape[:1] if single else shape[:2] for shape in (query, key_t, values)]
+    if not heads[0] == heads[1] == heads[2] or key_t[3] != values[2] or query[3] != key_t[2]:
         raise Skip("query, key and value have different batch or head counts")
 
     q, q_scale = _unscaled(chain.query)
@@ -55,15 +58,16 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
     k, k_order = peel_permutations(k_t)
     k_order = [k_order[d] for d in (0, 1, 3, 2)]
     v, v_order = peel_permutations(chain.value)
+    everything = [mask.node for mask in chain.masks]
+    chain.masks = [mask for mask in chain.masks if not is_open(mask)]
     causal = len(chain.masks) == 1 and scores[2] == scores[3] and is_causal(chain.masks[0], scores[2])
 
     k_group, v_group = repeated_from(k, k_order[1]), repeated_from(v, v_order[1])
-    grouped = False
     tensor = value(q)
-    if k_group and v_group and k_group[1] == v_group[1] > 1 and tensor is not None:
-        masked = bool(chain.masks) and not causal
-        grouped = takes_groups(tensor, dtype, values[3], masked) and query[1] % k_group[1] == 0
-        if grouped:
+    grouped = tensor is not None and takes_groups(tensor, dtype, values[3], bool(chain.masks) and not causal)
+    if grouped and not single:
+        grouped = bool(k_group and v_group and k_group[1] == v_group[1] > 1 and query[1] % k_group[1] == 0)
+        if grouped and k_group and v_group:
             k, v = k_group[0], v_group[0]
 
     masks = [mask.node for mask in chain.masks]
@@ -77,6 +81,8 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
             _ready(graph, k, k_order, dtype),
             _ready(graph, v, v_order, dtype),
         )
+        if single and not grouped:
+            k, v = (graph.call_method("expand", (item, -1, query[1], -1, -1)) for item in (k, v))
         options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
         if chain.masks and not causal:
             options["attn_mask"] = as_argument(graph, chain.masks, dtype, scores)
@@ -97,7 +103,7 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
     chain.output.replace_all_uses_with(fused)
     for dead in (chain.output, *chain.inner, chain.scores):
         graph.erase_node(dead)
-    sweep([chain.query, chain.key, chain.value, *masks])
+    sweep([chain.query, chain.key, chain.value, *everything])
 
 
 def _refuse_writes(chain: Chain, reads: list[tuple[fx.Node, fx.Node, fx.Node]]) -> None:

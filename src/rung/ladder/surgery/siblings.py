@@ -1,6 +1,7 @@
 """Linear layers that read the same input become one linear over the concatenated weights.
 
-The concatenation runs in the graph, so each weight stays the user's own parameter and gets its own gradient.
+In training the concatenation runs in the graph, so each weight stays the user's own parameter and gets its own
+gradient. Weights that need none are read where they lie (joined.py).
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from rung.ladder.surgery.joined import joined_input
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.normalize import argument, kind, names, source_line, value
+from rung.ladder.surgery.normalize import argument, kind, names, permutation, source_line, value
 from rung.ladder.surgery.writes import aliases, between, may_touch, storage, switches_mode, written
 
 _ELEMENTWISE = names(
@@ -63,10 +66,10 @@ def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
         # Two layers on the two sides of an autocast or no_grad boundary compute differently.
         region += switches_mode(node)
         # A weight whose result nobody reads has no gradient; in a group it would get one of zeros.
-        if kind(node) != "linear" or node.op != "call_function" or not node.users:
+        read = projection(node) if node.users else None
+        if read is None:
             continue
-        source, weight = argument(node, 0, "input"), argument(node, 1, "weight")
-        bias = argument(node, 2, "bias")
+        source, weight, bias = read
         tensor = value(weight)
         if not isinstance(source, fx.Node) or tensor is None or value(source) is None or value(node) is None:
             continue
@@ -76,6 +79,16 @@ def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
         key = (source, region, tensor.dtype, tensor.device, tensor.shape[1], tensor.requires_grad)
         groups[key].append(_Linear(node, weight, bias, tensor.shape[0]))
     return [(key[0], members) for key, members in groups.items() if len(members) > 1]
+
+
+def projection(node: fx.Node) -> tuple[Any, Any, Any] | None:
+    """(input, weight [N, K], bias or None) of a linear layer in its spellings: F.linear, ``x @ weight.T``."""
+    if kind(node) == "linear" and node.op == "call_function":
+        return argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
+    if kind(node) != "matmul" or len(node.args) != 2:
+        return None
+    turned = permutation(node.args[1]) if isinstance(node.args[1], fx.Node) else None
+    return (node.args[0], turned[0], None) if turned and turned[1] == [1, 0] else None
 
 
 def _plain(node: object) -> bool:
@@ -141,10 +154,16 @@ def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
                 first.prepend(item)
     copies = [free_readers(member.node) for member in members]
     trace = {key: first.meta[key] for key in ("stack_trace", "nn_module_stack") if key in first.meta}
+    weight = joined_input(graph, [member.weight for member in members])
+    biases = [member.bias for member in members if member.bias is not None]
+    bias = joined_input(graph, biases) if len(biases) == len(members) else None
     with graph.inserting_before(first):
-        weight = graph.call_function(torch.cat, ([member.weight for member in members], 0))
-        bias = _joined_bias(graph, members)
+        weight = weight or graph.call_function(torch.cat, ([member.weight for member in members], 0))
+        bias = bias or _joined_bias(graph, members)
         fused = graph.call_function(F.linear, (source, weight, bias))
+        whole = [value(member.node) for member in members]
+        fused.meta["example_value"] = torch.cat([part for part in whole if part is not None], -1)
+        weight.meta["example_value"] = torch.cat([part for m in members if (part := value(m.weight)) is not None])
         chunks = graph.call_method("split", (fused, [member.width for member in members]), {"dim": -1})
         for spot, (member, copy) in enumerate(zip(members, copies, strict=True)):
             part = graph.call_function(operator.getitem, (chunks, spot))
@@ -154,7 +173,8 @@ def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
             part.meta = dict(member.node.meta)
             member.node.replace_all_uses_with(part)
     for node in (weight, fused, chunks, *([bias] if bias is not None else [])):
-        node.meta.update(trace)
+        if node.op != "placeholder":
+            node.meta.update(trace)
     for member in members:
         graph.erase_node(member.node)
 

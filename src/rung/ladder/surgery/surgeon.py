@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import fx
 
+from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
+from rung.ladder.surgery.joined import note_homes, with_joined
+from rung.ladder.surgery.lean import lean_attention
+from rung.ladder.surgery.logits import narrow_logits
+from rung.ladder.surgery.normalize import argument, kind, names, value
 from rung.ladder.surgery.sdpa import fuse_attention
-from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
+from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv, projection
 
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
+    "lean-sdpa": lean_attention,
+    "narrow-logits": narrow_logits,
+    "fused-cross-entropy": fuse_cross_entropy,
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
 }
@@ -27,6 +36,8 @@ PASSES = tuple(_RUNNERS)
 class _Record:
     matches: dict[str, int]
     skipped: list[str]
+    before: dict[str, int] = field(default_factory=dict)
+    after: dict[str, int] = field(default_factory=dict)
 
 
 class Surgeon:
@@ -43,7 +54,8 @@ class Surgeon:
             raise ValueError(f"unknown passes {unknown}; known: {list(PASSES)}")
         if inner not in ("inductor", "eager"):
             raise ValueError(f"inner is 'inductor' or 'eager', not {inner!r}")
-        self.passes = tuple(passes)
+        # One order, whatever order they were chosen in: a pass reads what those before it wrote.
+        self.passes = tuple(name for name in PASSES if name in passes)
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self._records: dict[str, _Record] = {}
@@ -52,6 +64,21 @@ class Surgeon:
     def matches(self) -> dict[str, int]:
         """Rewrites by pass, summed over the graphs; a graph compiled again counts once."""
         return {name: sum(r.matches.get(name, 0) for r in self._records.values()) for name in self.passes}
+
+    @property
+    def rewritten(self) -> dict[str, int]:
+        """The passes that found anything, and how much."""
+        return {name: found for name, found in self.matches.items() if found}
+
+    @property
+    def before(self) -> dict[str, int]:
+        """Operations that the passes count on, by `COUNTED` kind, in the graphs as they were captured."""
+        return _summed([record.before for record in self._records.values()])
+
+    @property
+    def after(self) -> dict[str, int]:
+        """The same once rewritten: what the rewrites did, told by the graph and not by the passes."""
+        return _summed([record.after for record in self._records.values()])
 
     @property
     def graphs(self) -> int:
@@ -66,16 +93,26 @@ class Surgeon:
         key = _fingerprint(gm, example_inputs)
         record = _Record(dict.fromkeys(self.passes, 0), [])
         # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
-        for part in [module for module in gm.modules() if isinstance(module, fx.GraphModule)]:
+        gm = _copied(gm)
+        note_homes(gm, example_inputs)
+        parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
+        record.before = count(parts)
+        for part in parts:
             for name in self.passes:
                 self._run(name, part, record)
+        record.after = count(parts)
         gm.recompile()
         self._records[key] = record
+        inputs, wrapped = with_joined(gm, example_inputs)
+        return wrapped(self.compiled(gm, inputs))
+
+    def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The rewritten graph, handed over."""
         if self.inner == "eager":
             return gm.forward
         from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(gm, example_inputs, config_patches=self.inductor_options or None)
+        return compile_fx(gm, inputs, config_patches=self.inductor_options or None)
 
     def _run(self, name: str, part: fx.GraphModule, record: _Record) -> None:
         run = _RUNNERS[name]
@@ -83,16 +120,62 @@ class Surgeon:
             # A rehearsal on a copy: a pass that fails halfway must leave no trace in the real graph, whose
             # placeholders carry attributes of Dynamo that a copy put back in its place would lack.
             rehearsal = copy.deepcopy(part.graph)
-            count, _ = run(rehearsal)
+            run(rehearsal)
             rehearsal.lint()
         except Exception as error:
             record.skipped.append(f"{name}: the pass failed and was left out ({type(error).__name__}: {error})")
             return
-        count, reasons = run(part.graph)
+        found, reasons = run(part.graph)
         part.graph.lint()
         part.recompile()
-        record.matches[name] += count
+        record.matches[name] += found
         record.skipped += [f"{name}: {reason}" for reason in reasons]
+
+
+def _copied(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph with what AOTAutograd asks of it; Dynamo goes on counting the inputs of its own."""
+    nodes: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, nodes))
+    for old, new in nodes.items():
+        if hasattr(old, "_dynamo_source"):
+            new._dynamo_source = old._dynamo_source  # type: ignore[attr-defined]
+    made = fx.GraphModule(gm, graph)
+    for name, held in vars(gm).items():
+        if name not in vars(made):
+            setattr(made, name, held)
+    made.meta = gm.meta
+    return made
+
+
+# Matrix products, by weights and inside hand-written attention; SDPA calls, and those of them with a mask tensor;
+# FLOP of the layers' products going forward.
+COUNTED = {
+    "gemm": names("linear matmul addmm mm baddbmm"),
+    "sdpa": names("scaled_dot_product_attention"),
+    "masked_sdpa": frozenset(),
+    "softmax": names("softmax"),
+}
+
+
+def count(parts: Sequence[fx.GraphModule]) -> dict[str, int]:
+    """Operations by `COUNTED` kind."""
+    nodes = [node for part in parts for node in part.graph.nodes]
+    kinds = Counter(kind(node) for node in nodes)
+    masked = sum(kind(n) in COUNTED["sdpa"] and argument(n, 3, "attn_mask") is not None for n in nodes)
+    flop = sum(_layer_flop(node) for node in nodes)
+    counts = {what: sum(kinds[name] for name in COUNTED[what]) for what in COUNTED}
+    return counts | {"masked_sdpa": masked, "layer_flop": flop}
+
+
+def _layer_flop(node: fx.Node) -> int:
+    read = projection(node) if node.op in ("call_function", "call_method") else None
+    weight, made = value(read[1]) if read else None, value(node)
+    return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
+
+
+def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    return {what: sum(one.get(what, 0) for one in counts) for what in COUNTED}
 
 
 def _fingerprint(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:

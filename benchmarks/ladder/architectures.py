@@ -1,0 +1,110 @@
+"""What the graph rewrites find in Hugging Face models, and that they leave the numbers alone: on the CPU, in fp32.
+
+python benchmarks/ladder/architectures.py [--attention eager|sdpa] [NAME ...]
+
+For each architecture, in inference and in training: captured graphs, matrix products and attention calls before and
+after, and the worst error of an output, the loss or a gradient against float64, as a multiple of what the untouched
+model is off (`rung.ladder.verify.judge` allows 30). Weights are sharp (`rung.ladder.perturb`). Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from dataclasses import dataclass
+
+import torch
+import toys
+
+from rung.hardware import pick
+from rung.ladder.observe import missing, observe, rows
+from rung.ladder.perturb import perturbed
+from rung.ladder.plan import Plan
+from rung.ladder.reference import Reference
+from rung.ladder.step import Step
+from rung.ladder.surgery import PASSES
+from rung.ladder.verify import judge
+from rung.workload import seeded_model
+
+SHARP_SEED = 12
+
+
+@dataclass(frozen=True)
+class Row:
+    """before, after: operations of the captured graphs by kind; ratio: the worst error over the untouched model's."""
+
+    name: str
+    mode: str
+    graphs: int
+    before: dict[str, int]
+    after: dict[str, int]
+    matches: dict[str, int]
+    skipped: list[str]
+    ratio: float
+    equal: bool
+    same_keys: bool
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return self.equal and self.same_keys and self.graphs == 1
+
+
+def examine(name: str, mode: str, attention: str = "eager") -> Row:
+    """Captures one architecture, rewrites it with every pass, and compares it with the untouched model."""
+    began = time.perf_counter()
+    torch._dynamo.reset()
+    workload, cpu = toys.make(name, mode, attention), pick("cpu")
+    model = seeded_model(workload)
+    keys = list(model.state_dict())
+    weights = perturbed(model, SHARP_SEED)
+    batch = workload.inputs(SHARP_SEED)
+    truth = Reference(workload, model, cpu).run(weights, batch)
+    mine = observe(Step(workload, copy.deepcopy(model), Plan(), cpu), weights, batch)
+    candidate = Step(workload, model, Plan(passes=PASSES), cpu)
+    theirs = observe(candidate, weights, batch)
+    checks = judge(rows(truth, mine, theirs, ""), "exact")
+    surgeon = candidate.surgeon
+    assert surgeon is not None
+    return Row(
+        name,
+        mode,
+        surgeon.graphs,
+        surgeon.before,
+        surgeon.after,
+        surgeon.matches,
+        surgeon.skipped,
+        max(c.error / max(c.noise, 1e-7) for c in checks),
+        all(c.passed for c in checks) and not missing(mine, theirs, ""),
+        list(model.state_dict()) == keys,
+        time.perf_counter() - began,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="architectures (all of them)")
+    parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="transformers' own switch")
+    options = parser.parse_args()
+    began, failed = time.perf_counter(), []
+    print(
+        f"| architecture | mode | graphs | GEMMs | SDPA calls | with a mask | {' | '.join(PASSES)} | error / noise | left alone |"
+    )
+    print("|" + "---|" * (8 + len(PASSES)))
+    for name in options.names or toys.ARCHITECTURES:
+        for mode in ("infer", "train"):
+            row = examine(name, mode, options.attention)
+            counts = " | ".join(f"{row.before[k]} → {row.after[k]}" for k in ("gemm", "sdpa", "masked_sdpa"))
+            found = " | ".join(str(row.matches[p]) for p in PASSES)
+            reasons = "; ".join(r.rpartition(": ")[2].replace("|", "/") for r in row.skipped)
+            print(f"| {name} | {mode} | {row.graphs} | {counts} | {found} | {row.ratio:.1f} | {reasons} |", flush=True)
+            if not row.passed:
+                failed.append(f"{name} ({mode})")
+    print(f"\n{options.attention} attention, torch {torch.__version__}, {time.perf_counter() - began:.0f} s")
+    print(f"not equal: {', '.join(failed)}" if failed else "all equal, state dicts untouched, one graph each")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,161 @@
+"""Weights that are read as one: in inference they are laid out next to one another, once, and a view covers them all.
+
+Concatenating in the graph reads and writes every weight in every call, which costs more than the fused product saves
+where few tokens are multiplied. Here the parameters keep their identity and values, but move into one piece of memory:
+no second copy is held, and a later in-place change of a weight is seen by the view, also when a captured graph is
+replayed. Weights that cannot be moved (views, shared storage, subclasses, anything that needs a gradient) are
+concatenated in the graph as in training.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+ALIGNED = 16  # bytes
+HOME, MEMBERS = "rung_home", "rung_members"
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size."""
+
+    storage: int
+    whole: int
+    offset: int
+    size: int
+
+    @property
+    def alone(self) -> bool:
+        return self.offset == 0 and self.size == self.whole
+
+
+def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Marks the placeholders whose tensors may be moved, before the passes look at the graph."""
+    if any(getattr(node.target, "__name__", "") == "_set_grad_enabled" for node in gm.graph.nodes):
+        return
+    for node, tensor in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
+        if _movable(tensor) and node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"):
+            storage = tensor.untyped_storage()
+            start = tensor.storage_offset() * tensor.element_size()
+            node.meta[HOME] = Home(storage.data_ptr(), storage.nbytes(), start, tensor.nbytes)
+
+
+def _movable(tensor: Any) -> bool:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tensor, FakeTensor):
+        return False
+    needs_gradient = tensor.requires_grad and torch.is_grad_enabled()
+    return tensor.layout == torch.strided and tensor.is_contiguous() and not needs_gradient and not tensor.is_meta
+
+
+def joined_input(graph: fx.Graph, members: Sequence[fx.Node]) -> fx.Node | None:
+    """A new input of the graph that stands for the members below one another; None where they must be copied."""
+    homes = [member.meta.get(HOME) for member in members]
+    if not all(isinstance(home, Home) for home in homes):
+        return None
+    wanted = tuple(member.name for member in members)
+    inputs = graph.find_nodes(op="placeholder")
+    for node in inputs:
+        theirs = node.meta.get(MEMBERS, ())
+        if theirs == wanted:
+            return node
+        if set(theirs) & set(wanted):
+            return None  # a weight can lie in one place only
+    if any(home.size % ALIGNED for home in homes):
+        return None  # the compiler takes for granted that weights begin where wide loads can
+    if len(set(wanted)) < len(wanted) or not (all(home.alone for home in homes) or _adjacent(homes)):
+        return None
+    values = [member.meta["example_value"] for member in members]
+    with graph.inserting_after(inputs[-1]):
+        made = graph.placeholder(f"joined_{members[0].name}"[:80])
+    made.meta[MEMBERS] = wanted
+    made.meta["example_value"] = torch.cat([v.detach() for v in values])
+    made.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
+    # AOTAutograd asks every input where in the user's program it comes from; None: from nowhere.
+    made._dynamo_source = None  # type: ignore[attr-defined]
+    return made
+
+
+def _adjacent(homes: Sequence[Home]) -> bool:
+    pairs = itertools.pairwise(homes)
+    return all(a.storage == b.storage and a.offset + a.size == b.offset for a, b in pairs)
+
+
+class Joined:
+    """The tensors of one joined input, found among the arguments of every call."""
+
+    def __init__(self, spots: Sequence[int]) -> None:
+        self.spots = tuple(spots)
+        self._addresses: list[int] = []
+
+    def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
+        tensors = [arguments[spot] for spot in self.spots]
+        addresses = [t.data_ptr() for t in tensors]
+        if addresses != self._addresses:
+            # The first call, another layer of the same code, or weights that were moved (`.to()`, a new state dict).
+            if not _together(tensors):
+                if not all(_alone(t) for t in tensors):
+                    with torch.no_grad():
+                        return torch.cat([t.detach() for t in tensors])
+                lay_together(tensors)
+            self._remember(tensors)
+        return self._view
+
+    def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
+        first = tensors[0].detach()
+        rows = sum(len(t) for t in tensors)
+        self._addresses = [t.data_ptr() for t in tensors]
+        self._view = first.as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def lay_together(tensors: Sequence[torch.Tensor]) -> None:
+    """Moves the values into one piece of memory, one tensor after the other; the objects stay."""
+    with torch.no_grad():
+        whole = torch.cat([t.detach() for t in tensors])
+        for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
+            tensor.data = part
+
+
+def apart(module: torch.nn.Module) -> None:
+    """Gives every parameter that shares its memory with another one of its own again: the undo of `lay_together`."""
+    for parameter in module.parameters():
+        if type(parameter) is torch.nn.Parameter and not _alone(parameter):
+            parameter.data = parameter.detach().clone()
+
+
+def _alone(tensor: torch.Tensor) -> bool:
+    """Nothing else lies in its memory, and no graph that is being captured has its address."""
+    capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not capturing and tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _together(tensors: Sequence[torch.Tensor]) -> bool:
+    pairs = itertools.pairwise(tensors)
+    return all(t.is_contiguous() for t in tensors) and all(
+        a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.data_ptr() + a.nbytes == b.data_ptr()
+        for a, b in pairs
+    )
+
+
+def with_joined(
+    gm: fx.GraphModule, example_inputs: Sequence[Any]
+) -> tuple[list[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """The inputs to compile for, and what gives the compiled function the joined weights in every call.
+
+    The weights move in the first call: while it compiles, the compiler relies on where they were when it looked.
+    """
+    inputs = gm.graph.find_nodes(op="placeholder")
+    spots = {node.name: spot for spot, node in enumerate(inputs)}
+    added = [node for node in inputs if MEMBERS in node.meta]
+    joined = [Joined([spots[name] for name in node.meta[MEMBERS]]) for node in added]
+
+    def wrapped(compiled: Callable[..., Any]) -> Callable[..., Any]:
+        return compiled if not joined else lambda *arguments: compiled(*arguments, *[one(arguments) for one in joined])
+
+    return [*example_inputs, *(node.meta["example_value"] for node in added)], wrapped
