@@ -6,27 +6,15 @@ import torch
 def rows(x: torch.Tensor) -> torch.Tensor:
     """x as (rows, columns) with unit column stride: a view where that is possible (a slice of a wider tensor is one),
     else a copy. The distance between rows is `stride(0)`."""
-    columns = x.shape[-1]
-    if x.ndim == 2 and x.stride(-1) == 1:
-        return x
     if x.stride(-1) != 1 or not _one_row_stride(x):
         x = x.contiguous()
-    if x.ndim == 1:
-        return x.unsqueeze(0)
-    return x.view(-1, columns) if x.is_contiguous() else _flat(x)
+    return x if x.ndim == 2 else x.view(-1, x.shape[-1])
 
 
 def _one_row_stride(x: torch.Tensor) -> bool:
     """Whether the leading dimensions lie one after the other, as `view` would have it."""
     shape, strides = x.shape[:-1], x.stride()[:-1]
     return all(strides[i] == strides[i + 1] * shape[i + 1] for i in range(len(shape) - 1))
-
-
-def _flat(x: torch.Tensor) -> torch.Tensor:
-    count = 1
-    for size in x.shape[:-1]:
-        count *= size
-    return x.as_strided((count, x.shape[-1]), (x.stride(-2), 1))
 
 
 def same_rows(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.layout import same_rows
+from rung.kernels.layout import rows, same_rows
 from rung.kernels.ops import differentiable, wrap_triton
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf")  # a kernel knows them by their place
@@ -46,8 +46,11 @@ def gated_forward(
 @triton.jit
 def gated_backward(
     DOUT, GATE, UP, DGATE, DUP, n_rows, n_cols, dout_stride, gate_stride, up_stride, d_stride,
-    ACT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PACKED: tl.constexpr, ACT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # Both gradients in one tensor: one pointer, because two that are written to are two tensors to a compiler.
+    if PACKED:
+        DUP = DGATE + n_cols
     tiles = tl.cdiv(n_cols, BLOCK)
     row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     col = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -68,11 +71,11 @@ def _halves(gate: torch.Tensor, up: torch.Tensor | None) -> tuple[torch.Tensor, 
 
 def _forward(gate: torch.Tensor, up: torch.Tensor | None, activation: int) -> torch.Tensor:
     out = _forward_fake(gate, up, activation)
-    g, u, o = same_rows(*_halves(gate, up), out)
-    n_rows, n_cols = o.shape
+    g, u = same_rows(*_halves(gate, up))
+    n_rows, n_cols = g.shape
     config = configs.elementwise(n_cols, configs.warp_size(gate.device))
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
-    wrap_triton(gated_forward)[grid](g, u, o, n_rows, n_cols, g.stride(0), u.stride(0), activation, **config)
+    wrap_triton(gated_forward)[grid](g, u, out, n_rows, n_cols, g.stride(0), u.stride(0), activation, **config)
     return out
 
 
@@ -84,14 +87,19 @@ def _backward(
     dout: torch.Tensor, gate: torch.Tensor, up: torch.Tensor | None, activation: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     d_gate, d_up = _backward_fake(dout, gate, up, activation)
-    dg, du = _halves(d_gate, None if up is None else d_up)
-    d, g, u, dg, du = same_rows(dout, *_halves(gate, up), dg, du)
+    if up is None:
+        d, g, u = (rows(t) for t in (dout, *_halves(gate, up)))
+        d_stride = 2 * d.shape[1]
+    else:
+        d, g, u = same_rows(dout, gate, up)
+        d_stride = d.shape[1]
     n_rows, n_cols = d.shape
     config = configs.elementwise(n_cols, configs.warp_size(gate.device))
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
     wrap_triton(gated_backward)[grid](
-        d, g, u, dg, du, n_rows, n_cols, d.stride(0), g.stride(0), u.stride(0), dg.stride(0), activation, **config
-    )
+        d, g, u, d_gate, d_up, n_rows, n_cols, d.stride(0), g.stride(0), u.stride(0), d_stride,
+        up is None, activation, **config,
+    )  # fmt: skip
     return d_gate, d_up
 
 

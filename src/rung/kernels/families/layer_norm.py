@@ -174,9 +174,9 @@ def _backward(
     config = configs.row_backward(n_cols, warp)
     count = configs.programs(n_rows, config, warp, configs.units(x.device))
     long = n_cols > configs.LONGEST_ROW_BACKWARD
-    make = torch.zeros if long else torch.empty
-    dw = make((count if weight is not None else 0, n_cols), dtype=torch.float32, device=x.device)
-    db = make((count if bias else 0, n_cols), dtype=torch.float32, device=x.device)
+    make = rstd.new_zeros if long else rstd.new_empty
+    dw = make((count if weight is not None else 0, n_cols))
+    db = make((count if bias else 0, n_cols))
     arguments = (flat_dy, flat, w, mean, rstd, dx, dw, db, n_rows, n_cols, flat_dy.stride(0), flat.stride(0),
                  weight is not None, bias)  # fmt: skip
     if long:

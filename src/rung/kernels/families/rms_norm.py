@@ -192,8 +192,8 @@ def _backward(
     config = configs.row_backward(n_cols, warp)
     count = configs.programs(n_rows, config, warp, configs.units(v.device))
     long = n_cols > configs.LONGEST_ROW_BACKWARD
-    make = torch.zeros if long else torch.empty
-    partial = make((count if weight is not None else 0, n_cols), dtype=torch.float32, device=v.device)
+    make = rstd.new_zeros if long else rstd.new_empty
+    partial = make((count if weight is not None else 0, n_cols))
     arguments = (flat_dy, flat_ds, flat, w, rstd, dx, partial, n_rows, n_cols, flat_dy.stride(0), flat_ds.stride(0),
                  flat.stride(0), offset, ds is not None, weight is not None, cast_first)  # fmt: skip
     if long:
