@@ -1,0 +1,52 @@
+"""Triton kernels for what stands between the GEMMs of a transformer, forward and backward.
+
+Each function is differentiable, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
+same name in `rung.kernels.reference`. Importing this loads neither torch nor Triton; the first use does.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rung.kernels.functional import (
+        add_rms_norm,
+        cross_entropy,
+        gelu_mul,
+        layer_norm,
+        linear_cross_entropy,
+        rms_norm,
+        rope,
+        silu_mul,
+    )
+
+__all__ = [
+    "add_rms_norm",
+    "available",
+    "cross_entropy",
+    "gelu_mul",
+    "layer_norm",
+    "linear_cross_entropy",
+    "rms_norm",
+    "rope",
+    "silu_mul",
+]
+
+
+def available() -> bool:
+    """Whether Triton is installed here; the kernels need a GPU besides."""
+    import importlib.util
+
+    return importlib.util.find_spec("triton") is not None
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'rung.kernels' has no attribute {name!r}")
+    if not available():
+        from rung.errors import UsageError
+
+        raise UsageError(
+            "the kernels need Triton, which is not installed; it comes with PyTorch's builds for ROCm and CUDA."
+        )
+    from rung.kernels import functional
+
+    return getattr(functional, name)

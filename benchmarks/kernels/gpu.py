@@ -1,0 +1,202 @@
+"""Rung's Triton kernels on the GPU at hand: bandwidth, beside eager, Inductor and Liger-Kernel (if installed); errors.
+
+    python benchmarks/kernels/gpu.py [--only rms_norm,rope] [--dtype bfloat16] [--parts copy,speed,memory,errors]
+
+Bandwidth counts what has to be read and written once, no more; its share is of a copy's, measured here. The backward
+pass is timed alone. Times are medians, with launches hidden (queued behind a spinning kernel) where they would show.
+Prints Markdown; a part that fails says so, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+from cases import Case, cases, liger
+
+from rung.hardware import pick
+from rung.measure.timers import timer_for
+
+Step = Callable[[], object]
+DEVICE = pick()
+
+
+def microseconds(step: Step) -> float:
+    """Median time of a call."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    short = time.perf_counter() - begin < 300e-6
+    timer = timer_for(step, DEVICE, "batch" if short else "events")
+    timer.block(2)
+    return statistics.median(timer.block(5 if short else 15).samples) / 1e3
+
+
+def copy_bandwidth() -> float:
+    """GB/s of a copy from memory to memory: bytes read and bytes written."""
+    a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    b = torch.empty_like(a)
+    return 2 * a.numel() / microseconds(lambda: b.copy_(a)) / 1e3
+
+
+def passes(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> tuple[Step, Step]:
+    """The forward pass, which keeps what the backward pass needs, and the backward pass."""
+    found = fn(*inputs)
+    outputs = found if isinstance(found, tuple) else (found,)
+    grads = [torch.randn_like(y) for y in outputs]
+    wanted = [x for x in inputs if x.requires_grad]
+    return lambda: fn(*inputs), lambda: torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
+
+
+def compiled(case: Case) -> Callable[..., Any]:
+    torch.compiler.reset()
+    return torch.compile(case.eager, dynamic=False)
+
+
+def or_failed(call: Callable[[], Any], what: str) -> Any:
+    """What it returns, or None with a line on stderr."""
+    try:
+        return call()
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:160]
+        print(f"{what}: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)
+        torch.cuda.empty_cache()
+        return None
+
+
+def speed(case: Case, shape: tuple[int, ...], dtype: torch.dtype, copy: float) -> None:
+    what = f"{case.name} {shape}"
+    inputs = case.inputs(shape, dtype)
+    contenders = {"ours": case.ours, "eager": case.eager, "inductor": compiled(case), "liger": case.liger}
+    times: dict[str, tuple[float, ...]] = {}
+    for name, fn in contenders.items():
+        if fn is not None:
+            found = or_failed(lambda fn=fn: tuple(microseconds(s) for s in passes(fn, inputs)), f"{what}, {name}")
+            if found:
+                times[name] = found
+    for k, (label, count) in enumerate((("forward", case.forward), ("backward", case.backward))):
+        ours = times.get("ours")
+        cells = [f"{ours[k]:.1f}" if ours else "failed"]
+        if ours and count is not None:
+            rate = count * inputs[0].numel() * inputs[0].element_size() / ours[k] / 1e3
+            cells += [f"{rate:.0f}", f"{rate / copy:.0%}"]
+        else:
+            cells += ["", ""]
+        cells += [f"{times[n][k]:.1f}" if n in times else "" for n in ("eager", "inductor", "liger")]
+        cells += [f"{times['inductor'][k] / ours[k]:.2f}" if ours and "inductor" in times else ""]
+        size = " x ".join(map(str, shape))
+        print(f"| {case.name} | {size} | {label} | " + " | ".join(cells) + " |", flush=True)
+
+
+def errors(case: Case, dtype: torch.dtype) -> None:
+    """Largest error, and root mean square error, against float64, relative to the root mean square of the values."""
+    shape = case.shapes[0]
+    inputs = case.inputs(shape, dtype)
+
+    def run(fn: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        found = fn(*given)
+        outputs = found if isinstance(found, tuple) else (found,)
+        grads = [torch.randn(y.shape, device="cuda").to(dtype).to(y.dtype) for y in outputs]
+        return [*outputs, *torch.autograd.grad(outputs, [x for x in given if x.requires_grad], grads)]
+
+    def wide(x: torch.Tensor) -> torch.Tensor:
+        return x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
+
+    truth = run(case.eager, tuple(map(wide, inputs)))
+    cells = []
+    for name, fn in (("ours", case.ours), ("eager", case.eager), ("inductor", compiled(case)), ("liger", case.liger)):
+        if fn is None:
+            cells.append("")
+            continue
+        found = or_failed(lambda fn=fn: run(fn, inputs), f"errors of {case.name}, {name}")
+        if found is None:
+            cells.append("failed")
+            continue
+        largest, typical = [], []
+        for a, b in zip(found, truth, strict=True):
+            scale = b.square().mean().sqrt() + 1e-30
+            difference = (a.detach().double() - b) / scale
+            largest.append(float(difference.abs().max()))
+            typical.append(float(difference.square().mean().sqrt()))
+        cells.append(f"{max(largest):.1e} / {max(typical):.1e}")
+    print(f"| {case.name} | {str(dtype).removeprefix('torch.')} | " + " | ".join(cells) + " |", flush=True)
+
+
+def memory(dtype: torch.dtype) -> None:
+    """Peak of the loss of a language model's head, forward and backward, above what its inputs take."""
+    case = next(c for c in cases() if c.name == "linear_cross_entropy")
+    inputs = case.inputs(case.shapes[-1], dtype)
+    cells = []
+    for name, fn in (("ours", case.ours), ("eager", case.eager), ("inductor", compiled(case)), ("liger", case.liger)):
+
+        def step(fn: Any = fn) -> None:
+            torch.autograd.grad(fn(*inputs), [x for x in inputs if x.requires_grad])
+
+        def peak(step: Step = step) -> float:
+            step()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            step()
+            return (torch.cuda.max_memory_allocated() - before) / 2**30
+
+        found = or_failed(peak, f"memory, {name}") if fn is not None else None
+        cells.append("" if found is None else f"{found:.2f}")
+    size = " x ".join(map(str, case.shapes[-1]))
+    print(f"| linear_cross_entropy {size} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="kernels whose names begin so, divided by commas")
+    parser.add_argument("--dtype", default="bfloat16", help="of the speed and memory tables")
+    parser.add_argument("--parts", default="copy,speed,memory,errors")
+    options = parser.parse_args()
+    begin = time.perf_counter()
+    # A backward pass is timed again and again on one forward pass.
+    torch._functorch.config.donated_buffer = False
+    import triton
+
+    versions = f"torch {torch.__version__}, Triton {triton.__version__}"
+    print(f"{DEVICE.name}, {versions}, Liger-Kernel {'yes' if liger() else 'not installed'}")
+    wanted = [c for c in cases() if not options.only or c.name.startswith(tuple(options.only.split(",")))]
+    parts, dtype = options.parts.split(","), getattr(torch, options.dtype)
+    copy = copy_bandwidth()
+    print(f"\nA copy of 1 GiB moves {copy:.0f} GB/s.")
+    if "speed" in parts:
+        print(f"\n{options.dtype}, times in us; share: of the copy's bandwidth; last column: Inductor's time over ours")
+        print("\n| kernel | shape | pass | ours | GB/s | share | eager | Inductor | Liger | x Inductor |")
+        print("|---|---|---|---|---|---|---|---|---|---|")
+        for case in wanted:
+            for shape in case.shapes:
+                or_failed(lambda c=case, s=shape: speed(c, s, dtype, copy), f"{case.name} {shape}")
+                torch.cuda.empty_cache()
+    if "memory" in parts:
+        print("\nPeak memory of forward and backward above the inputs, GiB\n\n| | ours | eager | Inductor | Liger |\n|---|---|---|---|---|")  # fmt: skip
+        or_failed(lambda: memory(dtype), "memory")
+    if "errors" in parts:
+        print(
+            "\nErrors against float64 at the small shape, results and all gradients: largest / root mean square, relative"
+        )
+        print("to the root mean square of the values\n\n| kernel | dtype | ours | eager | Inductor | Liger |\n|---|---|---|---|---|---|")  # fmt: skip
+        for case in wanted:
+            for kind in (torch.float32, torch.bfloat16):
+                or_failed(lambda c=case, d=kind: errors(c, d), f"errors of {case.name}")
+    print(f"\n{time.perf_counter() - begin:.0f} s in all", flush=True)
+
+
+if __name__ == "__main__":
+    main()

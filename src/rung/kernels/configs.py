@@ -1,0 +1,78 @@
+"""Launch configurations: how much of a problem one program takes, and by how many warps.
+
+Plain rules instead of a search. These kernels wait for memory; what matters is that a thread has 16 bytes or more in
+flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
+architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. None of the kernels has
+a matrix product, so `matrix_instr_nonkdim` does not apply; `waves_per_eu` is left to the compiler because none of
+them is close above a step of the register file.
+"""
+
+from typing import Any
+
+import torch
+
+LONGEST_ROW = 16384  # columns: a longer row is walked in blocks
+LONGEST_ROW_BACKWARD = 8192  # the gradient of the weight stays in registers, too
+
+
+def power_of_2(n: int) -> int:
+    """The smallest power of 2 that is not below n."""
+    return 1 << max(0, int(n) - 1).bit_length()
+
+
+def warp_size(device: torch.device) -> int:
+    """Threads of a warp (a wave)."""
+    if device.type == "cuda" and torch.version.hip:
+        return int(getattr(torch.cuda.get_device_properties(device), "warp_size", 64))
+    return 32
+
+
+def units(device: torch.device) -> int:
+    """Multiprocessors (compute units) of the device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+def _warps(elements: int, each: int, warp: int, most: int = 1024) -> int:
+    """Warps such that a thread has about `each` elements; 128 threads at least."""
+    return max(1, min(most, max(128, power_of_2(elements // each))) // warp)
+
+
+def row_forward(columns: int, warp: int) -> dict[str, Any]:
+    """Norms: whole rows, several of them where they are short; blocks of a row where it is long."""
+    block = min(power_of_2(columns), 4096 if columns > LONGEST_ROW else LONGEST_ROW)
+    count = max(1, min(32, 2048 // block)) if columns <= LONGEST_ROW else 1
+    return {"ROWS": count, "BLOCK": block, "num_warps": _warps(count * block, 16, warp)}
+
+
+def row_backward(columns: int, warp: int) -> dict[str, Any]:
+    """The same with the row's gradient, and the weight's gradient summed up over the rows of a program."""
+    long = columns > LONGEST_ROW_BACKWARD
+    block = min(power_of_2(columns), 4096 if long else LONGEST_ROW_BACKWARD)
+    count = max(1, min(32, 2048 // block)) if not long else 1
+    return {"ROWS": count, "BLOCK": block, "num_warps": _warps(count * block, 8, warp)}
+
+
+def programs(row_count: int, config: dict[str, Any], warp: int, unit_count: int) -> int:
+    """How many programs share the rows where each keeps a partial sum: as many as run at once
+    (with 64 registers a thread, as these kernels have: 32 waves on a compute unit, 1024 threads on a multiprocessor)."""
+    resident = max(1, (2048 if warp == 64 else 1024) // (config["num_warps"] * warp))
+    return max(1, min(-(-row_count // config["ROWS"]), resident * unit_count))
+
+
+def elementwise(columns: int, warp: int) -> dict[str, Any]:
+    """Pointwise kernels on rows: tiles of 2048 elements."""
+    block = min(2048, power_of_2(columns))
+    return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": _warps(2048, 8, warp)}
+
+
+def rotation(heads: int, half: int, warp: int) -> dict[str, Any]:
+    """RoPE: one token and some of its heads."""
+    width = max(1, power_of_2(half))
+    count = max(1, min(power_of_2(heads), 2048 // width))
+    return {"HEADS": count, "HALF": width, "num_warps": _warps(2 * count * width, 16, warp)}
+
+
+def classes(columns: int, warp: int) -> dict[str, Any]:
+    """Cross-entropy: a row of logits in blocks."""
+    block = min(8192, max(128, power_of_2(columns)))
+    return {"BLOCK": block, "num_warps": _warps(block, 16, warp)}

@@ -1,0 +1,213 @@
+"""LayerNorm, forward and backward.
+
+y = n * w + b,  n = (x - mean) * r,  r = 1 / sqrt(var + eps)
+
+With g = dy * w:  dx = r * (g - mean(g) - n * mean(g * n)),  dw = sum over rows of dy * n,  db = sum over rows of dy.
+The variance is taken around the mean (two passes over values in registers or cache), not as mean(x^2) - mean^2.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from rung.kernels import configs
+from rung.kernels.layout import rows
+from rung.kernels.ops import differentiable, wrap_triton
+
+
+@triton.jit
+def layer_norm_forward(
+    X, W, B, Y, MEAN, RSTD, n_rows, n_cols, x_stride, eps,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = tl.arange(0, BLOCK)
+    mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
+    x = tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=1) / n_cols
+    x = tl.where(mask, x - mean[:, None], 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1) / n_cols + eps)
+    tl.store(MEAN + row, mean, mask=row < n_rows)
+    tl.store(RSTD + row, rstd, mask=row < n_rows)
+    y = x * rstd[:, None]
+    if WEIGHT:
+        y *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+    if BIAS:
+        y += tl.load(B + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+    tl.store(Y + row[:, None] * n_cols + col[None, :], y.to(Y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def layer_norm_forward_long(
+    X, W, B, Y, MEAN, RSTD, n_cols, x_stride, eps, WEIGHT: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, n_cols, BLOCK):
+        col = first + tl.arange(0, BLOCK)
+        total += tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / n_cols
+    squares = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, n_cols, BLOCK):
+        col = first + tl.arange(0, BLOCK)
+        x = tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+        x = tl.where(col < n_cols, x - mean, 0.0)
+        squares += x * x
+    rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + eps)
+    tl.store(MEAN + row, mean)
+    tl.store(RSTD + row, rstd)
+    for first in range(0, n_cols, BLOCK):
+        col = first + tl.arange(0, BLOCK)
+        y = (tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) - mean) * rstd
+        if WEIGHT:
+            y *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+        if BIAS:
+            y += tl.load(B + col, mask=col < n_cols, other=0.0).to(tl.float32)
+        tl.store(Y + row * n_cols + col, y.to(Y.dtype.element_ty), mask=col < n_cols)
+
+
+@triton.jit
+def layer_norm_backward(
+    DY, X, W, MEAN, RSTD, DX, DW, DB, n_rows, n_cols, dy_stride, x_stride,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    col = tl.arange(0, BLOCK)
+    if WEIGHT:
+        w = tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+        dw = tl.zeros([ROWS, BLOCK], tl.float32)
+    if BIAS:
+        db = tl.zeros([ROWS, BLOCK], tl.float32)
+    for first in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS).to(tl.int64)
+        mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
+        n = tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(DY + row[:, None] * dy_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+        mean = tl.load(MEAN + row, mask=row < n_rows, other=0.0)[:, None]
+        rstd = tl.load(RSTD + row, mask=row < n_rows, other=0.0)[:, None]
+        n = tl.where(mask, (n - mean) * rstd, 0.0)
+        if BIAS:
+            db += g
+        if WEIGHT:
+            dw += g * n
+            g *= w
+        dx = rstd * (g - (tl.sum(g, axis=1) / n_cols)[:, None] - n * (tl.sum(g * n, axis=1) / n_cols)[:, None])
+        tl.store(DX + row[:, None] * n_cols + col[None, :], dx.to(DX.dtype.element_ty), mask=mask)
+    own = tl.program_id(0).to(tl.int64) * n_cols
+    if WEIGHT:
+        tl.store(DW + own + col, tl.sum(dw, axis=0), mask=col < n_cols)
+    if BIAS:
+        tl.store(DB + own + col, tl.sum(db, axis=0), mask=col < n_cols)
+
+
+@triton.jit
+def layer_norm_backward_long(
+    DY, X, W, MEAN, RSTD, DX, DW, DB, n_rows, n_cols, dy_stride, x_stride,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # DW and DB are zero at the beginning; every program adds up in rows of its own.
+    own = tl.program_id(0).to(tl.int64) * n_cols
+    for at in range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        row = at + tl.zeros([], tl.int64)
+        mean, rstd = tl.load(MEAN + row), tl.load(RSTD + row)
+        sums, dots = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+        for first in range(0, n_cols, BLOCK):
+            col = first + tl.arange(0, BLOCK)
+            n = (tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) - mean) * rstd
+            g = tl.load(DY + row * dy_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)  # 0 beyond the row
+            if WEIGHT:
+                g *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            sums += g
+            dots += g * n
+        sum_mean, dot_mean = tl.sum(sums, axis=0) / n_cols, tl.sum(dots, axis=0) / n_cols
+        for first in range(0, n_cols, BLOCK):
+            col = first + tl.arange(0, BLOCK)
+            n = (tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) - mean) * rstd
+            g = tl.load(DY + row * dy_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            if BIAS:
+                db = tl.load(DB + own + col, mask=col < n_cols, other=0.0)
+                tl.store(DB + own + col, db + g, mask=col < n_cols)
+            if WEIGHT:
+                dw = tl.load(DW + own + col, mask=col < n_cols, other=0.0)
+                tl.store(DW + own + col, dw + g * n, mask=col < n_cols)
+                g *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            dx = rstd * (g - sum_mean - n * dot_mean)
+            tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=col < n_cols)
+
+
+def _forward(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    y, mean, rstd = _forward_fake(x, weight, bias, eps)
+    flat = rows(x)
+    w = flat if weight is None else weight.contiguous()
+    b = flat if bias is None else bias.contiguous()
+    n_rows, n_cols = flat.shape
+    config = configs.row_forward(n_cols, configs.warp_size(x.device))
+    if n_cols > configs.LONGEST_ROW:
+        config.pop("ROWS")
+        wrap_triton(layer_norm_forward_long)[(n_rows,)](
+            flat, w, b, y, mean, rstd, n_cols, flat.stride(0), eps, weight is not None, bias is not None, **config
+        )
+    else:
+        wrap_triton(layer_norm_forward)[(triton.cdiv(n_rows, config["ROWS"]),)](
+            flat, w, b, y, mean, rstd, n_rows, n_cols, flat.stride(0), eps,
+            weight is not None, bias is not None, **config,
+        )  # fmt: skip
+    return y, mean, rstd
+
+
+def _forward_fake(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    mean = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    return x.new_empty(x.shape), mean, mean.new_empty(mean.shape)
+
+
+def _backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dx = x.new_empty(x.shape)
+    flat, flat_dy = rows(x), rows(dy)
+    w = flat if weight is None else weight.contiguous()
+    n_rows, n_cols = flat.shape
+    warp = configs.warp_size(x.device)
+    config = configs.row_backward(n_cols, warp)
+    count = configs.programs(n_rows, config, warp, configs.units(x.device))
+    long = n_cols > configs.LONGEST_ROW_BACKWARD
+    make = rstd.new_zeros if long else rstd.new_empty
+    dw = make((count if weight is not None else 0, n_cols))
+    db = make((count if bias else 0, n_cols))
+    arguments = (flat_dy, flat, w, mean, rstd, dx, dw, db, n_rows, n_cols, flat_dy.stride(0), flat.stride(0),
+                 weight is not None, bias)  # fmt: skip
+    if long:
+        config.pop("ROWS")
+        wrap_triton(layer_norm_backward_long)[(count,)](*arguments, **config)
+    else:
+        wrap_triton(layer_norm_backward)[(count,)](*arguments, **config)
+    dtype = x.dtype if weight is None else weight.dtype
+    return dx, dw.sum(0).to(dtype), db.sum(0).to(dtype)
+
+
+def _backward_fake(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dw = x.new_empty((x.shape[-1],), dtype=x.dtype if weight is None else weight.dtype)
+    return x.new_empty(x.shape), dw, dw.new_empty(dw.shape)
+
+
+def _save(ctx, inputs, output) -> None:
+    x, weight, bias, _ = inputs
+    _, mean, rstd = output
+    ctx.bias = None if bias is None else bias.dtype
+    ctx.save_for_backward(x, weight, mean, rstd)
+    ctx.mark_non_differentiable(mean, rstd)
+
+
+def _gradient(backward, ctx, dy, *_):
+    x, weight, mean, rstd = ctx.saved_tensors
+    dy = torch.zeros_like(x) if dy is None else dy
+    dx, dw, db = backward(dy, x, weight, mean, rstd, ctx.bias is not None)
+    return dx, dw if weight is not None else None, db.to(ctx.bias) if ctx.bias else None, None
+
+
+apply = differentiable("layer_norm", _forward, _forward_fake, _save, _gradient, _backward, _backward_fake)

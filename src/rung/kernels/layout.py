@@ -1,0 +1,24 @@
+"""Tensors as the kernels see them: rows with one distance between them, elements side by side."""
+
+import torch
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """x as (rows, columns) with unit column stride: a view where that is possible (a slice of a wider tensor is one),
+    else a copy. The distance between rows is `stride(0)`."""
+    if x.stride(-1) != 1 or not _one_row_stride(x):
+        x = x.contiguous()
+    return x if x.ndim == 2 else x.view(-1, x.shape[-1])
+
+
+def _one_row_stride(x: torch.Tensor) -> bool:
+    """Whether the leading dimensions lie one after the other, as `view` would have it."""
+    shape, strides = x.shape[:-1], x.stride()[:-1]
+    return all(strides[i] == strides[i + 1] * shape[i + 1] for i in range(len(shape) - 1))
+
+
+def same_rows(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """All as (rows, columns); as one long row if each is contiguous, for what knows no rows."""
+    if all(t.is_contiguous() for t in tensors):
+        return tuple(t.view(1, -1) for t in tensors)
+    return tuple(rows(t) for t in tensors)

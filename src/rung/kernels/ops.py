@@ -1,0 +1,108 @@
+"""How a kernel becomes an operator: one definition, reached through the dispatcher where something traces, directly
+where nothing does.
+
+A traced graph holds `torch.ops.rung.NAME`. It is a `triton_op`: AOTAutograd takes it apart, so Inductor launches the
+kernel itself and no Python runs for it. Under the Triton interpreter (`TRITON_INTERPRET=1` when this is first
+imported) it is an opaque operator with a fake, which traces without a GPU. Outside of any tracing the same functions
+run as an `autograd.Function`, which costs the host less than the dispatcher does.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from rung.errors import UsageError
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def wrap_triton(kernel: Any) -> Any:
+    """The kernel, or what traces it where a mode (fake tensors, functionalization) is active.
+
+    Called by this name inside an operator's body: that is how torch finds the kernels whose source enters its cache key.
+    """
+    return kernel if INTERPRETED or _get_current_dispatch_mode() is None else torch.library.wrap_triton(kernel)
+
+
+def operator(name: str, body: Callable[..., Any], fake: Callable[..., Any], *, opaque: bool = False) -> Any:
+    """`torch.ops.rung.NAME`; nothing is mutated. opaque: never taken apart, for bodies that are more than a launch."""
+    if INTERPRETED or opaque:
+        op = torch.library.custom_op(f"rung::{name}", body, mutates_args=())
+        op.register_fake(fake)
+        return op
+    return torch.library.triton_op(f"rung::{name}", body, mutates_args=())
+
+
+def differentiable(
+    name: str,
+    forward: Callable[..., Any],
+    fake: Callable[..., Any],
+    save: Callable[..., None],
+    gradient: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    backward_fake: Callable[..., Any] | None = None,
+    *,
+    opaque: bool = False,
+) -> Callable[..., Any]:
+    """The operator with its gradient, as one function.
+
+    save(ctx, inputs, output): what the gradient needs. gradient(backward, ctx, *grads): a gradient an input, where
+    `backward` is the operator `NAME_backward` or its body, whichever this call goes through.
+    """
+    op = operator(name, forward, fake, opaque=opaque)
+    back_op = (
+        operator(f"{name}_backward", backward, backward_fake, opaque=opaque) if backward and backward_fake else None
+    )
+    op.register_autograd(lambda ctx, *grads: gradient(back_op, ctx, *grads), setup_context=save)
+
+    def direct_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        save(ctx, inputs, output)
+
+    members = {
+        "forward": staticmethod(forward),
+        "setup_context": staticmethod(direct_save),
+        "backward": staticmethod(lambda ctx, *grads: gradient(backward, ctx, *grads)),
+    }
+    function: Any = type(name, (torch.autograd.Function,), members)
+
+    def call(*arguments: Any) -> Any:
+        if torch.compiler.is_compiling() or not _direct(arguments):
+            return op(*arguments)
+        with _device_of(arguments[0]):
+            return function.apply(*arguments)
+
+    return call
+
+
+def _direct(arguments: tuple[Any, ...]) -> bool:
+    return _get_current_dispatch_mode() is None and all(
+        type(a) in _PLAIN for a in arguments if isinstance(a, torch.Tensor)
+    )
+
+
+def _device_of(x: torch.Tensor) -> Any:
+    """Triton launches on the current device, wherever the tensors are."""
+    if x.is_cuda and x.device.index != torch.cuda.current_device():
+        return torch.cuda.device(x.device)
+    return contextlib.nullcontext()
+
+
+def check(name: str, **tensors: torch.Tensor | None) -> None:
+    """Raises UsageError for a dtype, a device or a mixture of devices that the kernels do not take."""
+    given = {k: t for k, t in tensors.items() if t is not None}
+    devices = {t.device for t in given.values()}
+    if len(devices) > 1:
+        where = ", ".join(f"{k} on {t.device}" for k, t in given.items())
+        raise UsageError(f"{name}: the tensors are on different devices ({where}); move them to one.")
+    if next(iter(devices)).type != "cuda" and not INTERPRETED:
+        raise UsageError(f"{name}: the kernels run on a GPU; on a CPU use rung.kernels.reference.{name}.")
+    for k, t in given.items():
+        if t.is_floating_point() and t.dtype not in DTYPES:
+            raise UsageError(f"{name}: {k} is {t.dtype}; the kernels take float32, float16 and bfloat16.")

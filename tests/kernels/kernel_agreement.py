@@ -1,0 +1,58 @@
+"""Whether a kernel agrees with its reference in float64, forward and backward."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu", grad: bool = True) -> torch.Tensor:
+    """Values that the dtype holds exactly, drawn on the CPU so that every device has the same."""
+    return torch.randn(*shape).to(device, dtype).requires_grad_(grad)
+
+
+def strided(kind: str, x: torch.Tensor) -> torch.Tensor:
+    """The same values with other strides: a slice of a wider tensor, or columns that do not lie side by side."""
+    if kind == "contiguous":
+        return x
+    if kind == "slice":
+        wide = torch.zeros(*x.shape[:-1], x.shape[-1] + 5, dtype=x.dtype, device=x.device)
+        wide[..., 3:-2] = x.detach()
+        return wide[..., 3:-2].requires_grad_(x.requires_grad)
+    return x.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_(x.requires_grad)
+
+
+def run(fn: Callable[..., Any], inputs: tuple[Any, ...], seed: int = 1) -> list[torch.Tensor]:
+    """Results, then the gradients of all inputs that require one, for a random gradient of every result."""
+    found = fn(*inputs)
+    outputs = found if isinstance(found, tuple) else (found,)
+    generator = torch.Generator().manual_seed(seed)
+    grads = [torch.randn(y.shape, generator=generator).to(y.device, y.dtype) for y in outputs]
+    wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    return [y.detach() for y in outputs] + list(torch.autograd.grad(outputs, wanted, grads) if wanted else [])
+
+
+def wide(x: Any) -> Any:
+    if isinstance(x, torch.Tensor) and x.is_floating_point():
+        return x.detach().double().requires_grad_(x.requires_grad)
+    return x
+
+
+def error(found: torch.Tensor, truth: torch.Tensor) -> float:
+    """The largest difference, relative to the value or to the size of all values, whichever is larger."""
+    scale = truth.abs() + truth.square().mean().sqrt() + 1e-30
+    return float(((found.double() - truth).abs() / scale).max()) if truth.numel() else 0.0
+
+
+def agree(fn: Callable[..., Any], reference: Callable[..., Any], *inputs: Any, tolerance: float | None = None) -> None:
+    """fn(*inputs) against reference in float64: results and every gradient, whose dtypes are those of eager's."""
+    dtype = next(x.dtype for x in inputs if isinstance(x, torch.Tensor))
+    limit = TOLERANCE[dtype] if tolerance is None else tolerance
+    found, eager = run(fn, inputs), run(reference, inputs)
+    truth = run(reference, tuple(map(wide, inputs)))
+    for k, (a, b, c) in enumerate(zip(found, eager, truth, strict=True)):
+        assert a.shape == b.shape, k
+        assert a.dtype == b.dtype, k
+        assert error(a, c) <= limit, (k, error(a, c), error(b, c))

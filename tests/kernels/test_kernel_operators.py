@@ -1,0 +1,132 @@
+"""The kernels as operators: traced without a graph break, with fakes that tell the truth, and gradients through both ways."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from kernel_agreement import error, run, tensor
+
+from rung import kernels
+from rung.errors import UsageError
+
+
+def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    def t(*shape: int, grad: bool = True) -> torch.Tensor:
+        return tensor(*shape, device=device, grad=grad)
+
+    target = torch.tensor([1, -100, 3, 7]).to(device)
+    return {
+        "rms_norm": (lambda x, w: kernels.rms_norm(x, w, offset=1.0, cast_first=True), (t(2, 3, 16), t(16))),
+        "add_rms_norm": (kernels.add_rms_norm, (t(2, 3, 16), t(2, 3, 16), t(16))),
+        "layer_norm": (kernels.layer_norm, (t(2, 3, 16), t(16), t(16))),
+        "silu_mul": (kernels.silu_mul, (t(2, 3, 16), t(2, 3, 16))),
+        "gelu_mul": (lambda x: kernels.gelu_mul(x, approximate="none"), (t(2, 3, 16),)),
+        "rope": (kernels.rope, (t(2, 4, 3, 8).transpose(1, 2), t(4, 4, grad=False), t(4, 4, grad=False))),
+        "cross_entropy": (kernels.cross_entropy, (t(4, 10), target)),
+        "linear_cross_entropy": (kernels.linear_cross_entropy, (t(4, 6), t(10, 6), target)),
+    }
+
+
+NAMES = [
+    "rms_norm",
+    "add_rms_norm",
+    "layer_norm",
+    "silu_mul",
+    "gelu_mul",
+    "rope",
+    "cross_entropy",
+    "linear_cross_entropy",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_compiles_as_one_graph(name: str, device: str) -> None:
+    """Between other operations, forward and backward. On a GPU through Inductor, which launches the kernel itself."""
+    fn, inputs = cases(device)[name]
+
+    def around(*given: Any) -> Any:
+        first = given[0] * 1.5
+        found = fn(first, *given[1:])
+        return tuple(y + 1 for y in found) if isinstance(found, tuple) else found + 1
+
+    torch.compiler.reset()
+    compiled = torch.compile(around, fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    leaves = tuple(x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs)
+    for a, b in zip(run(compiled, leaves), run(around, leaves), strict=True):
+        assert a.shape == b.shape
+        assert error(a, b.double()) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "silu_mul", "rope", "cross_entropy"])
+def test_a_kernel_compiles_once_for_any_number_of_rows(name: str, device: str) -> None:
+    def inputs(n: int) -> tuple[Any, ...]:
+        def t(*shape: int) -> torch.Tensor:
+            return tensor(*shape, device=device, grad=False)
+
+        return {
+            "rms_norm": lambda: (t(n, 3, 16), t(16)),
+            "silu_mul": lambda: (t(n, 3, 16), t(n, 3, 16)),
+            "rope": lambda: (t(2, 3, n, 16), t(n, 8), t(n, 8)),
+            "cross_entropy": lambda: (t(n, 10), torch.arange(n).remainder(10).to(device)),
+        }[name]()
+
+    torch.compiler.reset()
+    compiled_for: list[int] = []
+
+    def backend(graph: Any, example: Any) -> Any:
+        compiled_for.append(1)
+        return torch._dynamo.lookup_backend("inductor" if device == "cuda" else "aot_eager")(graph, example)
+
+    fn = getattr(kernels, name)
+    compiled = torch.compile(lambda *given: fn(*given), fullgraph=True, dynamic=True, backend=backend)
+    first = 0
+    for n in (5, 7, 22):
+        given = inputs(n)
+        assert error(compiled(*given), fn(*given).double()) < 1e-5
+        first = first or len(compiled_for)  # Dynamo may start again while it finds out that eps is a constant
+    assert len(compiled_for) == first
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fakes_tell_shapes_dtypes_and_strides(name: str, device: str) -> None:
+    """torch's own check: the schema, the fake against the real run, and autograd under AOTAutograd."""
+    fn, inputs = cases(device)[name]
+    seen: list[tuple[Any, tuple[Any, ...]]] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "rung":
+                seen.append((func, args))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        fn(*inputs)
+    (op, args), *_ = seen
+    grads = tuple(a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args)
+    torch.library.opcheck(op, grads, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+
+
+def test_on_a_cpu_without_the_interpreter_it_says_where_to_go(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rung.kernels import ops
+
+    monkeypatch.setattr(ops, "INTERPRETED", False)
+    with pytest.raises(UsageError, match=r"use rung\.kernels\.reference\.rms_norm"):
+        kernels.rms_norm(torch.ones(2, 4))
+
+
+def test_importing_the_kernels_loads_neither_torch_nor_triton() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, rung.kernels; rung.kernels.available(); print({'torch', 'triton'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_without_triton_the_first_use_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    with pytest.raises(UsageError, match="need Triton"):
+        kernels.rms_norm  # noqa: B018
+    with pytest.raises(AttributeError):
+        kernels.no_such  # noqa: B018
