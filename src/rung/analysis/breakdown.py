@@ -13,7 +13,8 @@ import polars as pl
 from rung.analysis.attention import Dims, touches_scores
 from rung.analysis.classified import classified, scores_of
 from rung.analysis.classifier import classify_op
-from rung.analysis.intervals import Ints, covered, parents, self_times, union
+from rung.analysis.dry_times import dry_times
+from rung.analysis.intervals import Ints, covered, parents, self_times
 from rung.analysis.runtime_roles import LAUNCHING, with_role
 from rung.errors import UsageError
 from rung.trace.table import Trace
@@ -170,7 +171,8 @@ def _gpu(trace: Trace, events: pl.DataFrame) -> _Account:
         notes.append(f"The trace has {per_device.height} devices; device {device}, the busiest, is shown.")
     start, end = events["ts"].to_numpy(), events["end"].to_numpy()
     busy, window = covered(start, end), int(end.max() - start.min())
-    launch_gap = _launch_gap(events)
+    late = dry_times(trace).filter(pl.col("device").is_in(events["device"].unique().implode()), "late")
+    launch_gap = min(int((late["end"] - late["ts"]).sum()), window - busy)
     sums = events.group_by("name", "category", maintain_order=True).agg(pl.len(), pl.col("dur").sum())
     # Streams overlap: each category keeps its proportion, together they cover the busy time once.
     scale = busy / max(1, int(sums["dur"].sum()))
@@ -204,16 +206,6 @@ def _gpu(trace: Trace, events: pl.DataFrame) -> _Account:
         gemms=events.filter(pl.col("named") == "gemm").height,
         notes=notes,
     )
-
-
-def _launch_gap(events: pl.DataFrame) -> int:
-    """Nanoseconds of the gaps before GPU events whose launch call began only after the GPU had run dry."""
-    first = events.sort("ts", "end", descending=[False, True], maintain_order=True)
-    low, high = union(first["ts"].to_numpy(), first["end"].to_numpy())
-    resumed = np.searchsorted(first["ts"].to_numpy(), low[1:])
-    launched = first["launched"].gather(resumed)
-    waited = (launched >= pl.Series(high[:-1])).fill_null(False).to_numpy()
-    return int((low[1:] - high[:-1])[waited].sum())
 
 
 def _spans(calls: pl.DataFrame) -> tuple[Ints, Ints, Ints]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from rung.analysis.kernel_names import readable
 from rung.report import units, words
 from rung.report.findings import findings_lines
-from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 from rung.report.terminal import breakdown_lines
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rung.analysis.kernel_names import readable
 from rung.report import distributed, pace, units
-from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:

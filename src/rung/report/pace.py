@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rung.analysis.kernel_names import readable
 from rung.report import units
-from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:

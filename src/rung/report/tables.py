@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from rung.analysis.kernel_names import readable
 from rung.report import units
-from rung.report.kernel_names import readable
 
 if TYPE_CHECKING:
     import polars as pl
