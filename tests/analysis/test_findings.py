@@ -134,12 +134,14 @@ def test_shares_and_gains_are_possible_whatever_the_trace(trace):
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_two_rows_a_finding_and_no_more_than_five(width):
+def test_a_finding_is_said_whole_and_no_more_than_five_are(width):
     rows = findings(read(DDP / "ranks2-slow-gpu"), steps=2).to_dicts()
     lines = findings_lines(rows, width)
     assert len([line for line in lines if line[:1].isdigit()]) == min(5, len(rows))
-    assert len(lines) <= 12
+    assert len(lines) <= {80: 24, 200: 12}[width]
     assert all(len(line) <= width for line in lines)
+    said = " ".join(" ".join(lines).split())
+    assert all(row["do"] in said and row["evidence"] in said for row in rows[:5])
     assert findings_lines([]) == []
     blocks = findings_blocks(rows, width)
     assert all(len(line) <= width for line in blocks)

@@ -88,6 +88,13 @@ def test_gaps_between_the_kernels_of_a_graph_are_its_own():
     assert row["cause"] == "inside a graph"
 
 
+def test_a_gap_between_two_replays_is_inside_of_neither():
+    replays = [call(0, 5 * US, 7, "hipGraphLaunch"), call(6 * US, 2 * US, 8, "hipGraphLaunch")]
+    assert (
+        only_gap(*replays, on_gpu(10 * US, US, correlation=7), on_gpu(90 * US, US, correlation=8))["cause"] == "queued"
+    )
+
+
 def test_unknown_launches_are_said_to_be_so():
     assert only_gap(on_gpu(0, 5), on_gpu(9, 5))["cause"] == "no launches"
     linked = [call(0, 1, 1), on_gpu(1, 4, correlation=1)]

@@ -14,7 +14,7 @@ def test_the_operator_furthest_above_its_floor_is_named_with_what_it_loses():
     near = {"op": "aten::mm", "inputs": "8x8 bf16", "time_ns": 3_000_000, "floor_ns": 2_500_000}
     far = {"op": "aten::_softmax", "inputs": "64x64 bf16", "time_ns": 2_000_000, "floor_ns": 500_000}
     said = HEADLINES["roofline"](table(near, far, {"op": "(replayed by a graph)", "time_ns": 9_000_000}))
-    assert said == "operators at 60% of the roof together; most above its floor: aten::_softmax 64x64 bf16, by 1.50 ms"
+    assert said == "operators at 60 % of the roof together; most above its floor: aten::_softmax 64x64 bf16, by 1.50 ms"
 
 
 def test_without_a_roof_nothing_is_said():

@@ -92,4 +92,6 @@ def caused(trace: Trace) -> pl.DataFrame:
 def _previous(events: pl.DataFrame, dry: pl.DataFrame) -> pl.Series:
     """The launch of the event that ended when each gap began; of several, any."""
     ended = events.select("rank", "device", "launch", ts="end").unique(["rank", "device", "ts"], keep="last")
-    return dry.join(ended, on=["rank", "device", "ts"], how="left", nulls_equal=True, maintain_order="left")["launch"]
+    return dry.select("rank", "device", "ts").join(
+        ended, on=["rank", "device", "ts"], how="left", nulls_equal=True, maintain_order="left"
+    )["launch"]

@@ -115,7 +115,7 @@ def gemm_bound(facts: Facts) -> Seen | None:
     if time * facts.steps < 0.8 * float(events["own_ns"].sum()):  # of graph replays: too few to speak for all
         return Seen(share, said)
     best = min(1.0, float(known["floor_ns"].sum()) / max(1.0, time))
-    return Seen(share, f"{said}; at {best:.0%} of their roof", (best, 1.0))
+    return Seen(share, f"{said}; at {best * 100:.0f} % of their roof", (best, 1.0))
 
 
 def far_from_roof(facts: Facts) -> Seen | None:
@@ -134,7 +134,7 @@ def far_from_roof(facts: Facts) -> Seen | None:
     if share * (1 - best) < 0.05:
         return None
     said = f"{row['op']} {row['inputs'] or ''}".strip()
-    return Seen(share, f"{said}: at {best:.0%} of its {row['bound']} roof", (best, best + 0.75 * (1 - best)))
+    return Seen(share, f"{said}: at {best * 100:.0f} % of its {row['bound']} roof", (best, best + 0.75 * (1 - best)))
 
 
 def pointwise(facts: Facts) -> Seen | None:
@@ -187,7 +187,8 @@ def exposed_communication(facts: Facts) -> Seen | None:
     waited, moved = (float(table[name].sum()) if first else 0.0 for name in ("waiting_ns", "transfer_ns"))
     waited /= max(1.0, waited + moved)
     return Seen(
-        share, said + (f"; {waited:.0%} of the time in them is waiting for other ranks" if waited >= 0.05 else "")
+        share,
+        said + (f"; {waited * 100:.0f} % of the time in them is waiting for other ranks" if waited >= 0.05 else ""),
     )
 
 
