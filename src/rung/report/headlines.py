@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
+from rung.analysis.roofline import coverage
 from rung.report import distributed, pace, units
 from rung.report.tables import shortened
 
@@ -148,11 +149,21 @@ def _roofline(frame: pl.DataFrame) -> str:
     known = [row for row in frame.iter_rows(named=True) if row["floor_ns"] is not None and row["time_ns"]]
     if not known:
         return ""
+    facts = coverage(frame)
+    rest = {
+        "outside_ns": "launched outside of the trace",
+        "graph_ns": "replayed by graphs",
+        "collective_ns": "collectives",
+    }
+    left, why = max((facts[key] / facts["total_ns"], text) for key, text in rest.items())
+    base = f"models cover {_percent(facts['share'])} of GPU time" + (
+        f" ({_percent(left)} {why})" if left >= 0.01 else ""
+    )
     time, floor = (sum(row[name] for row in known) for name in ("time_ns", "floor_ns"))
     worst = max(known, key=lambda row: row["time_ns"] - row["floor_ns"])
     lost, inputs = units.duration(worst["time_ns"] - worst["floor_ns"]), units.clean(worst["inputs"] or "")
     return (
-        f"operators at {_percent(floor / time)} of the roof together; most above its floor: "
+        f"{base}, what they cover is at {_percent(floor / time)} of its roof; most above its floor: "
         f"{units.clean(worst['op'])} {shortened(inputs, 60)}, by {lost}"
     )
 
