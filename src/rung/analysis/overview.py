@@ -10,6 +10,7 @@ import polars as pl
 from rung.analysis.across import across
 from rung.analysis.breakdown import breakdown
 from rung.analysis.devices import gpu_names
+from rung.analysis.roofline import peaks_of_trace
 from rung.analysis.timeline import timeline
 from rung.trace.table import Trace
 
@@ -21,9 +22,11 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
 
     steps: how many steps were recorded; the breakdown's times are per step. A rank without timed events has a
     breakdown of null. Of more than 64 ranks the first 64 are broken down; `ranks` says how many there are. across: of
-    several ranks, their breakdowns beside each other.
+    several ranks, their breakdowns beside each other. peaks: whose figures of the GPU the roofline uses, and how far they
+    were checked.
     """
     ranks = trace.events["rank"].unique().sort().to_list()
+    peaks = peaks_of_trace(trace)
     parts = [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]]
     return {
         "kind": "analyze",
@@ -36,6 +39,7 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
         "unread": trace.unread,
         "notes": [str(trace.meta[key]) for key in ("cut", "cache") if trace.meta.get(key)],
         "gpus": gpu_names(trace),
+        "peaks": peaks.origin if peaks else None,
         "parts": parts,
         "across": across(parts) if len(ranks) > 1 else None,
     }
