@@ -183,7 +183,9 @@ def exposed_communication(facts: Facts) -> Seen | None:
         return None
     table = facts.table("communication")
     first = table.row(0, named=True) if table.height else None
-    said = f"{facts.time(exposed)}{facts.a_step}" + (f", {first['collective']} first" if first else "")
+    said = f"{facts.time(exposed)}{facts.a_step}" + (
+        f", {first['collective']} first" if first and first["collective"] != "unnamed" else ""
+    )
     waited, moved = (float(table[name].sum()) if first else 0.0 for name in ("waiting_ns", "transfer_ns"))
     waited /= max(1.0, waited + moved)
     return Seen(

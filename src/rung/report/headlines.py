@@ -45,6 +45,12 @@ def _sums(frame: pl.DataFrame, by: str, share: str = "share") -> list[tuple[str,
     return sorted(sums.items(), key=lambda item: -item[1])
 
 
+def _targets(frame: pl.DataFrame) -> str:
+    missed = [row for row in frame.to_dicts() if row["met"] is False]
+    said = ", ".join(f"{row['metric']} {_percent(row['share'])} ({row['target']})" for row in missed)
+    return f"not met: {said}" if said else "all met" if frame.height else ""
+
+
 def _categories(frame: pl.DataFrame) -> str:
     rows = frame.select("category", "detail", "share").iter_rows()
     return _ranked((f"{category} {detail}".strip(), share) for category, detail, share in rows)
@@ -184,6 +190,7 @@ def _counters(frame: pl.DataFrame) -> str:
 
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
 HEADLINES: dict[str, Callable[..., str]] = {
+    "targets": _targets,
     "critical_path": pace.critical_path_line,
     "what_if": pace.what_if_line,
     "communication": distributed.communication_line,

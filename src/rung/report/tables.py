@@ -105,7 +105,7 @@ def _cells(name: str, frame: pl.DataFrame) -> tuple[bool, list[str]]:
 
 def _cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
-        return "yes" if value else ""
+        return "yes" if value else "no" if name == "met" else ""
     if isinstance(value, str):
         return " ".join(units.clean(readable(value) if name in _KERNELS else value).split())
     if isinstance(value, (list, tuple)):
