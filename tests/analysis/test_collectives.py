@@ -239,3 +239,14 @@ def test_a_single_rank_on_rocm_checked_by_hand() -> None:
         17_632_384,
     ]
     assert skew(trace).filter(pl.col("recorded"))["rank"].to_list() == [0]
+
+
+def test_recorded_collectives_give_the_table_that_was_checked_by_hand():
+    """On 21 November 2026, row by row from the two files: size is `In msg nelems` times 4 bytes, transfer the shorter of
+    the two kernels' durations, skew their difference, last the rank with the shorter one.
+    """
+    expected = pl.read_csv(Path(__file__).parent / "golden" / "collectives_ranks2_slow_host.csv")
+    found = collectives(read(DDP / "ranks2-slow-host"))
+    assert found.select(expected.columns).rows() == expected.rows()
+    rate = expected["size_bytes"] / expected["transfer_ns"]  # 2 (n - 1) / n is 1 for two ranks
+    assert found["bus_gbps"].to_list() == pytest.approx(rate.to_list())

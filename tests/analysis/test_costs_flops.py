@@ -8,6 +8,8 @@ from recorded import T, priced
 torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import flop_registry  # noqa: E402
 
+from rung.analysis.costs import MODELS  # noqa: E402
+
 aten = torch.ops.aten
 B, H, S, D = 2, 4, 48, 16
 Q, K, V = T((B, H, S, D)), T((B, H, S + 16, D)), T((B, H, S + 16, D))
@@ -110,6 +112,7 @@ def test_convolutions_forward_and_both_backward(case):
     out = torch.ops.aten.convolution(meta(x), meta(w), None, *settings)
     found = priced("aten::convolution", x, w, None, *settings)
     assert found.flops == counted("convolution", x, w, None, *settings, out=out)
+    assert found.flops == priced("aten::convolution_overrideable", x, w, None, *settings).flops
     assert found.bytes == 2 * (math.prod(shape) + math.prod(weight) + out.numel())
     grad = T(tuple(out.shape))
     for mask in ([True, True, False], [True, False, False], [False, True, True]):
@@ -128,6 +131,21 @@ def test_convolutions_of_libraries_take_the_same_settings_elsewhere(case):
     expected = priced("aten::convolution", x, w, None, stride, padding, dilation, False, [0, 0], groups)
     assert priced("aten::cudnn_convolution", x, w, padding, stride, dilation, groups, False, False, True) == expected
     assert priced("aten::miopen_convolution", x, w, None, padding, stride, dilation, groups, False, False) == expected
+
+
+def test_the_slow_convolution_of_the_cpu():
+    """The counter lists it, and takes its arguments for convolution's, which it cannot be called with."""
+    x, w, settings = T((2, 6, 9, 11)), T((8, 6, 3, 3)), ([1, 1], [1, 1])
+    out = torch.ops.aten.convolution(meta(x), meta(w), None, *settings, [1, 1], False, [0, 0], 1)
+    found = priced("aten::_slow_conv2d_forward", x, w, [3, 3], None, *settings)
+    assert found.flops == counted("convolution", x, w, None, *settings, [1, 1], False, [0, 0], 1, out=out)
+
+
+def test_there_is_a_model_for_all_that_the_counter_knows():
+    known = {
+        f"aten::{str(packet).removeprefix('aten.')}" for packet in flop_registry if str(packet).startswith("aten.")
+    }
+    assert known - set(MODELS) == set()
 
 
 def test_what_the_counter_sees_of_a_model_is_what_its_operators_cost(tmp_path):

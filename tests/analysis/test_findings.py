@@ -91,6 +91,28 @@ def test_a_gpu_that_waits_for_launches_and_one_that_waits_for_a_sync(tmp_path):
     assert "sync" in rows
 
 
+@real
+def test_what_is_not_the_hosts_fault_is_not_blamed_on_it():
+    """One kernel waits 463 ms for an event (read off the file); the products of a replay have no shapes to judge by."""
+    rows = found(read(SHARED / "mi300_sglang_decode.json.gz"))
+    assert "host_bound" not in rows
+    assert "463 ms before resolve_future_token_ids_kernel" in rows["queued"]["evidence"]
+    replay = found(read(SHARED / "mi300_vllm_graph_replay.json.gz"))["gemm_bound"]
+    assert "roof" not in replay["evidence"]
+    assert replay["speedup_high"] < 1.1
+
+
+@real
+def test_attention_that_is_written_out_is_one_finding():
+    assert "far_from_roof" not in found(read(SHARED / "h100_timesformer.json.gz"))
+
+
+def test_without_launches_idle_time_is_said_to_be_unexplained():
+    rows = found(trace_of(gpu(0, 100, "Cijk_Alik_Bljk_BBS_BH_MT64x64"), gpu(300, 100, "k")))
+    assert rows["unexplained_idle"]["share"] == pytest.approx(0.5)
+    assert "no launch" in rows["unexplained_idle"]["evidence"]
+
+
 def test_a_straggler_is_a_finding_with_its_step_and_cause():
     trace = read(DDP / "ranks2-slow-host")
     first = findings(trace, steps=2).row(0, named=True)
@@ -112,12 +134,14 @@ def test_shares_and_gains_are_possible_whatever_the_trace(trace):
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_two_rows_a_finding_and_no_more_than_five(width):
+def test_a_finding_is_said_whole_and_no_more_than_five_are(width):
     rows = findings(read(DDP / "ranks2-slow-gpu"), steps=2).to_dicts()
     lines = findings_lines(rows, width)
     assert len([line for line in lines if line[:1].isdigit()]) == min(5, len(rows))
-    assert len(lines) <= 12
+    assert len(lines) <= {80: 24, 200: 12}[width]
     assert all(len(line) <= width for line in lines)
+    said = " ".join(" ".join(lines).split())
+    assert all(row["do"] in said and row["evidence"] in said for row in rows[:5])
     assert findings_lines([]) == []
     blocks = findings_blocks(rows, width)
     assert all(len(line) <= width for line in blocks)

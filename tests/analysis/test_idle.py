@@ -6,8 +6,10 @@ import polars as pl
 import pytest
 from random_traces import call, frame, on_gpu, op, trace_of
 
+from rung.analysis.breakdown import breakdown
 from rung.analysis.gaps import gaps
 from rung.analysis.idle import idle
+from rung.analysis.launches import launches
 from rung.analysis.streams import streams
 from rung.trace import read
 
@@ -62,6 +64,18 @@ def test_work_that_was_queued_is_no_fault_of_the_host(at, cause):
     assert only_gap(*two_kernels(20 * US, at))["cause"] == cause
 
 
+@pytest.mark.parametrize(
+    ("launched", "at", "cause"),
+    [(150 * US, 900 * US, "queued"), (800 * US, 900 * US, "host"), (110 * US, 170 * US, "host")],
+    ids=["long behind its launch", "soon after a late launch", "a slow start is still the launch's"],
+)
+def test_work_that_waits_behind_its_late_launch_waits_for_something_else(launched, at, cause):
+    trace = trace_of(*two_kernels(launched, at))
+    assert gaps(trace)["cause"].to_list() == [cause]
+    assert launches(trace)["host_bound_ns"][0] == (at - 100 * US if cause == "host" else 0)
+    assert breakdown(trace, steps=1).parts["launch_gap"] == launches(trace)["host_bound_ns"][0]
+
+
 def test_a_launch_just_before_the_gpu_ran_dry_takes_as_long_as_any():
     late = [call(200 * US, 4 * US, 8), on_gpu(220 * US, 10 * US, correlation=8)]  # 20 us on an idle GPU
     causes = gaps(trace_of(*two_kernels(95 * US, 112 * US), *late)).sort("ts")["cause"].to_list()
@@ -72,6 +86,13 @@ def test_gaps_between_the_kernels_of_a_graph_are_its_own():
     replay = call(0, 5 * US, 7, "hipGraphLaunch")
     row = only_gap(replay, on_gpu(10 * US, US, correlation=7), on_gpu(14 * US, US, correlation=7))
     assert row["cause"] == "inside a graph"
+
+
+def test_a_gap_between_two_replays_is_inside_of_neither():
+    replays = [call(0, 5 * US, 7, "hipGraphLaunch"), call(6 * US, 2 * US, 8, "hipGraphLaunch")]
+    assert (
+        only_gap(*replays, on_gpu(10 * US, US, correlation=7), on_gpu(90 * US, US, correlation=8))["cause"] == "queued"
+    )
 
 
 def test_unknown_launches_are_said_to_be_so():
@@ -102,9 +123,11 @@ def test_a_stream_waits_for_collectives_for_others_and_for_nothing():
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
 def test_real_traces_wait_for_what_is_known_of_them():
     causes = {}
-    for name in ("mi300_vit", "mi300_vllm_graph_replay", "h100_timesformer"):
+    for name in ("mi300_vit", "mi300_vllm_graph_replay", "h100_timesformer", "mi300_sglang_decode"):
         table = idle(read(SHARED / f"{name}.json.gz"))
         causes[name] = dict(table.group_by("cause").agg(pl.col("share").sum()).iter_rows())
     assert causes["mi300_vit"]["host"] > 0.9  # eager, 5 us kernels
     assert "host" not in causes["mi300_vllm_graph_replay"]  # one replay of 421 kernels
+    # Launched at 43 us behind a hipStreamWaitEvent, begun at 463 ms: read off the file.
+    assert causes["mi300_sglang_decode"]["queued"] > 0.99
     assert causes["h100_timesformer"]["dispatch"] > 0.5  # the host is far ahead; CUPTI sees 1 to 2 us between kernels

@@ -227,7 +227,23 @@ def test_inputs_are_readable_whatever_they_are():
         assert readable(dims, dtypes) is None
 
 
+def test_collectives_have_the_bytes_of_their_bus_bandwidth_and_no_floor():
+    """Two ranks, two steps: the same operations as `communication` has, of whose durations this is the sum."""
+    recorded = read(Path(__file__).parents[1] / "data" / "ddp" / "ranks2-one-bucket")
+    (row,) = roofline(recorded, steps=2).filter(pl.col("family") == "collective").to_dicts()
+    (said,) = table("communication", recorded, steps=2).to_dicts()
+    assert (row["op"], row["bound"], row["count"]) == ("all_reduce", "network", 2)  # a step, one on each rank
+    assert row["moved_bytes"] == 2 * said["size_bytes"]  # 2 (n - 1) / n is 1 for two ranks
+    assert row["time_ns"] == pytest.approx(2 * (said["transfer_ns"] + said["waiting_ns"]), abs=2)
+    assert row["tb_per_s"] * 1000 == pytest.approx(row["moved_bytes"] / row["time_ns"])
+    assert row["floor_ns"] is row["reason"] is None
+
+
 needs_traces = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
+
+
+# Nearly all of their time is replayed by graphs, whose kernels have no shapes.
+NO_SHAPES = ("mi300_sglang_decode", "mi300_vllm_graph_replay")
 
 
 @needs_traces
@@ -241,8 +257,11 @@ def test_no_time_of_real_traces_is_lost_and_what_operators_answer_for_is_modelle
         assert found["gpu_events"].sum() == gpu.height, path
         facts = coverage(found)
         told.append(
-            f"{path.name}: {facts['operator_share']:.1%} of what operators launched, {facts['share']:.1%} of all"
+            f"{path.name}: {facts['operator_share']:.1%} of what operators launched, {facts['linked_share']:.1%} of what is "
+            f"linked, {facts['share']:.1%} of all"
         )
+        shapes = recorded.events["dims"].drop_nulls().len() and path.name.removesuffix(".json.gz") not in NO_SHAPES
+        assert (facts["linked_share"] >= 0.9) == bool(shapes), "\n".join(told)
         if recorded.events["dims"].drop_nulls().len() and facts["modelled_ns"] + facts["unknown_ns"]:
             assert facts["operator_share"] >= 0.9, "\n".join([*told, str(found.filter(pl.col("reason").is_not_null()))])
     print("\n".join(told))

@@ -33,6 +33,12 @@ def test_events_and_analyses_are_tables(path: Path, capsys: Any) -> None:
     assert capsys.readouterr().out == "n\n1\n"
 
 
+def test_a_document_has_plain_numbers_whatever_the_arithmetic(path: Path, capsys: Any) -> None:
+    sql = "select sum(dur) / 1000.0 as us, count(*) as n, date '2026-01-02' as day from events"
+    assert main(["query", str(path), sql, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == [{"us": 8.0, "n": 3, "day": "2026-01-02"}]
+
+
 def test_without_a_question_the_tables_are_listed(path: Path, capsys: Any) -> None:
     assert main(["query", str(path)]) == 0
     out = capsys.readouterr().out

@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 
 from rung.analysis.analyses import ANALYSES, table
+from rung.analysis.kernel_names import readable
 from rung.analysis.overview import overview
 from rung.report.analyze import analyze_lines
 from rung.report.headlines import HEADLINES, headlines
-from rung.report.kernel_names import readable
 from rung.trace import Trace, read
 from rung.trace.table import SCHEMA
 
@@ -47,9 +47,9 @@ def test_a_real_page_fits_and_says_the_bottleneck_first(name):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
 def test_a_reader_learns_why_a_real_gpu_waits():
     text = "\n".join(page(read(SHARED / "mi300_vit.json.gz"), 200))
-    assert "Bottleneck: waiting for a launch, 75 % of the step" in text
-    assert "the GPU waits for the host 70% of the time" in text
-    assert "hipGetDevicePropertiesR0600 220 times a step (1.4 a launch)" in text
+    assert "Bottleneck: waiting for a launch, 75 % of the recording" in text
+    assert "the GPU waits for the host 70 % of the time" in text
+    assert "hipGetDevicePropertiesR0600 220 times (1.4 a launch)" in text
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,18 @@ def test_a_reader_learns_why_a_real_gpu_waits():
             "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float)",
             "vectorized_layer_norm_kernel<bf16, float>",
         ),
+        (
+            "void at::native::elementwise_kernel_manual_unroll<128, 8, at::native::gpu_kernel_impl_nocast<at::native::"
+            "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda(c10::BFloat16)#1}>"
+            "(at::TensorIteratorBase&)::{lambda(int, bool)#1}>(int, bool)",
+            "direct_copy_kernel_cuda<bf16> in elementwise_kernel_manual_unroll",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, at::native::"
+            "binary_internal::MulFunctor<float> >, std::array<char*, 2ul> >(int)",
+            "MulFunctor<float> in vectorized_elementwise_kernel",
+        ),
+        ("void cutlass::Kernel2<cutlass_75_gemm_nn>(cutlass_75_gemm_nn::Params)", "cutlass_75_gemm_nn"),
         ("Memcpy HtoD (Host -> Device)", "Memcpy HtoD (Host -> Device)"),
         ("void f<(a)1>((b)", "f<(a)1>("),
         ("", ""),

@@ -3,6 +3,7 @@
 import polars as pl
 
 from rung.analysis.roofline import SCHEMA
+from rung.analysis.work import GRAPH
 from rung.report.headlines import HEADLINES
 
 
@@ -13,8 +14,12 @@ def table(*rows):
 def test_the_operator_furthest_above_its_floor_is_named_with_what_it_loses():
     near = {"op": "aten::mm", "inputs": "8x8 bf16", "time_ns": 3_000_000, "floor_ns": 2_500_000}
     far = {"op": "aten::_softmax", "inputs": "64x64 bf16", "time_ns": 2_000_000, "floor_ns": 500_000}
-    said = HEADLINES["roofline"](table(near, far, {"op": "(replayed by a graph)", "time_ns": 9_000_000}))
-    assert said == "operators at 60% of the roof together; most above its floor: aten::_softmax 64x64 bf16, by 1.50 ms"
+    replayed = {"op": "(replayed by a graph)", "time_ns": 15_000_000, "reason": GRAPH}
+    said = HEADLINES["roofline"](table(near, far, replayed))
+    assert said == (
+        "models cover 25 % of GPU time (75 % replayed by graphs), what they cover is at 60 % of its roof; "
+        "most above its floor: aten::_softmax 64x64 bf16, by 1.50 ms"
+    )
 
 
 def test_without_a_roof_nothing_is_said():

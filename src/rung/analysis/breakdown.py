@@ -13,7 +13,8 @@ import polars as pl
 from rung.analysis.attention import Dims, touches_scores
 from rung.analysis.classified import classified, scores_of
 from rung.analysis.classifier import classify_op
-from rung.analysis.intervals import Ints, covered, parents, self_times, union
+from rung.analysis.dry_times import dry_times
+from rung.analysis.intervals import Ints, covered, parents, self_times
 from rung.analysis.runtime_roles import LAUNCHING, with_role
 from rung.errors import UsageError
 from rung.trace.table import Trace
@@ -132,7 +133,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     launches = (
         with_role(trace.events.filter(pl.col("kind") == "runtime")).filter(pl.col("role").is_in(LAUNCHING)).height
     )
-    bottleneck, share = _bottleneck(parts, step_ns)
+    bottleneck, share = largest_part(parts, step_ns)
     ranked = sorted(account.times.items(), key=lambda item: -item[1])[:_TOP]
     return Breakdown(
         clock="cpu" if gpu.is_empty() else "gpu",
@@ -150,7 +151,8 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     )
 
 
-def _bottleneck(parts: dict[str, float], step_ns: float) -> tuple[str, float]:
+def largest_part(parts: dict[str, float], step_ns: float) -> tuple[str, float]:
+    """The largest of the parts, the two of waiting taken as one, and its fraction of the step."""
     gap = "launch_gap" if parts["launch_gap"] >= parts["idle"] else "idle"
     sizes = {name: ns for name, ns in parts.items() if name not in ("launch_gap", "idle")}
     sizes[gap] = parts["launch_gap"] + parts["idle"]
@@ -170,7 +172,8 @@ def _gpu(trace: Trace, events: pl.DataFrame) -> _Account:
         notes.append(f"The trace has {per_device.height} devices; device {device}, the busiest, is shown.")
     start, end = events["ts"].to_numpy(), events["end"].to_numpy()
     busy, window = covered(start, end), int(end.max() - start.min())
-    launch_gap = _launch_gap(events)
+    late = dry_times(trace).filter(pl.col("device").is_in(events["device"].unique().implode()), "late")
+    launch_gap = min(int((late["end"] - late["ts"]).sum()), window - busy)
     sums = events.group_by("name", "category", maintain_order=True).agg(pl.len(), pl.col("dur").sum())
     # Streams overlap: each category keeps its proportion, together they cover the busy time once.
     scale = busy / max(1, int(sums["dur"].sum()))
@@ -184,13 +187,13 @@ def _gpu(trace: Trace, events: pl.DataFrame) -> _Account:
     elif unlinked.height:
         share = int(unlinked["dur"].sum()) / max(1, int(events["dur"].sum()))
         notes.append(
-            f"{unlinked.height} GPU events ({share:.0%} of GPU time) were launched outside the recorded "
-            "window; they are counted, but cannot be joined with their operators."
+            f"{share * 100:.0f} % of GPU time ({unlinked.height} x) was launched outside the recorded window: it counts, "
+            "but cannot be joined with its operators."
         )
     replayed = events.filter("graph")
     if replayed.height:
         notes.append(
-            f"{replayed.height} GPU events were replayed by {replayed['launch'].n_unique()} graph launches: their "
+            f"{replayed.height} GPU events were replayed by {_launches(replayed['launch'].n_unique())}: their "
             "categories come from kernel names alone, and launches count a replay once."
         )
     return _Account(
@@ -206,14 +209,8 @@ def _gpu(trace: Trace, events: pl.DataFrame) -> _Account:
     )
 
 
-def _launch_gap(events: pl.DataFrame) -> int:
-    """Nanoseconds of the gaps before GPU events whose launch call began only after the GPU had run dry."""
-    first = events.sort("ts", "end", descending=[False, True], maintain_order=True)
-    low, high = union(first["ts"].to_numpy(), first["end"].to_numpy())
-    resumed = np.searchsorted(first["ts"].to_numpy(), low[1:])
-    launched = first["launched"].gather(resumed)
-    waited = (launched >= pl.Series(high[:-1])).fill_null(False).to_numpy()
-    return int((low[1:] - high[:-1])[waited].sum())
+def _launches(count: int) -> str:
+    return f"{count} launches of a graph" if count > 1 else "one launch of a graph"
 
 
 def _spans(calls: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
@@ -278,7 +275,7 @@ def _cpu(trace: Trace, scores: set[Dims]) -> _Account:
     notes = ["The trace has no GPU events: the parts are host time."]
     if compiled_time:
         notes.append(
-            f"{compiled_time * scale / max(1, window):.0%} of the window is inside compiled graphs, whose "
+            f"{100 * compiled_time * scale / max(1, window):.0f} % of the window is inside compiled graphs, whose "
             "generated kernels are not recorded one by one; it is counted as pointwise."
         )
     return _Account(

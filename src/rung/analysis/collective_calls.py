@@ -87,7 +87,7 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
     says nothing, with the RCCL or NCCL call around their launch, else told by their names. Kernels launched before the
     recording have no step and stay unnumbered. Without any on a GPU: what gloo, MPI or UCC did on the host.
     """
-    found = _on_gpus(trace)
+    found = gpu_collectives(trace)
     if found.is_empty():
         found = _on_hosts(trace)
     if found.is_empty():
@@ -108,20 +108,27 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
     )
     kinds = pl.col("collective").map_elements(plain, return_dtype=pl.String)
     calls = pl.concat([joined, alone]).with_columns(pl.col("group", "group_ranks").fill_null(""), collective=kinds)
-    size = pl.col("dtype").str.to_lowercase().replace_strict(_BYTES, default=None, return_dtype=pl.Int64)
-    larger = pl.max_horizontal("in_elements", "out_elements")
-    elements = pl.when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "gather", "scatter"])).then(larger)
-    calls = calls.with_columns(
-        size_bytes=elements.otherwise(pl.coalesce("in_elements", "out_elements")) * size,
-        dur_ns=pl.col("end") - pl.col("ts"),
-    ).sort("rank", "ts", maintain_order=True)
+    calls = calls.with_columns(size_bytes=size_bytes(), dur_ns=pl.col("end") - pl.col("ts"))
+    calls = calls.sort("rank", "ts", maintain_order=True)
     numbered = pl.when(pl.col("known")).then(
         pl.int_range(pl.len()).over("rank", "step", "group", "group_ranks", "collective", "known")
     )
     return calls.with_columns(turn=numbered).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
 
 
-def _on_gpus(trace: Trace) -> pl.DataFrame:
+def size_bytes() -> pl.Expr:
+    """The size as nccl-tests counts it, of rows with a plain collective, dtype and the elements of both sides."""
+    item = pl.col("dtype").str.to_lowercase().replace_strict(_BYTES, default=None, return_dtype=pl.Int64)
+    larger = pl.max_horizontal("in_elements", "out_elements")
+    elements = pl.when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "gather", "scatter"])).then(larger)
+    return elements.otherwise(pl.coalesce("in_elements", "out_elements")) * item
+
+
+@once
+def gpu_collectives(trace: Trace) -> pl.DataFrame:
+    """One row a communication kernel, in file order: what the trace says of its operation. `call`: the same number for the
+    kernels of one operation, null where that is not known; `known`: its launch is in the trace.
+    """
     events = origins(trace)
     chosen = events.filter(pl.col("role") == "communication")
     if chosen.is_empty():

@@ -50,6 +50,17 @@ def collectives(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     return matched(trace).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
 
 
+def bus_factor(ranks: pl.Expr) -> pl.Expr:
+    """What a collective's size times this is: the bytes over each rank's link (nccl-tests, doc/PERFORMANCE.md)."""
+    others = (ranks.cast(pl.Float64) - 1) / ranks
+    return (
+        pl.when(pl.col("collective") == "all_reduce").then(2 * others)
+        .when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]))
+        .then(others)
+        .otherwise(1.0)
+    )  # fmt: skip
+
+
 @once
 def keyed(trace: Trace) -> pl.DataFrame:
     """The rows of `collective_calls` with `key`, the same number for the calls that are one operation."""
@@ -93,14 +104,6 @@ def matched(trace: Trace) -> pl.DataFrame:
         )
     )
     alone = pl.col("ranks") < 2
-    n = pl.coalesce("group_size", "ranks").cast(pl.Float64)
-    others = (n - 1) / n
-    factor = (
-        pl.when(pl.col("collective") == "all_reduce").then(2 * others)
-        .when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]))
-        .then(others)
-        .otherwise(1.0)
-    )  # fmt: skip
     rate = pl.when((pl.col("transfer_ns") > 0) & (pl.col("size_bytes") > 0)).then(
         pl.col("size_bytes") / pl.col("transfer_ns")
     )
@@ -109,5 +112,5 @@ def matched(trace: Trace) -> pl.DataFrame:
         last_rank=pl.when(~alone).then("last_rank"),
         hidden_share=pl.when(pl.col("spent_ns") > 0).then(pl.col("hidden_ns") / pl.col("spent_ns")),
         algorithm_gbps=rate,
-        bus_gbps=rate * factor,
+        bus_gbps=rate * bus_factor(pl.coalesce("group_size", "ranks")),
     ).drop("hidden_ns")

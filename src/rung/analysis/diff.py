@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.account import account
+from rung.analysis.devices import gpu_names
 from rung.analysis.per_step import divisor, of_steps
 from rung.analysis.steps import found_steps
 from rung.analysis.timeline import timeline
@@ -145,11 +146,9 @@ def _side(trace: Trace, steps: int) -> Side:
     sums = rows.sum().row(0, named=True)
     if not sums["total_ns"]:
         raise UsageError(f"the GPU events of {trace.source or 'the trace'} take no time: there is nothing to compare.")
-    devices = trace.devices or [d for file in trace.meta.get("files", []) for d in file.get("devices", [])]
-    names = dict.fromkeys(str(device.get("name")) for device in devices if device.get("name"))
     return Side(
         source=trace.source,
-        device=", ".join(names),
+        device=", ".join(gpu_names(trace)),
         ranks=rows["rank"].n_unique(),
         gpus=rows.height,
         steps=steps,

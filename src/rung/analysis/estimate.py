@@ -115,6 +115,7 @@ def estimate(shape: Shape, *, mode: str, dtype: str = "bf16", peaks: Peaks | Non
         "mode": mode,
         "dtype": dtype,
         "gpu": peaks.name if peaks else None,
+        "peaks": peaks.origin if peaks else None,
         "shape": asdict(shape),
         "parameters": shape.parameters,
         "tokens": tokens,

@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from rung.analysis.rules import RULES, Facts
+from rung.analysis.facts import Facts
+from rung.analysis.rules import RULES
 from rung.analysis.timeline import timeline
 from rung.trace.table import Trace
 

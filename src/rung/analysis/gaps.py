@@ -29,7 +29,8 @@ def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
             work does on a GPU that has nothing else to do;
         inside a graph: between two kernels of one replay;
         dispatch: the next work was queued, and started within 10 us;
-        queued: the next work was queued, and started later: a copy being set up, an event waited for;
+        queued: the next work was queued, or launched meanwhile, and started much later: a copy being set up, an event
+            or another stream waited for;
         launched outside: the launch is not in the trace; no launches: the trace has none at all.
     during: what the launching thread did in the middle of the wait: the operator or runtime call; of a sync, the call.
     call_site: the function of the user's program and libraries then, where stacks were recorded.
@@ -45,14 +46,14 @@ def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def caused(trace: Trace) -> pl.DataFrame:
     """The rows of `gaps`, by device and in time order."""
     calls, events, dry = host_calls(trace), origins(trace), dry_times(trace)
-    resumed = events.select("launched", "launch", "graph", "linked", next="name")[dry["event"]]
     before = _previous(events, dry)
-    table = dry.drop("event").hstack(resumed).with_columns(gap_ns=pl.col("end") - pl.col("ts"))
+    table = dry.drop("event").with_columns(
+        gap_ns=pl.col("end") - pl.col("ts"), next=events["name"].gather(dry["event"])
+    )
     thread = calls.select(pl.col("pid", "tid").gather(table["launch"]))
-    late = (table["launched"] >= table["ts"]).fill_null(False)
     # From the GPU running dry to the launch; where the launch came before, the whole gap.
-    until = pl.when(late).then(pl.min_horizontal("launched", "end")).otherwise("end")
-    waits = table.hstack(thread).with_columns(late=late, at=pl.col("ts") + (until - pl.col("ts")) // 2)
+    until = pl.when("late").then(pl.min_horizontal("launched", "end")).otherwise("end")
+    waits = table.hstack(thread).with_columns(at=pl.col("ts") + (until - pl.col("ts")) // 2)
     # A step is not what the host did, but when.
     doing = calls.filter(~pl.col("name").str.starts_with("ProfilerStep#"))
     middle = open_at(doing.select(*THREAD, "ts", "end"), waits)
@@ -91,4 +92,6 @@ def caused(trace: Trace) -> pl.DataFrame:
 def _previous(events: pl.DataFrame, dry: pl.DataFrame) -> pl.Series:
     """The launch of the event that ended when each gap began; of several, any."""
     ended = events.select("rank", "device", "launch", ts="end").unique(["rank", "device", "ts"], keep="last")
-    return dry.join(ended, on=["rank", "device", "ts"], how="left", nulls_equal=True, maintain_order="left")["launch"]
+    return dry.select("rank", "device", "ts").join(
+        ended, on=["rank", "device", "ts"], how="left", nulls_equal=True, maintain_order="left"
+    )["launch"]

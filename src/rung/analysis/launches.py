@@ -45,10 +45,8 @@ def launches(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         latency_p90_ns=latency.quantile(0.9, "lower").cast(pl.Int64),
         latency_max_ns=latency.max(),
     )
-    idle = dry_times(trace)
-    launched = events["launched"].gather(idle["event"])
-    waits = idle.with_columns(host=(launched >= idle["ts"]).fill_null(False), gap=pl.col("end") - pl.col("ts"))
-    waited = waits.group_by(_ON).agg(gap=pl.col("gap").sum(), host_bound=pl.col("gap").filter("host").sum())
+    waits = dry_times(trace).with_columns(gap=pl.col("end") - pl.col("ts"))
+    waited = waits.group_by(_ON).agg(gap=pl.col("gap").sum(), host_bound=pl.col("gap").filter("late").sum())
     calls = with_role(host_calls(trace).filter(pl.col("kind") == "runtime"))
     sync = calls.filter(pl.col("role") == "synchronize").group_by("rank").agg(sync=pl.col("dur").sum())
     table = spans

@@ -7,7 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from rung.analysis.across import across
 from rung.analysis.breakdown import breakdown
+from rung.analysis.devices import gpu_names
+from rung.analysis.roofline import peaks_of_trace
 from rung.analysis.timeline import timeline
 from rung.trace.table import Trace
 
@@ -18,9 +21,13 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
     """Plain values: the trace's facts, and for each rank its timeline (integer ns a device) and breakdown.
 
     steps: how many steps were recorded; the breakdown's times are per step. A rank without timed events has a
-    breakdown of null. Of more than 64 ranks the first 64 are broken down; `ranks` says how many there are.
+    breakdown of null. Of more than 64 ranks the first 64 are broken down; `ranks` says how many there are. across: of
+    several ranks, their breakdowns beside each other. peaks: whose figures of the GPU the roofline uses, and how far they
+    were checked.
     """
     ranks = trace.events["rank"].unique().sort().to_list()
+    peaks = peaks_of_trace(trace)
+    parts = [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]]
     return {
         "kind": "analyze",
         "source": trace.source,
@@ -31,7 +38,10 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
         "ranks": len(ranks),
         "unread": trace.unread,
         "notes": [str(trace.meta[key]) for key in ("cut", "cache") if trace.meta.get(key)],
-        "parts": [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]],
+        "gpus": gpu_names(trace),
+        "peaks": peaks.origin if peaks else None,
+        "parts": parts,
+        "across": across(parts) if len(ranks) > 1 else None,
     }
 
 

@@ -24,7 +24,7 @@ def divisor(trace: Trace) -> tuple[int, str]:
     if steps == 0 or before <= whole * FEW:
         return max(steps, 1), ""
     return 1, (
-        f"{before / whole:.0%} of the GPU's time lies before the first work of the recorded step{'s' * (steps > 1)}: "
+        f"{100 * before / whole:.0f} % of the GPU's time lies before the first work of the recorded step{'s' * (steps > 1)}: "
         "figures are of the whole recording. --step all leaves out what was launched before."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import polars as pl
+import polars.selectors as cs
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.errors import UsageError
@@ -35,7 +36,9 @@ def query(trace: Trace, sql: str, *, steps: int = 1) -> pl.DataFrame:
     # SQL knows no enumerations: a kind is compared as the text that it is.
     frames = {name: frame.lazy().with_columns(pl.col(pl.Enum).cast(pl.String)) for name, frame in named.items()}
     try:
-        return pl.SQLContext(frames).execute(sql).collect()
+        answer = pl.SQLContext(frames).execute(sql).collect()
+        # polars' SQL reads 1e3 and 1000.0 as decimals, and has dates: a document knows numbers and texts.
+        return answer.with_columns(cs.decimal().cast(pl.Float64), cs.temporal().cast(pl.String))
     except pl.exceptions.PolarsError as error:
         raise UsageError(f"the query cannot be answered: {_reason(str(error))}{_hint(named)}") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from rung.analysis.collective_work import collective_work
 from rung.analysis.costs import Cost, family
 from rung.analysis.costs.call import PRECISIONS
 from rung.analysis.roof import roof
@@ -53,8 +54,9 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     tflop_per_s, tb_per_s: these in the time; intensity: FLOP a byte.
     floor_ns: the time at the roof: the longer of flops / rate and bytes / bandwidth, by the data sheet's peaks;
         measured_floor_ns: by the measured peaks, where there are any; roof_share: floor_ns / time_ns.
-    bound: "compute" or "memory", whichever takes longer at the roof; "host link" for copies to and from the host,
-        whose roof is not the GPU's.
+    bound: "compute" or "memory", whichever takes longer at the roof; "host link" for copies to and from the host, and
+        "network" for collectives, whose roofs are not the GPU's: no floor. moved_bytes of a collective are those over each
+        rank's link (what the bus bandwidth is about), its time includes waiting for other ranks.
     fits_cache: the bytes of one call fit into the last-level cache: then data may come from there, and roof_share may
         exceed 1.
     reason: why there is no model; null where there is one. Without known peaks the columns of the roof are
@@ -64,7 +66,8 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     peaks = peaks_of_trace(trace)
     total = max(int(done.events["dur"].sum()), 1)
     groups = (
-        done.events.group_by("kind", "reason", "tf32", pl.col("host") & pl.col("kind").is_not_null())
+        done.events.filter(pl.col("reason").ne_missing(COLLECTIVE))
+        .group_by("kind", "reason", "tf32", pl.col("host") & pl.col("kind").is_not_null())
         .agg(time_ns=pl.col("dur").sum(), count=pl.col("call").n_unique(), gpu_events=pl.len())
         .sort("time_ns", "kind", "reason", descending=[True, False, False], nulls_last=True)
     )
@@ -87,6 +90,8 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         if cost is not None:
             answer |= _rates(cost, answer["count"], row["time_ns"] / steps, bool(tf32), bool(host), peaks)
         answers.append(answer)
+    for row in collective_work(trace, steps):
+        answers.append(row | {"share": row["time_ns"] / total, "time_ns": round(row["time_ns"] / steps)})
     table = pl.DataFrame(answers, schema=SCHEMA)
     return table.sort("time_ns", "op", "inputs", "strides", descending=[True, False, False, False], maintain_order=True)
 
@@ -100,8 +105,9 @@ def coverage(table: pl.DataFrame) -> dict[str, float]:
     """What a roofline table has models for: nanoseconds, and fractions of them.
 
     total_ns: of all GPU events, which is the sum of the others: modelled_ns; outside_ns, launched outside of the trace;
-    collective_ns; graph_ns, replayed by graphs; no_operator_ns, launched by none; unknown_ns, of operators without a model.
-    share: modelled of all; operator_share: modelled of what an operator answers for, modelled or unknown.
+    collective_ns, of collectives of unknown size; graph_ns, replayed by graphs; no_operator_ns, launched by none;
+    unknown_ns, of operators without a model. share: modelled of all; linked_share: of all but outside_ns;
+    operator_share: of what an operator answers for, modelled or unknown.
     """
     groups = {
         None: "modelled_ns",
@@ -114,12 +120,12 @@ def coverage(table: pl.DataFrame) -> dict[str, float]:
     for reason, time_ns in table.group_by("reason").agg(pl.col("time_ns").sum()).iter_rows():
         found[groups.get(reason, "unknown_ns")] += time_ns
         found["total_ns"] += time_ns
-    answered = found["modelled_ns"] + found["unknown_ns"]
-    return {
-        **found,
-        "share": found["modelled_ns"] / found["total_ns"] if found["total_ns"] else 0.0,
-        "operator_share": found["modelled_ns"] / answered if answered else 0.0,
+    bases = {
+        "share": found["total_ns"],
+        "linked_share": found["total_ns"] - found["outside_ns"],
+        "operator_share": found["modelled_ns"] + found["unknown_ns"],
     }
+    return {**found, **{name: found["modelled_ns"] / base if base else 0.0 for name, base in bases.items()}}
 
 
 def _rates(cost: Cost, count: float, time_ns: float, tf32: bool, host: bool, peaks: Peaks | None) -> dict[str, Any]:

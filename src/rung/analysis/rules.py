@@ -3,72 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from rung.analysis import analyses
-from rung.analysis.account import account
-from rung.analysis.gaps import caused
-from rung.analysis.origins import host_calls
-from rung.analysis.timeline import timeline
-from rung.trace.table import Trace
+from rung.analysis.classified import classified
+from rung.analysis.facts import Facts, Seen, duration, largest, short
+from rung.analysis.origins import host_calls, op_column
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less
 _FUSED = r"(?i)fused_?(adam|sgd|adagrad)|FusedAdam|FusedSgd"
 _ALLOCATES = r"(?i)^(hip|cuda|cu)(mem)?(malloc|alloc|free|host)"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """share: of the GPUs' time, what the finding is about; evidence: what was seen; left: the fractions of it that remain at
-    best and at worst, where the trace says more than the rule's own range."""
-
-    share: float
-    evidence: str
-    left: tuple[float, float] | None = None
-
-
-class Facts:
-    """What the rules look at. Times are sums over the GPUs and steps; total_ns is what shares are of."""
-
-    def __init__(self, trace: Trace, steps: int) -> None:
-        self.trace, self.steps = trace, steps
-        rows = timeline(trace).filter(pl.col("step").is_null())
-        self.sums: dict[str, int] = rows.select(pl.exclude("rank", "device", "step").sum()).row(0, named=True)
-        self.per = max(1, rows.height * steps)
-        self.a_step = " a step" if steps > 1 else ""
-        self.own = account(trace)
-        self.idle = caused(trace)
-
-    def share(self, ns: Any) -> float:
-        return float(ns) / max(1, self.sums["total_ns"])
-
-    def ms(self, ns: Any) -> str:
-        """Of one step of one GPU."""
-        return f"{float(ns) / self.per / 1e6:.3g} ms"
-
-    def spent(self, *conditions: pl.Expr) -> tuple[float, pl.DataFrame]:
-        """The share of the busy events of these conditions, and the events."""
-        events = self.own.filter(*conditions)
-        return self.share(events["own_ns"].sum()), events
-
-    def gaps(self, *conditions: pl.Expr) -> tuple[float, str]:
-        """The share of the idle time of these conditions, and what the host did in most of it."""
-        found = self.idle.filter(*conditions)
-        doing = (
-            found.group_by("during", "call_site").agg(pl.col("gap_ns").sum()).sort("gap_ns", descending=True).row(0)
-            if found.height
-            else (None, None, 0)
-        )
-        where = ", ".join(str(part) for part in doing[:2] if part)
-        return self.share(found["gap_ns"].sum()), where
-
-    def table(self, name: str) -> pl.DataFrame:
-        """Another analysis, empty where there is none of the name."""
-        return analyses.table(name, self.trace, steps=self.steps) if name in analyses.ANALYSES else pl.DataFrame()
 
 
 Rule = Callable[[Facts], Seen | None]
@@ -101,14 +47,45 @@ def sync(facts: Facts) -> Seen | None:
     return Seen(share, f"in {where}" if where else "") if share >= 0.02 else None
 
 
+def queued(facts: Facts) -> Seen | None:
+    share, _ = facts.gaps(pl.col("cause") == "queued")
+    if share < 0.03:
+        return None
+    longest = facts.idle.filter(pl.col("cause") == "queued").sort("gap_ns", descending=True).row(0, named=True)
+    return Seen(share, f"the longest: {duration(longest['gap_ns'])} before {short(longest['next'])}")
+
+
+def unexplained_idle(facts: Facts) -> Seen | None:
+    share, _ = facts.gaps(pl.col("cause").is_in(["no launches", "launched outside"]))
+    why = (
+        "no launch of a kernel was recorded"
+        if not facts.linked()
+        else "what ended the waits was launched outside of it"
+    )
+    return Seen(share, why) if share >= 0.05 else None
+
+
 def data_loading(facts: Facts) -> Seen | None:
     share, where = facts.gaps(pl.col("cause") == "data loading")
     return Seen(share, f"in {where}" if where else "") if share >= 0.02 else None
 
 
 def unfused_attention(facts: Facts) -> Seen | None:
-    share, events = facts.spent(pl.col("category") == "attention", pl.col("detail").str.starts_with("unfused"))
+    share, events = facts.spent(*_unfused())
     return Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}") if share >= 0.03 else None
+
+
+def _unfused() -> tuple[pl.Expr, pl.Expr]:
+    return pl.col("category") == "attention", pl.col("detail").str.starts_with("unfused")
+
+
+def _written_out(facts: Facts) -> pl.Series:
+    """The operators that spend most of their time in attention that is written out: a finding of its own."""
+    kinds = classified(facts.trace).select(
+        "dur", op=op_column(facts.trace, "name"), unfused=pl.all_horizontal(_unfused())
+    )
+    mostly = pl.col("dur").filter("unfused").sum() > pl.col("dur").sum() / 2
+    return kinds.group_by("op").agg(mostly=mostly).filter("mostly", pl.col("op").is_not_null())["op"]
 
 
 def fp32_matmul(facts: Facts) -> Seen | None:
@@ -134,10 +111,11 @@ def gemm_bound(facts: Facts) -> Seen | None:
     said = f"{events.height / facts.per:.0f}{facts.a_step}, {largest(events)} first"
     roof = facts.table("roofline")
     known = roof.filter(pl.col("family") == "gemm", pl.col("floor_ns") > 0) if roof.height else roof
-    if known.is_empty():
+    time = float(known["time_ns"].sum()) if known.height else 0.0
+    if time * facts.steps < 0.8 * float(events["own_ns"].sum()):  # of graph replays: too few to speak for all
         return Seen(share, said)
-    best = min(1.0, float(known["floor_ns"].sum()) / max(1.0, float(known["time_ns"].sum())))
-    return Seen(share, f"{said}; at {best:.0%} of their roof", (best, 1.0))
+    best = min(1.0, float(known["floor_ns"].sum()) / max(1.0, time))
+    return Seen(share, f"{said}; at {best * 100:.0f} % of their roof", (best, 1.0))
 
 
 def far_from_roof(facts: Facts) -> Seen | None:
@@ -145,7 +123,10 @@ def far_from_roof(facts: Facts) -> Seen | None:
     if roof.is_empty() or "floor_ns" not in roof.columns:
         return None
     lost = pl.col("time_ns") - pl.col("floor_ns")
-    known = roof.filter(pl.col("floor_ns") > 0, ~pl.col("fits_cache"), pl.col("bound") != "host link", lost > 0)
+    known = roof.filter(
+        pl.col("floor_ns") > 0, ~pl.col("fits_cache"), pl.col("bound").is_in(["compute", "memory"]), lost > 0,
+        ~pl.col("op").is_in(_written_out(facts).implode()),
+    )  # fmt: skip
     if known.is_empty():
         return None
     row = known.sort(lost, descending=True).row(0, named=True)
@@ -153,7 +134,7 @@ def far_from_roof(facts: Facts) -> Seen | None:
     if share * (1 - best) < 0.05:
         return None
     said = f"{row['op']} {row['inputs'] or ''}".strip()
-    return Seen(share, f"{said}: at {best:.0%} of its {row['bound']} roof", (best, best + 0.75 * (1 - best)))
+    return Seen(share, f"{said}: at {best * 100:.0f} % of its {row['bound']} roof", (best, best + 0.75 * (1 - best)))
 
 
 def pointwise(facts: Facts) -> Seen | None:
@@ -174,7 +155,7 @@ def copies(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "copy", _over_the_link())
     if share < 0.02:
         return None
-    return Seen(share, f"{facts.ms(events['own_ns'].sum())}{facts.a_step}, {largest(events)} first")
+    return Seen(share, f"{facts.time(events['own_ns'].sum())}{facts.a_step}, {largest(events)} first")
 
 
 def device_copies(facts: Facts) -> Seen | None:
@@ -202,11 +183,14 @@ def exposed_communication(facts: Facts) -> Seen | None:
         return None
     table = facts.table("communication")
     first = table.row(0, named=True) if table.height else None
-    said = f"{facts.ms(exposed)}{facts.a_step}" + (f", {first['collective']} first" if first else "")
+    said = f"{facts.time(exposed)}{facts.a_step}" + (
+        f", {first['collective']} first" if first and first["collective"] != "unnamed" else ""
+    )
     waited, moved = (float(table[name].sum()) if first else 0.0 for name in ("waiting_ns", "transfer_ns"))
     waited /= max(1.0, waited + moved)
     return Seen(
-        share, said + (f"; {waited:.0%} of the time in them is waiting for other ranks" if waited >= 0.05 else "")
+        share,
+        said + (f"; {waited * 100:.0f} % of the time in them is waiting for other ranks" if waited >= 0.05 else ""),
     )
 
 
@@ -217,7 +201,7 @@ def straggler(facts: Facts) -> Seen | None:
     share = float(table.group_by("step").agg(pl.col("late_share").max())["late_share"].sum()) / facts.steps
     row: dict[str, Any] = table.sort("late_ns", descending=True).row(0, named=True)
     because = {"computation": f", {row['op']} took longer on it", "host": ", its GPU waited for its host"}
-    said = f"rank {row['rank']} by {row['late_ns'] / 1e6:.3g} ms in step {row['step']}{because.get(row['cause'], '')}"
+    said = f"rank {row['rank']} by {duration(row['late_ns'])} in step {row['step']}{because.get(row['cause'], '')}"
     return Seen(min(1.0, share), said) if share >= 0.02 else None
 
 
@@ -238,15 +222,7 @@ def compiling(facts: Facts) -> Seen | None:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        host_bound, allocation, sync, data_loading, unfused_attention, fp32_matmul, gemm_bound, far_from_roof, pointwise,
+        host_bound, allocation, sync, queued, unexplained_idle, data_loading, unfused_attention, fp32_matmul, gemm_bound, far_from_roof, pointwise,
         optimizer, copies, device_copies, convolution_layout, exposed_communication, straggler, compiling,
     )
 }  # fmt: skip
-
-
-def largest(events: pl.DataFrame) -> str:
-    """The operator, else kernel, with most of the time."""
-    what = pl.coalesce("op", "name").alias("what")
-    return str(
-        events.group_by(what).agg(pl.col("own_ns").sum()).sort("own_ns", "what", descending=[True, False])["what"][0]
-    )

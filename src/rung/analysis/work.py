@@ -87,8 +87,9 @@ def work(trace: Trace) -> Work:
         pl.when(pl.col("role") != "communication").then(column).alias(column) for column in ("call", "of")
     )
     has, shapes = priced.gather(joined["of"]), shaped.gather(joined["of"])
+    some = events["linked"].any()  # else nothing is known of any launch
     reason = (
-        pl.when(pl.col("role") == "communication")
+        pl.when((pl.col("role") == "communication") & (pl.col("linked") | (not some)))
         .then(pl.lit(COLLECTIVE))
         .when("graph")
         .then(pl.lit(GRAPH))

@@ -155,7 +155,7 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     found = overview(trace, steps=steps)
     found["notes"] += [note] if note else []
     found["findings"] = table("findings", trace, steps=steps).to_dicts()
-    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps))
+    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps), steps)
     return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
 
 

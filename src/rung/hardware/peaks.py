@@ -33,6 +33,7 @@ class Peaks:
 
     arch: 'gfx942' or 'sm90'; units: compute units or multiprocessors; memory and cache in bytes, bandwidth and
     cache_bandwidth in bytes/s, None where not published; measured: what benchmarks reached (`bandwidth` in bytes/s).
+    source: where the figures are from; checked: which of them were compared with a text at hand, "" where none was.
     """
 
     name: str
@@ -47,7 +48,9 @@ class Peaks:
     vector: Mapping[str, float]
     measured: Mapping[str, float]
     source: str
+    checked: str
     measured_source: str
+    measured_checked: str
 
     def rate(self, precision: str, *, matrix: bool = True) -> float:
         """FLOP/s in a precision: of the matrix units, or of the ordinary ones; the next wider precision's rate where
@@ -55,6 +58,14 @@ class Peaks:
         """
         found = (self.matrix.get(precision) if matrix else None) or self.vector.get(precision)
         return found or self.rate(_WIDER[precision], matrix=matrix)
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Whose figures these are, and how far that was checked: for documents."""
+        return {
+            "name": self.name, "source": self.source, "checked": self.checked,
+            "measured_source": self.measured_source, "measured_checked": self.measured_checked,
+        }  # fmt: skip
 
     @property
     def flops(self) -> dict[str, float]:
@@ -167,7 +178,7 @@ def _shipped() -> tuple[Peaks, ...]:
 def _users(path: Path, _changed: int) -> tuple[Peaks, ...]:
     try:
         rows = tomllib.loads(path.read_text("utf-8"))["gpu"]
-        return tuple(_row(row) for row in rows)
+        return tuple(_row({"checked": "by who wrote it", **row}) for row in rows)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{path} is no list of GPUs ({why}): write rows as in rung/hardware/peaks.toml.") from None
@@ -180,7 +191,7 @@ def _row(row: dict[str, Any]) -> Peaks:
     if not numbers["memory"] or not numbers["bandwidth"]:
         raise KeyError("memory" if not numbers["memory"] else "bandwidth")
     tables = {key: dict(row.get(key, {})) for key in _TABLES}
-    measured_source = str(tables["measured"].pop("source", ""))
+    measured_source, measured_checked = (str(tables["measured"].pop(key, "")) for key in ("source", "checked"))
     rates = {
         table: {key: float(value) * (1e9 if key == "bandwidth" else 1e12) for key, value in values.items()}
         for table, values in tables.items()
@@ -197,6 +208,8 @@ def _row(row: dict[str, Any]) -> Peaks:
         cache=numbers["cache"],
         cache_bandwidth=numbers["cache_bandwidth"],
         source=str(row.get("source", "")),
+        checked=str(row.get("checked", "")),
         measured_source=measured_source,
+        measured_checked=measured_checked,
         **rates,
     )

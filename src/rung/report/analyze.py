@@ -2,72 +2,90 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
+from rung.analysis.kernel_names import readable
 from rung.report import units, words
 from rung.report.findings import findings_lines
-from rung.report.kernel_names import readable
+from rung.report.ranks import across_lines, rank_lines
 from rung.report.tables import shortened
 from rung.report.terminal import breakdown_lines
 
 TOP = 10
+_PARTS = (
+    ("computation", "computation_ns"),
+    ("exposed communication", "exposed_communication_ns"),
+    ("exposed copies", "exposed_memcpy_ns"),
+    ("idle", "idle_ns"),
+)
 
 
 def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
-    """The trace's facts and what to do first; for each rank its bottleneck, its GPUs, where the time went and the kernels that took most of
-    it; then a sentence of each analysis.
+    """The bottleneck and what to do first; the GPUs, where the time went and the kernels that took most of it (of several
+    ranks beside each other); then a sentence of each analysis.
     """
-    many = f", {found['ranks']} ranks" if found["ranks"] > 1 else ""
-    counters = f", {units.count(found['counters'])} counter values" if found["counters"] else ""
-    steps = f", {found['steps']} steps" if found["steps"] > 1 else ""
-    lines = [
-        f"{units.clean(found['source'])}: {found['format']}, {units.count(found['events'])} events{counters}{steps}{many}"
-    ]
-    if found["unread"]:
-        unread = ", ".join(f"{units.count(n)} x {units.clean(why)}" for why, n in sorted(found["unread"].items()))
-        lines += textwrap.wrap(f"not in the table: {unread}", width, subsequent_indent="  ")
-    for note in found["notes"]:
-        lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
-    first = findings_lines(found.get("findings") or [], width)
-    lines += ["", *first] if first else []
-    for part in found["parts"]:
-        lines += ["", *_part(part, found["ranks"] > 1, width, found["steps"])]
-    if found["ranks"] > len(found["parts"]):
-        lines.append(f"... and {found['ranks'] - len(found['parts'])} more ranks")
+    lines = _facts(found, width)
+    many, findings = found["ranks"] > 1, found.get("findings") or []
+    record = found["across"] if many else found["parts"][0]["breakdown"] if found["parts"] else None
+    steps = found["steps"]
+    what = "step" if steps > 1 else "recording"
+    if record and record.get("bottleneck"):
+        clock = f" ({units.clean(record['clock']).upper()} time{', mean of the ranks' if many else ''})"
+        text = f"{words.bottleneck(record, what)}{clock}."
+        if findings and findings[0]["finding"] == "straggler":  # what the ranks' own times cannot show
+            text = f"{findings[0]['what']}, {units.percent(round(findings[0]['share'], 2))} of the {what}. Most time: {text}"
+        lines += ["", *units.wrapped(f"Bottleneck: {text}", width, rest="  ")]
+    if findings:
+        lines += ["", *findings_lines(findings, width)]
+    elif record and record.get("clock") == "gpu":
+        lines += ["", "Do first: nothing stands out (--show targets,roofline has the figures)."]
+    if many and record:
+        lines += ["", *rank_lines(found, width), "", *across_lines(record, steps, width)]
+    else:
+        for part in found["parts"]:
+            lines += ["", *_part(part, width, steps)]
     said = found.get("headlines") or {}
     if said:
         margin = max(map(len, said)) + 2
         lines.append("")
         for name, text in said.items():
-            lines += textwrap.wrap(f"{name:<{margin}}{units.clean(text)}", width, subsequent_indent=" " * margin)
+            lines += units.wrapped(f"{name:<{margin}}{units.clean(text)}", width, rest=" " * margin)
         lines.append("As tables: rung analyze PATH --show NAME,NAME (--show list: all of them)")
     return lines
 
 
-def _part(part: dict[str, Any], name: bool, width: int, steps: int) -> list[str]:
-    lines = [f"rank {part['rank']}"] if name else []
+def _facts(found: dict[str, Any], width: int) -> list[str]:
+    """What the trace is, and what there is to know before its figures are read."""
+    gpus = f", {units.clean(', '.join(found['gpus']))}" if found.get("gpus") else ""
+    counters = f", {units.count(found['counters'])} counter values" if found["counters"] else ""
+    steps = f", {found['steps']} steps" if found["steps"] > 1 else ""
+    many = f", {found['ranks']} ranks" if found["ranks"] > 1 else ""
+    head = f"{found['format']}, {units.count(found['events'])} events{counters}{steps}{many}{gpus}"
+    source = f"{units.clean(found['source'])}:"
+    lines = [f"{source} {head}"] if len(source) + 1 + len(head) <= width else [source, *units.wrapped(head, width, "  ", "  ")]  # fmt: skip
+    if found["unread"]:
+        unread = ", ".join(f"{units.count(n)} x {units.clean(why)}" for why, n in sorted(found["unread"].items()))
+        lines += units.wrapped(f"not in the table: {unread}", width, rest="  ")
+    for note in found["notes"]:
+        lines += units.wrapped(f"note: {units.clean(note)}", width, rest="  ")
+    return lines
+
+
+def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:
+    lines = []
     record = part["breakdown"]
-    if record and record.get("bottleneck"):
-        lines.append(f"Bottleneck: {words.bottleneck(record)} ({units.clean(record['clock']).upper()} time).")
     for row in part["timeline"]:
         total = max(row["total_ns"], 1)
-        said = [f"{what} {row[key] / total:.1%}" for what, key in
-                (("computation", "computation_ns"), ("exposed communication", "exposed_communication_ns"),
-                 ("exposed copies", "exposed_memcpy_ns"), ("idle", "idle_ns"))
-                if row[key] or key in ("computation_ns", "idle_ns")]  # fmt: skip
-        text = f"GPU {row['device']}: {units.duration(row['total_ns'])}, of it {', '.join(said)}; {units.count(row['kernels'])} kernels"  # fmt: skip
-        lines += textwrap.wrap(text, width, subsequent_indent="  ")
-        if row["unlinked"] and part["launches"]:
-            lines.append(
-                f"  {units.count(row['unlinked'])} GPU events ({units.duration(row['unlinked_ns'])}) were launched outside of the trace"
-            )
+        said = [f"{what} {units.percent(round(row[key] / total, 3))}" for what, key in _PARTS if row[key] or key in ("computation_ns", "idle_ns")]  # fmt: skip
+        kernels = f"{units.count(row['kernels'])} kernel{'s' if row['kernels'] != 1 else ''}"
+        text = f"GPU {row['device']}: {units.duration(row['total_ns'])}, of it {', '.join(said)}; {kernels}"
+        lines += units.wrapped(text, width, rest="  ")
     if record is None:
         return [*lines, "no GPU event and no operator is in it: there is no time to break down."]
     what = f"A step, the mean of {steps}" if steps > 1 else "The recording"
     lines.append(f"{what}: {units.duration(record['step_ns'])}")
     for line in breakdown_lines(record, bottleneck=False):
-        lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ") if line.startswith("Note") else [f"  {line}"]  # fmt: skip
+        lines += units.wrapped(line, width, "  ", "    ") if line.startswith("Note") else [f"  {line}"]  # fmt: skip
     if record["top"]:
         lines.append("  most time:")
         longest = max(len(units.duration(ns)) for _, _, ns, _ in record["top"][:TOP])

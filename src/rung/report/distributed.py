@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _MOST = 8
 
 
-def communication_line(table: pl.DataFrame) -> str:
+def communication_line(table: pl.DataFrame, per: str = " a step") -> str:
     """ "all_reduce 192 MiB: 863 µs a step, waiting 2.29 ms, exposed 3.16 ms (100 %), 336 GB/s on the bus" """
     if table.is_empty():
         return ""
@@ -21,10 +21,10 @@ def communication_line(table: pl.DataFrame) -> str:
     spent = sums["transfer_ns"] + sums["waiting_ns"]
     alone = all(row["ranks"] < 2 for row in rows)
     spend = "transfer and waiting" if alone else "transfer"
-    text = f"{spend} {units.duration(sums['transfer_ns'])} a step"
+    text = f"{spend} {units.duration(sums['transfer_ns'])}{per}"
     if not alone:
         text += f", waiting for other ranks {units.duration(sums['waiting_ns'])}"
-    text += f"; {units.duration(sums['exposed_ns'])} exposed ({sums['exposed_ns'] / max(1, spent):.0%})"
+    text += f"; {units.duration(sums['exposed_ns'])} exposed ({units.percent(round(sums['exposed_ns'] / max(1, spent), 2))})"
     first = next((row for row in rows if row["bus_gbps"]), None)
     if first:
         least = "at least " if first["ranks"] < (first["group_size"] or 0) else ""
@@ -52,7 +52,7 @@ def stragglers_line(table: pl.DataFrame) -> str:
         if len(same) > 1
         else f"in step {worst['step']}"
     )
-    text = f"rank {worst['rank']} was late {steps}, at worst by {units.duration(worst['late_ns'])} ({worst['late_share']:.0%} of a step)"
+    text = f"rank {worst['rank']} was late {steps}, at worst by {units.duration(worst['late_ns'])} ({units.percent(round(worst['late_share'], 2))} of a step)"
     return f"{text}: {cause(worst)}" if cause(worst) else text
 
 

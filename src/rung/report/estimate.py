@@ -51,6 +51,8 @@ def estimate_lines(found: dict[str, Any]) -> list[str]:
         )
         if found["measured_floor_ns"]:
             lines.append(f"At the rates that benchmarks reached on it: {units.duration(found['measured_floor_ns'])}.")
+        if not (found.get("peaks") or {}).get("checked"):
+            lines.append("Its peaks are as the source is remembered, not checked against it (--json: the source).")
     memory = found["memory"]
     total = sum(memory.values())
     parts = ", ".join(f"{name} {units.data_size(size)}" for name, size in memory.items())

@@ -1,8 +1,7 @@
-"""What to do first: in two rows a finding, or in full."""
+"""What to do first: what, how much of the time and what to do about it, or each finding in full."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from rung.report import units
@@ -11,15 +10,18 @@ MOST = 5
 
 
 def findings_lines(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
-    """The first findings: what and how much of the step; what it can give, what to do, and the rungs that do it."""
+    """The first findings: what and how much of the time; what it can give, what to do, and the rungs that do it."""
     if not rows:
         return []
-    lines = ["do first:"]
+    lines = ["Do first:"]
     for number, row in enumerate(rows[:MOST], 1):
         evidence = f" ({units.clean(row['evidence'])})" if row["evidence"] else ""
-        lines.append(_cut(f"{number}. {units.percent(round(row['share'], 2))}: {row['what']}{evidence}", width))
-        rungs = f"rung {', '.join(row['rungs'])}: " if row["rungs"] else ""
-        lines.append(_cut(f"   {gain(row)}  {rungs}{row['do']}", width))
+        head = (
+            f"{number}. {row['what'][:1].upper()}{row['what'][1:]}: {units.percent(round(row['share'], 2))}{evidence}"
+        )
+        rungs = f" [rung climb: {', '.join(row['rungs'])}]" if row["rungs"] else ""
+        lines += units.wrapped(head, width, rest="   ")
+        lines += units.wrapped(f"{gain(row)}: {row['do']}{rungs}", width, "   ", "   ")
     if len(rows) > MOST:
         lines.append(f"   {len(rows) - MOST} more: --show findings")
     return lines
@@ -33,7 +35,7 @@ def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
     for number, row in enumerate(rows, 1):
         said = {
             "evidence": row["evidence"],
-            "gain": f"{gain(row)} for the step, by Amdahl's law",
+            "gain": f"the step {gain(row)}, by Amdahl's law",
             "do": row["do"],
             "rungs": ", ".join(row["rungs"]) or "none does this by itself",
             "not": row["gives_not"],
@@ -41,20 +43,18 @@ def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
             "verify": row["verify"],
         }
         head = f"{number}. {row['finding']}, {units.percent(round(row['share'], 3))} of the GPUs' time: {row['what']}"
-        lines += ["", *textwrap.wrap(head, width, subsequent_indent="   ")]
+        lines += ["", *units.wrapped(head, width, rest="   ")]
         for name, text in said.items():
             if text:
-                lines += textwrap.wrap(f"   {name:<9} {units.clean(text)}", width, subsequent_indent=" " * 13)
+                lines += units.wrapped(f"   {name:<9} {units.clean(text)}", width, rest=" " * 13)
     return lines[1:]
 
 
 def gain(row: dict[str, Any]) -> str:
-    """ "1.1-1.4x" """
+    """ "1.1-1.4x faster", "at most 1.4x faster" """
     low, high = (
         f"{row[key]:.2f}" if row[key] < 9.995 else f"{row[key]:.0f}" for key in ("speedup_low", "speedup_high")
     )
-    return f"{low}x" if low == high else f"{low}-{high}x"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3].rstrip()}..."
+    if low == high:
+        return f"{low}x faster"
+    return f"at most {high}x faster" if low == "1.00" else f"{low}-{high}x faster"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rung.analysis.kernel_names import readable
+from rung.analysis.roofline import coverage
 from rung.report import distributed, pace, units
-from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
@@ -16,9 +17,12 @@ Row = dict[str, Any]
 FEW = 3
 
 
-def headlines(table: Callable[[str], pl.DataFrame]) -> dict[str, str]:
-    """The sentences of the analyses that have something to say. table: gives an analysis's table by its name."""
-    said = {name: say(table(name)) for name, say in HEADLINES.items()}
+def headlines(table: Callable[[str], pl.DataFrame], steps: int = 1) -> dict[str, str]:
+    """The sentences of the analyses that have something to say. table: gives an analysis's table by its name, with the
+    figures of one of the recorded `steps`.
+    """
+    per = " a step" if steps > 1 else ""
+    said = {name: say(table(name), per) if say in _PER_STEP else say(table(name)) for name, say in HEADLINES.items()}
     return {name: text for name, text in said.items() if text}
 
 
@@ -26,7 +30,7 @@ def _percent(share: Any) -> str:
     known = units.number(share)
     if known is None:
         return units.NONE
-    return "under 0.1%" if 0 < known < 0.0005 else f"{known:.0%}" if known >= 0.0995 or not known else f"{known:.1%}"
+    return "under 0.1 %" if 0 < known < 0.0005 else units.percent(round(known, 2 if known >= 0.0995 else 3))
 
 
 def _ranked(parts: Iterable[tuple[str, float]]) -> str:
@@ -39,6 +43,12 @@ def _sums(frame: pl.DataFrame, by: str, share: str = "share") -> list[tuple[str,
     for name, value in frame.select(by, share).iter_rows():
         sums[str(name)] = sums.get(str(name), 0.0) + (value or 0.0)
     return sorted(sums.items(), key=lambda item: -item[1])
+
+
+def _targets(frame: pl.DataFrame) -> str:
+    missed = [row for row in frame.to_dicts() if row["met"] is False]
+    said = ", ".join(f"{row['metric']} {_percent(row['share'])} ({row['target']})" for row in missed)
+    return f"not met: {said}" if said else "all met" if frame.height else ""
 
 
 def _categories(frame: pl.DataFrame) -> str:
@@ -64,11 +74,11 @@ def _modules(frame: pl.DataFrame) -> str:
     return _ranked((name, share) for name, share in _sums(last, "module") if not name.startswith("("))
 
 
-def _launches(frame: pl.DataFrame) -> str:
+def _launches(frame: pl.DataFrame, per: str) -> str:
     row: Row = max(frame.to_dicts(), key=lambda row: row["kernels"], default={})
     if not row:
         return ""
-    said = [f"{units.count(row['kernels'])} kernels and copies a step"]
+    said = [f"{units.count(row['kernels'])} kernels and copies{per}"]
     if row["launches"]:
         said[0] += f" in {units.count(row['launches'])} launches"
         said.append(f"the GPU waits for the host {_percent(row['host_bound_share'])} of the time")
@@ -78,14 +88,14 @@ def _launches(frame: pl.DataFrame) -> str:
     return ", ".join(said)
 
 
-def _idle(frame: pl.DataFrame) -> str:
+def _idle(frame: pl.DataFrame, per: str) -> str:
     if frame.is_empty() or set(frame["cause"]) == {"no launches"}:
         return ""
     causes = _ranked(_sums(frame, "cause"))
     first = frame.row(0, named=True)
     doing = first["during"] or first["call_site"]
     longest = f"; {_percent(first['share'])} of it in {units.clean(doing)}" if doing and first["share"] >= 0.2 else ""
-    return f"{units.duration(frame['time_ns'].sum())} a step: {causes}{longest}"
+    return f"{units.duration(frame['time_ns'].sum())}{per}: {causes}{longest}"
 
 
 def _streams(frame: pl.DataFrame) -> str:
@@ -95,21 +105,21 @@ def _streams(frame: pl.DataFrame) -> str:
     return f"stream {row['stream']} waits {_percent(share)} of its time while another runs a collective" if share >= 0.01 else ""  # fmt: skip
 
 
-def _syncs(frame: pl.DataFrame) -> str:
+def _syncs(frame: pl.DataFrame, per: str) -> str:
     if frame.is_empty():
         return ""
     first = frame.row(0, named=True)
     by = f" in {units.clean(first['op'])}" if first["op"] else ""
     number = frame["count"].sum()
     calls = f"{units.count(number)} call{'s that wait' if number != 1 else ' that waits'}"
-    return f"{units.duration(frame['time_ns'].sum())} of host time a step in {calls} for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
+    return f"{units.duration(frame['time_ns'].sum())} of host time{per} in {calls} for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
 
 
-def _runtime(frame: pl.DataFrame) -> str:
+def _runtime(frame: pl.DataFrame, per: str) -> str:
     often = [
         row for row in frame.to_dicts() if row["role"] == "query" and row["per_launch"] >= 1 and row["count"] >= 100
     ]
-    named = (f"{units.clean(row['name'])} {units.count(row['count'])} times a step ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
+    named = (f"{units.clean(row['name'])} {units.count(row['count'])} times{per} ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
     return ", ".join(named)
 
 
@@ -145,11 +155,21 @@ def _roofline(frame: pl.DataFrame) -> str:
     known = [row for row in frame.iter_rows(named=True) if row["floor_ns"] is not None and row["time_ns"]]
     if not known:
         return ""
+    facts = coverage(frame)
+    rest = {
+        "outside_ns": "launched outside of the trace",
+        "graph_ns": "replayed by graphs",
+        "collective_ns": "collectives",
+    }
+    left, why = max((facts[key] / facts["total_ns"], text) for key, text in rest.items())
+    base = f"models cover {_percent(facts['share'])} of GPU time" + (
+        f" ({_percent(left)} {why})" if left >= 0.01 else ""
+    )
     time, floor = (sum(row[name] for row in known) for name in ("time_ns", "floor_ns"))
     worst = max(known, key=lambda row: row["time_ns"] - row["floor_ns"])
     lost, inputs = units.duration(worst["time_ns"] - worst["floor_ns"]), units.clean(worst["inputs"] or "")
     return (
-        f"operators at {_percent(floor / time)} of the roof together; most above its floor: "
+        f"{base}, what they cover is at {_percent(floor / time)} of its roof; most above its floor: "
         f"{units.clean(worst['op'])} {shortened(inputs, 60)}, by {lost}"
     )
 
@@ -169,7 +189,8 @@ def _counters(frame: pl.DataFrame) -> str:
 
 
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
-HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
+HEADLINES: dict[str, Callable[..., str]] = {
+    "targets": _targets,
     "critical_path": pace.critical_path_line,
     "what_if": pace.what_if_line,
     "communication": distributed.communication_line,
@@ -191,3 +212,4 @@ HEADLINES: dict[str, Callable[[pl.DataFrame], str]] = {
     "roofline": _roofline,
     "counters": _counters,
 }
+_PER_STEP = (distributed.communication_line, _launches, _idle, _syncs, _runtime)  # whose figures are of a step

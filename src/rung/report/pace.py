@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rung.analysis.kernel_names import readable
 from rung.report import units
-from rung.report.kernel_names import readable
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+_KINDS = {"launch": "launch latency and gaps"}  # of the path; the others are words already
 
 
 def critical_path_line(table: pl.DataFrame) -> str:
@@ -21,7 +24,9 @@ def critical_path_line(table: pl.DataFrame) -> str:
     for row in rows:
         shares[row["what"]] = shares.get(row["what"], 0.0) + row["path_share"]
     order = sorted(shares.items(), key=lambda item: -item[1])
-    said = ", ".join(f"{what} {units.percent(round(share, 2))}" for what, share in order if share >= 0.005)
+    said = ", ".join(
+        f"{_KINDS.get(what, what)} {units.percent(round(share, 2))}" for what, share in order if share >= 0.005
+    )
     of = "" if rows[0]["of"] == "recording" else f" in {rows[0]['of']}"
     where = f" of rank {rows[0]['rank']}" if rows[0]["rank"] is not None else ""
     name = f"the host before {rows[0]['name']}" if rows[0]["what"] == "host" else rows[0]["name"]
@@ -36,6 +41,7 @@ def what_if_line(table: pl.DataFrame) -> str:
         if row["saved_share"] < 0.01:
             continue
         name = shortened(readable(row["name"]), 40) if row["name"] else kinds.get(row["what"], row["what"])
+        name = "unnamed collectives" if (row["what"], name) == ("communication", "unnamed") else name
         floor = row["floor_saved_share"]
         at_floor = f" (-{units.percent(round(floor, 3))} at its floor)" if floor is not None else ""
         verb = "did" if said else "took no time"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rung.analysis.kernel_names import readable
 from rung.report import units
-from rung.report.kernel_names import readable
 from rung.report.roofline_chart import LEVELS, Point, Roof, roofline
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from rung.analysis.kernel_names import readable
 from rung.report import units
-from rung.report.kernel_names import readable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -105,7 +105,7 @@ def _cells(name: str, frame: pl.DataFrame) -> tuple[bool, list[str]]:
 
 def _cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
-        return "yes" if value else ""
+        return "yes" if value else "no" if name == "met" else ""
     if isinstance(value, str):
         return " ".join(units.clean(readable(value) if name in _KERNELS else value).split())
     if isinstance(value, (list, tuple)):

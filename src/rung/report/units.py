@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 import unicodedata
 from typing import Any
 
@@ -32,6 +34,13 @@ def clean(text: Any) -> str:
     if text is None:
         return ""
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in str(text))
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """The text in lines of at most `width`, a number never parted from its unit; first, rest: what they begin with."""
+    glued = re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[MGT]B/s)(?!\w))", "\u00a0", text)
+    lines = textwrap.wrap(glued, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def digits(value: float, significant: int = 3) -> str:

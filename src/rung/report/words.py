@@ -75,21 +75,26 @@ def parts(breakdown: Any) -> list[tuple[str, str, float]]:
     return [(key, title, value) for key, title, value in known if value is not None and value > 0]
 
 
-def bottleneck(breakdown: Any) -> str:
+def bottleneck(breakdown: Any, whole: str = "step") -> str:
+    """Such as "matrix products, 42 % of the step"; "" where there is none."""
     record = units.section(breakdown)
     key = record.get("bottleneck")
     if not key:
         return ""
     title = PARTS.get(key, units.clean(key))
-    return f"{title}, {units.percent(record.get('share'))} of the step"
+    return f"{title}, {units.percent(record.get('share'))} of the {whole}"
 
 
 def per_step(breakdown: Any) -> str:
-    """Such as "310 kernels, 290 launches, 48 matrix products per step"."""
+    """Such as "310 kernels, 290 launches, 48 matrix products per step", without the last words of a single step."""
     record = units.section(breakdown)
-    labels = (("kernels", "kernels"), ("launches", "launches"), ("gemms", "matrix products"))
-    found = [f"{units.count(record[k])} {label}" for k, label in labels if units.number(record.get(k)) is not None]
-    return f"{', '.join(found)} per step" if found else ""
+    labels = (("kernels", "kernel", "s"), ("launches", "launch", "es"), ("gemms", "matrix product", "s"))
+    found = [
+        f"{units.count(record[key])} {one}{'' if record[key] == 1 else more}"
+        for key, one, more in labels
+        if units.number(record.get(key)) is not None
+    ]
+    return f"{', '.join(found)}{' per step' if record.get('steps') != 1 else ''}" if found else ""
 
 
 def workload(manifest: dict[str, Any]) -> str:

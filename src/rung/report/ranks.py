@@ -1,0 +1,71 @@
+"""Several ranks on the page of a trace: a row each, and where the time of a step goes over all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rung.analysis.kernel_names import readable
+from rung.report import units, words
+from rung.report.tables import shortened
+
+TOP = 8
+MOST = 8
+_COLUMNS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
+_HEADS = (
+    "                         exposed  exposed",
+    "rank      step  compute    comm.   copies     idle  bottleneck",
+)
+
+
+def rank_lines(found: dict[str, Any], width: int) -> list[str]:
+    """A row a rank: its step, what share of it its GPU does what, and its bottleneck; of many ranks those that are idle
+    most and least.
+    """
+    parts = [part for part in found["parts"] if part["timeline"]]
+    if not parts:
+        return []
+    ordered = sorted(parts, key=lambda part: -_share(part, "idle_ns"))
+    shown = parts if len(parts) <= MOST else [*ordered[: MOST // 2], *ordered[-MOST // 2 :]]
+    lines = list(_HEADS)
+    for part in shown:
+        record = part["breakdown"] or {}
+        cells = [f"{_share(part, key) * 100:.1f} %".rjust(7) for key in _COLUMNS]
+        step, key = units.duration(record.get("step_ns")), record.get("bottleneck") or ""
+        most = f"{words.PARTS.get(key, units.clean(key))} {units.percent(round(record.get('share') or 0.0, 2))}"
+        lines.append(f"{part['rank']!s:>4}  {step:>8}  {'  '.join(cells)}  {most if key else ''}".rstrip())
+    left = found["ranks"] - len(shown)
+    return [*lines, f"... and {left} more ranks: --show timeline"] if left else lines
+
+
+def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
+    """Where the time of a step goes in the mean of the ranks, the least and the most, and the kernels that take most."""
+    what = f"A step, the mean of {steps}," if steps > 1 else "The recording,"
+    step_ns = record["step_ns"] or 1.0
+    head = f"{what} over {record['ranks']} ranks: {units.duration(record['step_ns'])}"
+    bars = 16 if width >= 100 else 0
+    lines = [f"{head:<{39 + bars}}  {'least':<19}  most"]
+    for row in record["parts"]:
+        share = row["mean_ns"] / step_ns
+        if share < 0.01 and row["most_ns"] / step_ns < 0.01:
+            continue
+        bar = f"{'█' * max(1, round((bars - 2) * min(share, 1.0))):<{bars}}" if bars else ""
+        title = words.PARTS.get(row["part"], units.clean(row["part"]))
+        least, most = (f"{units.duration(row[f'{end}_ns'])} (rank {row[f'{end}_rank']})" for end in ("least", "most"))
+        lines.append(f"  {title:<21}{units.duration(row['mean_ns']):>8}  {share:>4.0%}  {bar}{least:<19}  {most}")
+    lines.append(f"  {words.per_step({**record, 'steps': steps})}.")
+    for note in record["notes"]:
+        lines += units.wrapped(f"Note: {units.clean(note)}", width, "  ", "    ")
+    lines.append("  most time:")
+    for row in record["top"][:TOP]:
+        start = f"  {units.duration(row['mean_ns']):>9}  {row['mean_ns'] / step_ns:>4.0%}  {row['category']:<13} {units.count(row['mean_count']):>6} x  "
+        some = f" (on {row['ranks']} of {record['ranks']} ranks)" if row["ranks"] < record["ranks"] else ""
+        lines.append(
+            start + shortened(readable(units.clean(row["name"])), max(20, width - len(start) - len(some))) + some
+        )
+    return lines
+
+
+def _share(part: dict[str, Any], key: str) -> float:
+    """Of all of the rank's GPUs."""
+    total = sum(row["total_ns"] for row in part["timeline"])
+    return float(sum(row[key] for row in part["timeline"])) / max(1, total)

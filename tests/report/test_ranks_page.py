@@ -1,0 +1,62 @@
+"""Several ranks on one page: a row each and one table over all, whatever their number."""
+
+from pathlib import Path
+
+import pytest
+
+from rung.analysis.across import across
+from rung.analysis.overview import overview
+from rung.report.analyze import analyze_lines
+from rung.trace import read
+
+DDP = Path(__file__).parents[1] / "data" / "ddp"
+
+
+def part(rank, gemm, waiting, top=()):
+    """A rank as `overview` gives it: a step of 100 ns a rank."""
+    parts = {"gemm": gemm, "communication": 0.0, "launch_gap": waiting, "idle": 0.0}
+    record = {"clock": "gpu", "step_ns": 100.0, "parts": parts, "bottleneck": "gemm", "share": gemm / 100, "notes": ()}
+    times = {"total_ns": 100, "computation_ns": gemm, "exposed_communication_ns": 0, "exposed_memcpy_ns": 0}
+    counts = {"kernels": 2.0, "launches": 2.0, "gemms": 1.0}
+    return {
+        "rank": rank,
+        "timeline": [{"device": 0, "idle_ns": waiting, **times}],
+        "breakdown": {**record, **counts, "top": list(top)},
+    }
+
+
+def test_the_mean_and_the_ranks_that_stand_out():
+    found = across(
+        [part(0, 90, 10, [("a", "gemm", 90, 1)]), part(3, 30, 70, [("a", "gemm", 20, 1), ("b", "gemm", 10, 4)])]
+    )
+    rows = {row["part"]: row for row in found["parts"]}
+    assert (rows["gemm"]["mean_ns"], rows["gemm"]["least_rank"], rows["gemm"]["most_rank"]) == (60, 3, 0)
+    assert (rows["launch_gap"]["least_ns"], rows["launch_gap"]["most_ns"]) == (10, 70)
+    assert (found["bottleneck"], found["share"], found["ranks"]) == ("gemm", 0.6, 2)
+    assert [(row["name"], row["mean_ns"], row["mean_count"], row["ranks"]) for row in found["top"]] == [
+        ("a", 55, 1, 2), ("b", 10, 4, 1),
+    ]  # fmt: skip
+    assert across([{"rank": 0, "timeline": [], "breakdown": None}]) is None
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_recorded_run_fits_and_is_one_table(width):
+    found = overview(read(DDP / "ranks2-slow-host"), steps=2)
+    lines = analyze_lines(found, width)
+    assert all(len(line) <= width for line in lines[1:])
+    assert len(lines) < 32
+    (row,) = [line for line in lines if line.startswith("  waiting for a launch")]
+    assert "(rank 0)" in row.split("5.07 ms")[1]
+    assert row.endswith("28.1 ms (rank 1)")
+
+
+def test_of_many_ranks_those_that_are_idle_most_and_least_are_shown():
+    parts = [part(rank, 100 - rank, rank) for rank in range(40)]
+    found = {
+        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 40, "unread": {}, "notes": [],
+        "parts": parts, "across": across(parts),
+    }  # fmt: skip
+    lines = analyze_lines(found, 100)
+    shown = [int(line.split()[0]) for line in lines if "%" in line and line[:4].strip().isdigit()]
+    assert shown == [39, 38, 37, 36, 3, 2, 1, 0]
+    assert "... and 32 more ranks: --show timeline" in lines
