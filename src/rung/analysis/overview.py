@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.breakdown import breakdown
+from rung.analysis.completeness import completeness
 from rung.analysis.timeline import timeline
 from rung.trace.table import Trace
 
@@ -30,6 +31,7 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
         "counters": trace.counters.height,
         "ranks": len(ranks),
         "unread": trace.unread,
+        "completeness": completeness(trace).to_dicts(),
         "notes": [str(trace.meta[key]) for key in ("cut", "cache") if trace.meta.get(key)],
         "parts": [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]],
     }

@@ -24,9 +24,10 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     lines = [
         f"{units.clean(found['source'])}: {found['format']}, {units.count(found['events'])} events{counters}{steps}{many}"
     ]
-    if found["unread"]:
-        unread = ", ".join(f"{units.count(n)} x {units.clean(why)}" for why, n in sorted(found["unread"].items()))
-        lines += textwrap.wrap(f"not in the table: {unread}", width, subsequent_indent="  ")
+    for in_table, where in ((False, "not in the table"), (True, "counted, too")):
+        rows = [row for row in found["completeness"] if row["in_table"] is in_table]
+        if rows:
+            lines += textwrap.wrap(f"{where}: {', '.join(map(_counted, rows))}", width, subsequent_indent="  ")
     for note in found["notes"]:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
     first = findings_lines(found.get("findings") or [], width)
@@ -43,6 +44,11 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
             lines += textwrap.wrap(f"{name:<{margin}}{units.clean(text)}", width, subsequent_indent=" " * margin)
         lines.append("As tables: rung analyze PATH --show NAME,NAME (--show list: all of them)")
     return lines
+
+
+def _counted(row: dict[str, Any]) -> str:
+    time = f" ({units.duration(row['time_ns'])})" if row["time_ns"] else ""
+    return f"{units.count(row['events'])} x {units.clean(row['what'])}{time}"
 
 
 def _part(part: dict[str, Any], name: bool, width: int, steps: int) -> list[str]:
