@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import os
 import resource
@@ -27,14 +29,13 @@ def rung_cache(path: str) -> Any:
 
 
 def rung_analyze(path: str) -> Any:
-    """What `rung analyze --no-cache` does, its lines included."""
-    from rung.analysis.overview import overview
-    from rung.report.analyze import analyze_lines
-    from rung.trace import read
+    """`rung analyze --no-cache --json`, the command itself."""
+    from rung.cli.main import main
 
-    trace = read(path, cache=False)
-    analyze_lines(overview(trace))
-    return trace.events.height, int(trace.events["dur"].sum())
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        main(["analyze", path, "--no-cache", "--json"])
+    return json.loads(said.getvalue())["events"], 0
 
 
 def stdlib_json(path: str) -> Any:

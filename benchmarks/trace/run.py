@@ -1,10 +1,14 @@
-"""Reads a large trace in several ways, each in a process of its own, and prints CPU seconds and peak memory.
+"""Makes large traces and reads them, each route in a process of its own: CPU seconds and peak memory, as Markdown.
 
-    python benchmarks/trace/run.py BASE.json.gz --copies 41 205
+    python benchmarks/trace/run.py BASE.json.gz SMALL.json.gz
 
-BASE is any Kineto trace; `--copies` says how often it is repeated (large_trace.py). Routes that build every event as a
-Python object are only run on the first size. `calibration` is a fixed piece of pure Python: on a machine that others
-use too, figures of two runs compare as far as it agrees.
+BASE is any Kineto trace; `--copies` says how often it is repeated (large_trace.py; 41 copies of mi300_timesformer are
+506 MB, 5 are 61 MB). SMALL, if given, is read as it is. Of each route the best of `--repeat` is shown: what else runs on a
+machine can only add. `--routes all` adds the ways that Rung does not go; those that build every event as a Python object
+are only run on the first size, and one whose library is missing is left out.
+
+`calibration` is a fixed piece of pure Python: figures of two machines, or of one that others use too, compare as far as
+it agrees.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -22,6 +27,7 @@ from large_trace import make
 from routes import ROUTES
 
 HERE = Path(__file__).parent
+OURS = ("rung", "rung-cache", "rung-analyze")
 
 
 def calibration() -> float:
@@ -32,9 +38,11 @@ def calibration() -> float:
 
 
 def measured(route: str, file: Path, cache: Path) -> dict[str, float] | None:
+    # Compiled modules are kept, as where the package is installed.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, str(HERE / "routes.py"), route, str(file)],
-        env=os.environ | {"RUNG_CACHE": str(cache)},
+        env=environment | {"RUNG_CACHE": str(cache), "PYTHONPATH": str(HERE.parents[1] / "src")},
         capture_output=True,
         text=True,
         check=False,
@@ -49,34 +57,40 @@ def measured(route: str, file: Path, cache: Path) -> dict[str, float] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", type=Path)
-    parser.add_argument("--copies", type=int, nargs="+", default=[5, 41])
-    parser.add_argument("--repeat", type=int, default=3, help="how often Rung reads each size; the best is shown")
-    parser.add_argument("--routes", nargs="+", choices=list(ROUTES), default=list(ROUTES))
+    parser.add_argument("small", type=Path, nargs="*", help="traces to read as they are")
+    parser.add_argument("--copies", type=int, nargs="+", default=[41, 5])
+    parser.add_argument("--repeat", type=int, default=5, help="how often Rung reads each size; the best is shown")
+    parser.add_argument("--routes", nargs="+", choices=[*ROUTES, "all"], default=OURS)
     parser.add_argument("--made", type=Path, help="a directory to keep the traces in, or to take them from")
     options = parser.parse_args()
+    routes = list(ROUTES) if "all" in options.routes else options.routes
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
     print("| trace | route | CPU s | peak MB | read, wall s | calibration s |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for number, copies in enumerate(options.copies):
             file = (options.made or Path(folder)) / f"{copies}.json.gz"
             if not file.exists():
                 make(options.base, file, copies)
-            for route in options.routes:
-                ours = route.startswith("rung")
-                if number and not ours:
-                    continue
-                cache = Path(folder) / f"cache-{copies}"
-                if route == "rung-cache":
-                    show(file, "rung, storing the cache", [measured(route, file, cache)], calibration())
-                results = [measured(route, file, cache) for _ in range(options.repeat if ours else 1)]
-                show(file, "rung, from the cache" if route == "rung-cache" else route, results, calibration())
+            compared(file, [r for r in routes if not number or r in OURS], Path(folder) / str(copies), options.repeat)
+        for file in options.small:
+            compared(file, ["rung-analyze"], Path(folder) / "small", options.repeat)
 
 
-def show(file: Path, route: str, results: list[dict[str, float] | None], speed: float) -> None:
+def compared(file: Path, routes: list[str], cache: Path, repeat: int) -> None:
+    measured("rung", file, cache)  # compiles the modules, if they are not
+    for route in routes:
+        if route == "rung-cache":
+            show(file, "rung, storing the cache", [measured(route, file, cache)])
+        results = [measured(route, file, cache) for _ in range(repeat if route in OURS else 1)]
+        show(file, "rung, from the cache" if route == "rung-cache" else route, results)
+
+
+def show(file: Path, route: str, results: list[dict[str, float] | None]) -> None:
     good = sorted((result for result in results if result), key=lambda result: result["cpu_s"])
     if not good:
         return
-    best = good[0]  # what others do on the machine can only add
-    size = f"{file.stat().st_size / 1e6:.0f} MB gz, {best['events']:,.0f} events"
+    best, speed = good[0], calibration()
+    size = f"{file.stat().st_size / 1e6:.2g} MB gz, {best['events']:,.0f} events"
     print(
         f"| {size} | {route} | {best['cpu_s']:.2f} | {best['peak_mb']:,.0f} | {best['wall_s']:.2f} | {speed:.2f} |",
         flush=True,

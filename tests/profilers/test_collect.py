@@ -5,8 +5,8 @@ import pytest
 from rocpd_writer import Writer
 
 from rung.errors import InputError
-from rung.profilers.collect import UNMATCHED, is_kept, joined, read_all, read_kept
-from rung.profilers.plan import Run
+from rung.profilers.collect import UNMATCHED, joined, read_all, read_kept
+from rung.profilers.plan import Run, is_kept
 from rung.trace import Trace
 from rung.trace.table import COUNTERS, SCHEMA
 

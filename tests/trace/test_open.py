@@ -9,12 +9,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from fuzz_files import made
+from fuzz_files import event, made
 from mutations import attempt, sample
+from rocprof_files import csv_files, results_json, write_json
+from rocprof_files import write as write_files
 
 from rung.errors import InputError
 from rung.trace import cache, read
 from rung.trace import open as door
+from rung.trace.repeats import REASON
 from rung.trace.source import Source, content, head
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
@@ -147,7 +150,7 @@ def test_facts_of_the_run_are_kept_and_its_environment_is_not(tmp_path):
 def test_time_that_is_not_read_is_counted(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps([*events(1), events(1, dur=-2.5)[0], events(1, ts="soon")[0]]))
-    assert read(path).meta["unread_ns"] == {"negative duration": 2500, "no readable start or duration": 1500}
+    assert read(path).unread_ns == {"negative duration": 2500, "no readable start or duration": 1500}
 
 
 # ---- folders -------------------------------------------------------------------------------------------
@@ -271,3 +274,38 @@ def test_old_entries_go(kept, monkeypatch):
     for i in range(4):
         read(write(kept.parent / f"{i}.json", i + 1))
     assert len(list(cache.directory().iterdir())) == 2
+
+
+def test_a_run_that_was_written_in_two_formats_is_counted_once(tmp_path):
+    rng = random.Random(1)
+    found = [event(rng, i) for i in range(24)]
+    write_files(tmp_path, csv_files("7.0", found))
+    alone = read(tmp_path)
+    write_json(tmp_path / "77_results.json", results_json(found))
+    both = read(tmp_path)
+    assert both.format == "rocprofv3-json"  # it says more: the bytes of a copy
+    assert both.events.group_by("kind").len().sort("kind").equals(alone.events.group_by("kind").len().sort("kind"))
+    assert both.unread[REASON] == 1
+    assert both.meta["repeated"] == [tmp_path.name]
+
+
+def test_a_folder_of_two_processes_stays_where_a_file_repeats_one_of_them(tmp_path):
+    rng = random.Random(2)
+    one, two = ([event(rng, i) for i in range(24)] for _ in range(2))  # the second has no kernel
+    for pid, found in ((77, one), (78, two)):
+        write_files(tmp_path, csv_files("7.0", found, pid))
+    alone = read(tmp_path).events.height
+    write_json(tmp_path / "77_results.json", results_json(one))
+    both = read(tmp_path)
+    assert (both.format, both.events.height, both.meta["repeated"]) == ("rocprofv3-csv", alone, ["77_results.json"])
+    assert sorted(both.events["rank"].unique()) == [0, 1]
+
+
+def test_two_runs_in_two_formats_are_two(tmp_path):
+    rng = random.Random(3)
+    one, two = ([event(rng, i) for i in range(24)] for _ in range(2))
+    write_files(tmp_path, csv_files("7.0", one))
+    write_json(tmp_path / "78_results.json", results_json(two))
+    both = read(tmp_path)
+    assert both.format == "rocprofv3-csv+rocprofv3-json"
+    assert REASON not in both.unread

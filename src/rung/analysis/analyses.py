@@ -26,6 +26,7 @@ ANALYSES = {
     "findings": Analysis("What should be done first?", "rung.analysis.findings:findings"),
     "targets": Analysis("How do the figures to look at first stand?", "rung.analysis.targets:targets"),
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
+    "completeness": Analysis("What is not in the figures, or apart?", "rung.analysis.completeness:completeness"),
     "critical_path": Analysis("Which work sets the pace?", "rung.analysis.critical_path:critical_path"),
     "what_if": Analysis("How much sooner without some of the work?", "rung.analysis.what_if:what_if"),
     "communication": Analysis(
@@ -74,8 +75,12 @@ ANALYSES = {
 
 def table(name: str, trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """The answer of one analysis. Raises UsageError where there is none of this name."""
-    found: pl.DataFrame = getattr(*_place(name))(trace, steps=steps)
-    return found
+    from rung.analysis.once import answers
+
+    known = answers(trace)
+    if (name, steps) not in known:
+        known[name, steps] = getattr(*_place(name))(trace, steps=steps)
+    return known[name, steps]
 
 
 def described(name: str) -> str:

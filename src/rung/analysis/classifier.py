@@ -7,6 +7,7 @@ import re
 import sys
 from functools import lru_cache
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,21 @@ class Kind(NamedTuple):
     detail: str
 
 
+class Family(NamedTuple):
+    """Names of one kind, by the patterns that they match."""
+
+    kind: Kind
+    patterns: str
+
+    def has(self, name: str) -> bool:
+        return _compiled(self.patterns).search(name) is not None
+
+
+@lru_cache(maxsize=1024)  # when a name comes that far: to compile all of them takes longer than to read a small trace
+def _compiled(patterns: str) -> re.Pattern[str]:
+    return re.compile(patterns)
+
+
 _END = "(Host|HOST|Device|DEVICE|Peer|H|D|P)"
 _DIRECTION = re.compile(f"(?:(?<![A-Za-z])|(?<=Copy)){_END}(?:to|To|_TO_|-to-){_END}")
 OTHER = Kind("other", "")
@@ -67,18 +83,21 @@ def use(path: Path | None) -> None:
 
 
 @lru_cache(maxsize=1)
-def _families() -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
+def _families() -> dict[str, list[Family]]:
     families = _parsed((resources.files("rung.analysis") / "categories.toml").read_text("utf-8"))
     return {table: _own_families().get(table, []) + families[table] for table in families}
 
 
 @lru_cache(maxsize=1)
-def _own_families() -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
+def _own_families() -> dict[str, list[Family]]:
     own = _own[0] if _own else Path(os.environ[OWN_FILE]) if os.environ.get(OWN_FILE) else None
     if own is None:
         return {}
     try:
-        return _parsed(own.read_text("utf-8"))
+        families = _parsed(own.read_text("utf-8"))
+        for family in chain(*families.values()):
+            _compiled(family.patterns)
+        return families
     except OSError as error:
         raise InputError(f"{own}: the categories cannot be read ({error.strerror}).") from None
     except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
@@ -87,10 +106,10 @@ def _own_families() -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
         ) from None
 
 
-def _parsed(text: str) -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
+def _parsed(text: str) -> dict[str, list[Family]]:
     return {
         table: [
-            (Kind(str(entry["category"]), str(entry.get("detail", ""))), re.compile("|".join(entry["patterns"])))
+            Family(Kind(str(entry["category"]), str(entry.get("detail", ""))), "|".join(entry["patterns"]))
             for entry in entries
         ]
         for table, entries in tomllib.loads(text).items()
@@ -98,7 +117,7 @@ def _parsed(text: str) -> dict[str, list[tuple[Kind, re.Pattern[str]]]]:
 
 
 def _kind(table: str, name: str) -> Kind:
-    return next((kind for kind, pattern in _families()[table] if pattern.search(name)), OTHER)
+    return next((family.kind for family in _families()[table] if family.has(name)), OTHER)
 
 
 @lru_cache(maxsize=65536)
@@ -109,7 +128,7 @@ def kernel_kind(name: str) -> Kind:
 
 def named_by_user(name: str) -> bool:
     """Whether a user's own family knows this kernel: then no operator knows it better."""
-    return any(pattern.search(name) for _, pattern in _own_families().get("kernel", []))
+    return any(family.has(name) for family in _own_families().get("kernel", []))
 
 
 @lru_cache(maxsize=65536)

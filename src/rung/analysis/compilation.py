@@ -6,8 +6,7 @@ import polars as pl
 
 from rung.analysis.frames import python_names
 from rung.analysis.intervals import covered
-from rung.analysis.origins import host_calls
-from rung.analysis.runtime_roles import with_role
+from rung.analysis.origins import host_calls, runtime_calls
 from rung.trace.table import Trace
 
 # (what it is, pattern of the names of operators, annotations and Python frames, what it means)
@@ -39,7 +38,7 @@ def compilation(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         found = names.filter(pl.col("name").str.contains(pattern))
         if found.height:
             rows.append((sign, events.join(found, on=["kind", "name"], how="semi"), meaning))
-    calls = with_role(host_calls(trace).filter(pl.col("kind") == "runtime"))
+    calls = runtime_calls(trace)
     rows += [(sign, calls.filter(pl.col("role") == role), meaning) for sign, role, meaning in _ROLES]
     table = [
         {"sign": sign, "count": part.height, "per_step": part.height / steps, "distinct": part["name"].n_unique(),

@@ -53,7 +53,8 @@ def solved(trace: Trace) -> tuple[pl.DataFrame, Graph, Pace | None]:
 
 
 class Pace:
-    """The graph solved: nodes in an order in which every edge leads forwards, and how long each waits beyond its edges.
+    """The graph solved: edges in an order in which each comes after all to its source, and how long each node waits
+    beyond them.
 
     The recorded times are what comes out when nothing is changed; a changed weight moves all that depends on it.
     """
@@ -66,12 +67,10 @@ class Pace:
         place[order] = np.arange(time.size)
         edges = np.flatnonzero(kept)
         edges = edges[np.argsort(place[target[edges]], kind="stable")]
-        self.order = order
         self.source, self.weight, self.by, self.target = source[edges], weight[edges], by[edges], target[edges]
+        self._sources, self._targets = self.source.tolist(), self.target.tolist()
         self.begin = int(time.min())
         self.total = int((time + self.dur).max()) - self.begin
-        bounds = np.searchsorted(place[self.target], np.arange(time.size + 1))
-        self._first, self._last = bounds[:-1], bounds[1:]
         earliest = np.full(time.size, self.begin, dtype=np.int64)
         np.maximum.at(earliest, self.target, time[self.source] + self.weight)
         self.delay = time - earliest  # after all that it is known to wait for
@@ -79,46 +78,44 @@ class Pace:
 
     def length(self, scale: np.ndarray) -> float:
         """How long all takes if the work of each node takes `scale` times its time."""
-        weights = np.where(self.by >= 0, self.weight * scale[self.by], self.weight).tolist()
-        source, delay, order = self.source.tolist(), self.delay.tolist(), self.order.tolist()
-        first, last = self._first.tolist(), self._last.tolist()
-        time = [0.0] * len(order)
-        for i, node in enumerate(order):
-            begin = 0.0
-            for edge in range(first[i], last[i]):
-                value = time[source[edge]] + weights[edge]
-                if value > begin:
-                    begin = value
-            time[node] = begin + delay[node]
+        delay = self.delay.astype(np.float64)
+        # The delay of a node is part of each edge to it: one addition and one comparison an edge are left.
+        weights = np.where(self.by >= 0, self.weight * scale[self.by], self.weight) + delay[self.target]
+        time = delay.tolist()
+        for source, target, weight in zip(self._sources, self._targets, weights.tolist(), strict=True):
+            value = time[source] + weight
+            if value > time[target]:
+                time[target] = value
         return float((np.array(time) + self.dur * scale).max())
 
     def slack(self) -> Ints:
         """How much later each node could be without moving the end."""
         latest = (self.begin + self.total - self.dur).tolist()
-        delay, source, target, weight = (x.tolist() for x in (self.delay, self.source, self.target, self.weight))
-        for edge in range(len(source) - 1, -1, -1):  # by target, the last first: its own time is then settled
-            value = latest[target[edge]] - delay[target[edge]] - weight[edge]
-            if value < latest[source[edge]]:
-                latest[source[edge]] = value
+        apart = (self.weight + self.delay[self.target])[::-1].tolist()
+        # By target, the last first: its own time is then settled.
+        for source, target, weight in zip(reversed(self._sources), reversed(self._targets), apart, strict=True):
+            value = latest[target] - weight
+            if value < latest[source]:
+                latest[source] = value
         return np.array(latest, dtype=np.int64) - self.time
 
     def path(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(node, ns) of the work on the path, and (node, ns) of the delays before nodes on it; from the end."""
         node = int((self.time + self.dur).argmax())
-        place = np.empty(self.order.size, dtype=np.int64)
-        place[self.order] = np.arange(self.order.size)
+        # An edge is tight where its target could not have begun sooner for it; of several the longest decides.
+        tight = np.flatnonzero(self.time[self.source] + self.weight == (self.time - self.delay)[self.target])
+        tight = tight[np.argsort(-self.weight[tight], kind="stable")]
+        nodes, first = np.unique(self.target[tight], return_index=True)
+        into = dict(zip(nodes.tolist(), tight[first].tolist(), strict=True))
+        weight, by, delay = self.weight.tolist(), self.by.tolist(), self.delay.tolist()
         worked, delayed = [(node, int(self.dur[node]))], []
         while True:
-            delayed.append((node, int(self.delay[node])))
-            edges = np.arange(self._first[place[node]], self._last[place[node]])
-            begin = int(self.time[node] - self.delay[node])
-            tight = edges[self.time[self.source[edges]] + self.weight[edges] == begin]
-            if tight.size == 0:
+            delayed.append((node, delay[node]))
+            edge = into.get(node)
+            if edge is None:
                 return worked, delayed
-            edge = int(tight[np.argmax(self.weight[tight])])
-            by = int(self.by[edge])
-            (worked if by >= 0 else delayed).append((by if by >= 0 else node, int(self.weight[edge])))
-            node = int(self.source[edge])
+            (worked if by[edge] >= 0 else delayed).append((by[edge] if by[edge] >= 0 else node, weight[edge]))
+            node = self._sources[edge]
 
 
 def _topological(time: Ints, source: Ints, target: Ints) -> tuple[Ints, np.ndarray]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from rung.analysis.dry_times import dry_times
-from rung.analysis.origins import host_calls, origins
-from rung.analysis.runtime_roles import with_role
+from rung.analysis.origins import origins, runtime_calls
 from rung.trace.counter_tracks import queue_length
 from rung.trace.table import Trace
 
@@ -47,7 +46,7 @@ def launches(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     )
     waits = dry_times(trace).with_columns(gap=pl.col("end") - pl.col("ts"))
     waited = waits.group_by(_ON).agg(gap=pl.col("gap").sum(), host_bound=pl.col("gap").filter("late").sum())
-    calls = with_role(host_calls(trace).filter(pl.col("kind") == "runtime"))
+    calls = runtime_calls(trace)
     sync = calls.filter(pl.col("role") == "synchronize").group_by("rank").agg(sync=pl.col("dur").sum())
     table = spans
     for more, on in ((latencies, _ON), (_queue(trace, spans), _ON), (waited, _ON), (sync, ("rank",))):

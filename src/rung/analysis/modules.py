@@ -8,6 +8,7 @@ import polars as pl
 
 from rung.analysis.classified import classified
 from rung.analysis.frames import enclosing, module_frames
+from rung.analysis.once import once
 from rung.analysis.spending import part, spending, without
 from rung.trace.table import Trace
 
@@ -48,6 +49,7 @@ def _by(trace: Trace, steps: int, together: bool) -> pl.DataFrame:
     return _inclusive(own).select(*columns, *(["modules"] if together else []), *statistics)
 
 
+@once
 def paths(trace: Trace) -> pl.Series:
     """For each GPU event of `origins` the path of nn.Modules that it belongs to; null for none."""
     frames = module_frames(trace)

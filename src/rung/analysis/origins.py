@@ -7,7 +7,7 @@ import polars as pl
 from rung.analysis.gpu_events import NO_RANK, gpu_events
 from rung.analysis.nesting import callers, nearest
 from rung.analysis.once import once
-from rung.analysis.runtime_roles import role
+from rung.analysis.runtime_roles import role, with_role
 from rung.trace.table import Trace
 
 
@@ -27,6 +27,13 @@ def host_calls(trace: Trace) -> pl.DataFrame:
     caller = callers(calls["ts"].to_numpy(), calls["end"].to_numpy(), thread)
     op = nearest(caller, (calls["kind"] == "cpu_op").to_numpy())
     return calls.with_columns(caller=pl.Series(caller, dtype=pl.Int64), op=pl.Series(op, dtype=pl.Int64))
+
+
+@once
+def runtime_calls(trace: Trace) -> pl.DataFrame:
+    """The runtime calls of `host_calls`, with their `position` there and their `role` (runtime_calls.toml)."""
+    calls = host_calls(trace).with_row_index("position").filter(pl.col("kind") == "runtime")
+    return with_role(calls.with_columns(pl.col("position").cast(pl.Int64)))
 
 
 @once

@@ -9,6 +9,7 @@ import polars as pl
 
 from rung.analysis.across import across
 from rung.analysis.breakdown import breakdown
+from rung.analysis.completeness import completeness
 from rung.analysis.devices import gpu_names
 from rung.analysis.roofline import peaks_of_trace
 from rung.analysis.timeline import timeline
@@ -37,6 +38,7 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
         "counters": trace.counters.height,
         "ranks": len(ranks),
         "unread": trace.unread,
+        "completeness": completeness(trace).to_dicts(),
         "notes": [str(trace.meta[key]) for key in ("cut", "cache") if trace.meta.get(key)],
         "gpus": gpu_names(trace),
         "peaks": peaks.origin if peaks else None,

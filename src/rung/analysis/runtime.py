@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from rung.analysis.origins import host_calls
-from rung.analysis.runtime_roles import LAUNCHING, with_role
+from rung.analysis.origins import runtime_calls
+from rung.analysis.runtime_roles import LAUNCHING
 from rung.analysis.spending import spending
 from rung.trace.table import Trace
 
@@ -17,7 +17,7 @@ def runtime(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     load code, query, other. count, time_ns: a step, on the host. share: of all these calls. per_launch: how many of
     it there are for each call that launches GPU work: a query at 5 a launch is called too often.
     """
-    calls = with_role(host_calls(trace).filter(pl.col("kind") == "runtime"))
+    calls = runtime_calls(trace)
     launches = max(1, calls.filter(pl.col("role").is_in(LAUNCHING)).height)
     ranked = spending(calls, ["name", "role"], steps)
     return ranked.with_columns(per_launch=pl.col("count") * steps / launches).select(

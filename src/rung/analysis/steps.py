@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
+from rung.analysis.once import once
 from rung.trace.table import Trace
 
 STEP = r"^ProfilerStep#(\d+)$"
 
 
+@once
 def step_spans(trace: Trace) -> pl.DataFrame:
     """The steps on the host, by rank and start: `rank`, `step` (its number), `ts`, `end` in ns."""
     return (

@@ -9,6 +9,7 @@ import polars as pl
 
 from rung.analysis.gpu_events import gpu_events
 from rung.analysis.intervals import Ints, union
+from rung.analysis.once import once
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
 
@@ -45,6 +46,11 @@ def timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     kernels, unlinked: the events that begin there; unlinked, unlinked_ns: those whose launch lies outside the trace,
         and the sum of their durations.
     """
+    return _timeline(trace)
+
+
+@once
+def _timeline(trace: Trace) -> pl.DataFrame:
     spans = step_spans(trace)
     rows: list[dict[str, Any]] = []
     for (rank, device), events in gpu_events(trace).group_by("rank", "device", maintain_order=True):

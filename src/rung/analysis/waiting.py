@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
-from rung.analysis.runtime_roles import with_role
+from rung.analysis.origins import origins, runtime_calls
 from rung.trace.table import Trace
 
 
@@ -17,8 +16,7 @@ def host_waits(trace: Trace) -> pl.DataFrame:
     synchronize: calls that do nothing else (runtime_calls.toml). blocking copy: calls to copy that always return when
     the copy is done, and those that did here, as copies from and to pageable memory do.
     """
-    calls = host_calls(trace).with_row_index("position").with_columns(pl.col("position").cast(pl.Int64))
-    runtime = with_role(calls.filter(pl.col("kind") == "runtime"))
+    runtime = runtime_calls(trace)
     copied = (
         origins(trace).filter(pl.col("kind") == "memcpy", pl.col("launch").is_not_null())
         .group_by("launch").agg(copied=pl.col("end").max())

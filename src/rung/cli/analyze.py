@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ examples:
 The format is told by the content. It needs neither torch nor a GPU.
 """
 
+THREADS = 4
 WRITERS = {".json": "write_chrome", ".pftrace": "write_perfetto", ".csv": "write_csv"}
 
 
@@ -68,7 +70,10 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         print(listed(parsed.json))
         return 0
     write = check(parsed)
-    from rung.profilers.collect import is_kept, read_kept
+    # Before polars is first imported. It starts a thread for each core, and on a node of 128 these cost more than a small
+    # trace does; what takes long here is one thread's work.
+    os.environ.setdefault("POLARS_MAX_THREADS", str(min(THREADS, os.cpu_count() or 1)))
+    from rung.profilers.plan import is_kept
     from rung.runs import to_json
     from rung.trace import read
 
@@ -79,6 +84,8 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     answers = []
     for path in parsed.paths:
         if is_kept(path):
+            from rung.profilers.collect import read_kept
+
             trace = read_kept(path)
         else:
             trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)

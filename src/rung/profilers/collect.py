@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from rung.trace import Trace, read
 from rung.trace.ranks import merged
 from rung.trace.rocprof import compute, v3_csv
 from rung.trace.table import COUNTERS
+from rung.trace.unread import Unread
 
 # The first of these that a run wrote is read; what a tool writes twice is read once.
 PATTERNS = {
@@ -91,14 +91,11 @@ def within_steps(trace: Trace) -> Trace:
     events = trace.events.filter(pl.col("ts") >= begin, pl.col("ts") + pl.col("dur") <= end)
     dispatches = events.filter(pl.col("kind") == "kernel")["correlation"].unique()
     counters = trace.counters.filter(pl.col("correlation").is_in(dispatches.implode()))
-    outside = trace.events.height - events.height
-    unread = trace.unread | ({"event outside of the recorded steps": outside} if outside else {})
-    return replace(trace, events=events, counters=counters, unread=unread)
-
-
-def is_kept(folder: Path) -> bool:
-    """Whether this is the folder of a recording that a plan made."""
-    return (folder / PLAN).is_file() and (folder / RECORDING).is_dir()
+    unread = Unread()
+    unread.more(trace.unread, trace.unread_ns)
+    outside = int(trace.events["dur"].sum()) - int(events["dur"].sum())
+    unread.count("event outside of the recorded steps", trace.events.height - events.height, outside)
+    return replace(trace, events=events, counters=counters, unread=dict(unread), unread_ns=dict(unread.ns))
 
 
 def read_kept(folder: Path) -> Trace:
@@ -147,7 +144,8 @@ def joined(passes: list[Trace]) -> Trace:
     first, *others = passes
     if not others:
         return first
-    unread: Counter[str] = Counter(first.unread)
+    unread = Unread()
+    unread.more(first.unread, first.unread_ns)
     index = _numbered(
         first.events.filter(pl.col("kind") == "kernel").select("rank", "device", "correlation", kernel="name")
     )
@@ -155,7 +153,7 @@ def joined(passes: list[Trace]) -> Trace:
     counters = [first.counters]
     for other in others:
         kernels = other.events.filter(pl.col("kind") == "kernel").select("rank", "device", "correlation", kernel="name")
-        unread[OTHER_PASS] += other.events.height
+        unread.count(OTHER_PASS, other.events.height, int(other.events["dur"].sum()))
         values = other.counters.filter(~pl.col("counter").is_in(list(seen)))
         seen |= set(values["counter"].unique())
         places = _numbered(_dispatches(values, kernels)).rename({"correlation": "theirs"})
@@ -167,12 +165,10 @@ def joined(passes: list[Trace]) -> Trace:
             pairs.select("device", "kernel", "theirs", "correlation"), on=["device", "kernel", "theirs"], how="left",
             nulls_equal=True,
         )  # fmt: skip
-        lost = values["correlation"].null_count()
-        if lost:
-            unread[UNMATCHED] += lost
+        unread.count(UNMATCHED, values["correlation"].null_count())
         counters.append(values.select(pl.col(name).cast(dtype) for name, dtype in COUNTERS.items()))
     meta = first.meta | {"passes": len(passes)}
-    return replace(first, counters=pl.concat(counters), unread={k: v for k, v in unread.items() if v}, meta=meta)
+    return replace(first, counters=pl.concat(counters), unread=dict(unread), unread_ns=dict(unread.ns), meta=meta)
 
 
 def _dispatches(values: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:

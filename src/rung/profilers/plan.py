@@ -24,6 +24,11 @@ class NotPlanned(Exception):
     """The profiler cannot do what is asked; the text says why, and what can. The caller makes it a UsageError."""
 
 
+def is_kept(folder: Path) -> bool:
+    """Whether this is the folder of a recording that a plan made."""
+    return (folder / PLAN).is_file() and (folder / RECORDING).is_dir()
+
+
 @dataclass(frozen=True)
 class Request:
     """command: the program and its arguments; folder: where everything is written, this process's own.

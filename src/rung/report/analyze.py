@@ -63,12 +63,18 @@ def _facts(found: dict[str, Any], width: int) -> list[str]:
     head = f"{found['format']}, {units.count(found['events'])} events{counters}{steps}{many}{gpus}"
     source = f"{units.clean(found['source'])}:"
     lines = [f"{source} {head}"] if len(source) + 1 + len(head) <= width else [source, *units.wrapped(head, width, "  ", "  ")]  # fmt: skip
-    if found["unread"]:
-        unread = ", ".join(f"{units.count(n)} x {units.clean(why)}" for why, n in sorted(found["unread"].items()))
-        lines += units.wrapped(f"not in the table: {unread}", width, rest="  ")
+    for in_table, where in ((False, "not in the table"), (True, "counted, too")):
+        rows = [row for row in found["completeness"] if row["in_table"] is in_table]
+        if rows:
+            lines += units.wrapped(f"{where}: {', '.join(map(_counted, rows))}", width, rest="  ")
     for note in found["notes"]:
         lines += units.wrapped(f"note: {units.clean(note)}", width, rest="  ")
     return lines
+
+
+def _counted(row: dict[str, Any]) -> str:
+    time = f" ({units.duration(row['time_ns'])})" if row["time_ns"] else ""
+    return f"{units.count(row['events'])} x {units.clean(row['what'])}{time}"
 
 
 def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:

@@ -18,7 +18,7 @@ import polars as pl
 
 from rung.trace.table import COLLECTIVES, COUNTERS, MEMORY, SCHEMA, Trace
 
-VERSION = 4  # to be raised whenever a reader gives another table for the same file
+VERSION = 5  # to be raised whenever a reader gives another table for the same file
 THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
 LIMIT = 20  # entries kept, the latest used ones
 
@@ -82,6 +82,7 @@ def save(name: str, trace: Trace) -> str:
         facts: dict[str, Any] = {
             "devices": trace.devices,
             "unread": trace.unread,
+            "unread_ns": trace.unread_ns,
             "format": trace.format,
             "meta": trace.meta,
             "height": trace.events.height,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import polars as pl
 from rung.errors import InputError
 from rung.trace import source
 from rung.trace.table import COUNTERS, SCHEMA, Trace
+from rung.trace.unread import Unread
 
 _TITLES = ("ID", "Process ID", "Kernel Name")
 # A counter is named unit__what; what else stands there is about the launch.
@@ -43,7 +43,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
     rows = list(csv.reader(io.StringIO("\n".join(lines))))
     titles = rows[0]
-    unread: Counter[str] = Counter()
+    unread = Unread()
     body = rows[1:]
     if body and not body[0][0].strip():  # units
         body = body[1:]
@@ -75,6 +75,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         events=pl.DataFrame(schema=SCHEMA),
         source=str(path),
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         format="ncu-csv",
         counters=pl.DataFrame(found, schema=COUNTERS, orient="row"),
     )

@@ -6,6 +6,7 @@ FORMATS.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Any
 from rung.errors import InputError
 from rung.trace import cache as store
 from rung.trace.ranks import merged
+from rung.trace.repeats import REASON, repeated
 from rung.trace.source import HEAD, Source, head
 from rung.trace.table import Trace
 
@@ -29,6 +31,12 @@ FORMATS = {
     "ncu-csv": "rung.trace.ncu_csv",
     "database": "rung.trace.databases.formats",
     "pftrace": "rung.trace.perfetto.reader",
+}
+# What must stand near the beginning of a file for these to be asked at all: to import them takes longer than to read a
+# small trace of torch.profiler, which comes after them.
+_MARKS = {
+    "rocprofv3-json": re.compile(rb"rocprofiler-sdk-tool"),
+    "rocprof": re.compile(rb'\A\s*[^{\[\s]|"BeginNs"|"traceEvents"\s*:\s*\[\s*\{\s*\}'),
 }
 # Whose CSV files only mean something together.
 FOLDERS = ("rocprof-compute", "rocprofv3-csv")
@@ -92,7 +100,9 @@ def _reader_or_none(path: Path, partial: bool) -> Any:
 
 def _reader(start: bytes, path: Path) -> Any:
     """The module that reads this file, or None."""
-    for module_name in FORMATS.values():
+    for name, module_name in FORMATS.items():
+        if name in _MARKS and not _MARKS[name].search(start):
+            continue
         module = import_module(module_name)
         if module.sniff(start, path):
             return module
@@ -132,6 +142,13 @@ def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: 
             f"The directory {path} has no trace of a known format ({', '.join(FORMATS)}) in it: "
             "give the one with the traces."
         )
-    if names == [path.name] and not skipped:
-        return traces[0]  # a folder format alone says its own ranks
-    return merged(traces, names, str(path), skipped)
+    again = repeated(traces)
+    kept = [place for place in range(len(traces)) if place not in again]
+    if [names[place] for place in kept] == [path.name] and not skipped:
+        trace = traces[kept[0]]  # a folder format alone says its own ranks
+    else:
+        trace = merged([traces[place] for place in kept], [names[place] for place in kept], str(path), skipped)
+    if not again:
+        return trace
+    meta = trace.meta | {"repeated": sorted(names[place] for place in again)}
+    return replace(trace, meta=meta, unread=trace.unread | {REASON: len(again)})

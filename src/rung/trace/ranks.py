@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from rung.trace.table import Trace
+from rung.trace.unread import Unread
 
 _IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -34,9 +34,9 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         trace.memory.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
         for trace, rank in zip(traces, ranks, strict=True)
     ]
-    unread: Counter[str] = Counter()
+    unread = Unread()
     for trace in traces:
-        unread.update(trace.unread)
+        unread.more(trace.unread, trace.unread_ns)
     files: list[dict[str, Any]] = [
         {"file": name, "rank": rank, "format": trace.format, "devices": trace.devices, **trace.meta}
         for trace, name, rank in zip(traces, names, ranks, strict=True)
@@ -51,6 +51,7 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         events=pl.concat(events, rechunk=False),
         source=source,
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         format="+".join(formats),
         counters=pl.concat([trace.counters for trace in traces], rechunk=False),
         collectives=pl.concat(collectives, rechunk=False),

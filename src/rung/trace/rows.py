@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import polars as pl
 
 from rung.trace.table import COUNTERS, SCHEMA
+from rung.trace.unread import Unread
 
 NO_TIME = "no readable start or duration"
 NEGATIVE = "negative duration"
@@ -16,27 +16,27 @@ ROUNDED = "time rounded by a spreadsheet"
 PROCESS_SHIFT = 48
 
 
-def events(rows: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
+def events(rows: pl.DataFrame, unread: Unread) -> pl.DataFrame:
     """`rows` as events: they have `start` and `end` in ns, and any of the other columns of SCHEMA.
 
     Rows without a time or with an end before the start are left out and counted in `unread`.
     """
     readable = rows.filter(pl.col("start").is_not_null() & pl.col("end").is_not_null())
-    if lost := rows.height - readable.height:
-        unread[NO_TIME] += lost
+    unread.count(NO_TIME, rows.height - readable.height)
     # Compared, not subtracted: the difference of two int64 may not be one.
-    forward = readable.filter(pl.col("end") >= pl.col("start"))
+    backward = pl.col("end") < pl.col("start")
+    forward = readable.filter(~backward)
     if lost := readable.height - forward.height:
-        unread[NEGATIVE] += lost
+        wide = pl.col("start").cast(pl.Int128) - pl.col("end").cast(pl.Int128)
+        unread.count(NEGATIVE, lost, readable.filter(backward).select(wide.sum()).item())
     made = forward.with_columns(ts=pl.col("start"), dur=pl.col("end") - pl.col("start"))
     fitting = made.filter(pl.col("dur") >= 0)
-    if lost := made.height - fitting.height:
-        unread[NO_TIME] += lost
+    unread.count(NO_TIME, made.height - fitting.height)
     return conformed(fitting, SCHEMA)
 
 
 def assemble(
-    frames: Sequence[pl.DataFrame], unread: Counter[str], *, rank: int | None = None, shift: int = 0
+    frames: Sequence[pl.DataFrame], unread: Unread, *, rank: int | None = None, shift: int = 0
 ) -> pl.DataFrame:
     """The events of all `frames`, one of each kind.
 
@@ -48,7 +48,7 @@ def assemble(
     return made.with_columns(pl.col("correlation") + (shift << PROCESS_SHIFT)) if shift else made
 
 
-def counted(unread: Counter[str], reason: str, number: int | None) -> None:
+def counted(unread: Unread, reason: str, number: int | None) -> None:
     if number:
         unread[reason] += int(number)
 
@@ -67,10 +67,9 @@ def stacked(frames: Iterable[pl.DataFrame], schema: dict[str, pl.DataType]) -> p
     return pl.concat(kept) if kept else pl.DataFrame(schema=schema)
 
 
-def counters(rows: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
+def counters(rows: pl.DataFrame, unread: Unread) -> pl.DataFrame:
     """`rows` as counter values; those without a number are left out and counted."""
     made = conformed(rows, COUNTERS)
     readable = made.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan())
-    if lost := made.height - readable.height:
-        unread["counter value that is no number"] += lost
+    unread.count("counter value that is no number", made.height - readable.height)
     return readable

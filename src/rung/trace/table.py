@@ -98,7 +98,8 @@ class Trace:
     devices: the file's deviceProperties as written. Their `id` does not name the `device` of an event
         (on ROCm it counts differently): join by position.
     source: the path that was read.
-    unread: events that are not in the table, counted by reason.
+    unread: events that are not in the table, counted by reason. unread_ns: their durations together, ns, by reason, where
+        they have readable ones.
     format: what wrote it, as in "kineto", "rocprofv3-csv", "rocpd", "nsys".
     counters: hardware counters, columns as in COUNTERS; empty where none were collected.
     collectives: what events say of collective operations, columns as in COLLECTIVES; empty where they say nothing.
@@ -117,3 +118,4 @@ class Trace:
     meta: dict[str, Any] = field(default_factory=dict)
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMORY))
     curves: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CURVES))
+    unread_ns: dict[str, int] = field(default_factory=dict)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from rung.errors import InputError
+from rung.trace.unread import Unread
 
 _BATCH = 100_000
 _STEPS = 1_000_000  # virtual machine steps between two calls of the guard
@@ -39,7 +39,7 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, size: int, partial: bool, lost: list[str]) -> None:
         self.path = path
-        self.unread: Counter[str] = Counter(dict.fromkeys(lost, 1))
+        self.unread = Unread(dict.fromkeys(lost, 1))
         self._connection = connection
         self._partial = partial
         self._size = size

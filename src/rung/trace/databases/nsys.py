@@ -6,7 +6,6 @@ The tables that exist depend on what was traced, their columns on the version: b
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rung.trace.databases.columns import Database, check_tables, integer, text
 from rung.trace.databases.sqlite import mentions, open_database
 from rung.trace.rows import PROCESS_SHIFT, assemble, counted
 from rung.trace.table import Trace
+from rung.trace.unread import Unread
 
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _COPIES = {
@@ -50,7 +50,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
 class _Report:
     def __init__(self, database: Database) -> None:
         self.db = database
-        self.unread: Counter[str] = Counter()
+        self.unread = Unread()
         self.strings = {key: text(value) for key, value in database.rows("StringIds", ["id", "value"])}
 
     def trace(self) -> Trace:
@@ -70,6 +70,7 @@ class _Report:
             devices=devices,
             source=str(self.db.path),
             unread=dict(self.unread),
+            unread_ns=dict(self.unread.ns),
             format="nsys",
             meta=self._meta(),
         )

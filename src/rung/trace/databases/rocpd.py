@@ -7,7 +7,6 @@ tables of each process carry a suffix made from its guid; ids are only unique wi
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rung.trace.databases.columns import Database, check_tables, text
 from rung.trace.databases.sqlite import mentions, open_database
 from rung.trace.rows import assemble, counted
 from rung.trace.table import COUNTERS, Trace
+from rung.trace.unread import Unread
 
 _EVENT = {"stack": "stack_id", "external": "correlation_id"}
 _ALLOCATIONS = {
@@ -60,14 +60,15 @@ def read_many(paths: Sequence[Path], *, partial: bool = False, max_bytes: int | 
 
 
 def joined(traces: Sequence[Trace], source: str, database: Database) -> Trace:
-    unread = Counter(database.unread)
+    unread = Unread(database.unread)
     for trace in traces:
-        unread.update(trace.unread)
+        unread.more(trace.unread, trace.unread_ns)
     return Trace(
         events=pl.concat([trace.events for trace in traces]),
         devices=max((trace.devices for trace in traces), key=len),
         source=source,
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         format="rocpd",
         counters=pl.concat([trace.counters for trace in traces]),
         meta={"schema_version": traces[0].meta["schema_version"], "processes": [trace.meta["process"] for trace in traces]},
@@ -80,7 +81,7 @@ class _Process:
     def __init__(self, database: Database, suffix: str) -> None:
         self.db = database
         self.suffix = suffix
-        self.unread: Counter[str] = Counter()
+        self.unread = Unread()
         self.strings = {row[0]: text(row[1]) for row in self._rows("string", "id", "string")}
         self.agents = rocpd_info.agents(database, suffix)
         self.pids = dict(self._rows("info_process", "id", "pid"))
@@ -110,6 +111,7 @@ class _Process:
             events=assemble(frames, self.unread, rank=meta.get("rank"), shift=position),
             devices=self.agents.devices,
             unread=dict(self.unread),
+            unread_ns=dict(self.unread.ns),
             counters=counters,
             meta={"schema_version": rocpd_info.schema_version(self.db, self.suffix), "process": meta},
         )

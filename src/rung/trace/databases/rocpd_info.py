@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from rung.trace import redact
 from rung.trace.databases.columns import Database, integer, text
 from rung.trace.rows import PROCESS_SHIFT
 from rung.trace.table import Trace
+from rung.trace.unread import Unread
 
 _MAIN_TABLES = ("rocpd_kernel_dispatch", "rocpd_string", "rocpd_metadata", "rocpd_region")
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -100,14 +100,14 @@ def as_ranks(traces: Sequence[Trace]) -> Trace:
     """Traces of one run as one: each with the rank that it states, or all by their order where some do not."""
     stated = [trace.events["rank"].drop_nulls().unique().to_list() for trace in traces]
     known = all(len(ranks) == 1 for ranks in stated) and len({ranks[0] for ranks in stated}) == len(traces)
-    events, counters, unread = [], [], Counter[str]()
+    events, counters, unread = [], [], Unread()
     first = 0
     for position, trace in enumerate(traces):
         shift = pl.col("correlation") + (first << PROCESS_SHIFT)
         rank = pl.col("rank") if known else pl.lit(position, dtype=pl.Int32)
         events.append(trace.events.with_columns(shift, rank.alias("rank")))
         counters.append(trace.counters.with_columns(shift))
-        unread.update(trace.unread)
+        unread.more(trace.unread, trace.unread_ns)
         first += len(trace.meta["processes"])
     return replace(
         traces[0],
@@ -115,6 +115,7 @@ def as_ranks(traces: Sequence[Trace]) -> Trace:
         counters=pl.concat(counters),
         devices=max((trace.devices for trace in traces), key=len),
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         source=", ".join(trace.source for trace in traces),
         meta={
             "schema_version": traces[0].meta["schema_version"],

@@ -5,7 +5,6 @@ Columns changed over the years (`proc-id` became `pid`, `stream-id` and `Data` w
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +13,7 @@ from rung.trace.databases.columns import Database, check_tables, text
 from rung.trace.databases.sqlite import mentions, open_database
 from rung.trace.rows import assemble, counted
 from rung.trace.table import COUNTERS, Trace
+from rung.trace.unread import Unread
 
 _TABLES = ("KERN", "OPS", "COPY", "HIP", "HSA", "rocTX")
 # What the KERN table holds besides counters, in any version.
@@ -40,7 +40,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
             table for table in _TABLES if "BeginNs" in database.columns(table) or "Index" in database.columns(table)
         ]
         check_tables(database, bool(known), "rocprof database")
-        unread: Counter[str] = Counter()
+        unread = Unread()
         kernels = _operations(database)
         dispatches = _dispatches(database)
         if kernels.height:
@@ -61,7 +61,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         counters = _counters(database, unread)
         unread.update(database.unread)
         return Trace(
-            events=events, source=str(path), unread=dict(unread), format="rocprof-legacy-db", counters=counters
+            events=events, source=str(path), unread=dict(unread), unread_ns=dict(unread.ns), format="rocprof-legacy-db", counters=counters
         )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _dispatches(database: Database) -> pl.DataFrame:
     )
 
 
-def _counters(database: Database, unread: Counter[str]) -> pl.DataFrame:
+def _counters(database: Database, unread: Unread) -> pl.DataFrame:
     """Every other column of KERN is a counter. Its Index counts dispatches and joins with no call."""
     names = [name for name in database.columns("KERN") if name not in _NOT_COUNTERS]
     parts = []

@@ -116,9 +116,9 @@ class Events:
         self.phases += len(events)
         for phase, count in Counter(event.ph for event in others).items():
             self.unread[_UNREAD[phase]] += count
-        for event, moment, arg in zip(memory, moments.tolist(), of_memory, strict=True):
-            self.unread["instant event"] -= self.memory.add(moment, event.pid, event.tid, arg)
         if memory:
+            places = [(event.pid, event.tid) for event in memory]
+            self.unread["instant event"] -= self.memory.add_all(moments.tolist(), places, of_memory)
             self.unread = +self.unread  # without what is none after all
         if flows:
             self.flows.add(flow_ts, *zip(*[(e.ph, e.id, e.pid, e.tid) for e in flows], strict=True))

@@ -38,8 +38,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     Raises InputError when the file is missing, empty, cut off or something else.
 
     partial: read what is whole before the first damage; `meta["cut"]` says what the damage was, and `unread`
-        counts it. meta holds the facts that the file states about its run; `unread_ns` the durations of the
-        events that were not read, by reason, where they have any; `mangled_names` how many names stay unreadable;
+        counts it. meta holds the facts that the file states about its run; `mangled_names` how many names stay unreadable;
         `linked_by_flow` how many GPU events got their correlation id from an arrow (kineto_flows.py).
     """
     source = Source(path, partial=partial, max_bytes=max_bytes)
@@ -65,8 +64,6 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     if cut := source.cut or text.cut:
         unread["after the cut, number unknown"] = 1
         meta["cut"] = cut
-    if events.unread_ns:
-        meta["unread_ns"] = dict(events.unread_ns)
     frame, by_flow = events.flows.linked(columns.frame())
     if by_flow:
         meta["linked_by_flow"] = by_flow
@@ -78,6 +75,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         devices=[device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else [],
         source=str(path),
         unread=unread,
+        unread_ns=dict(events.unread_ns),
         format="kineto",
         collectives=events.collectives.frame(),
         meta=meta,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rung.trace.perfetto.state import Clocks, Sequence, Tracks
 from rung.trace.perfetto.table import COUNTER_CATEGORY, Rows
 from rung.trace.source import Source
 from rung.trace.table import Trace
+from rung.trace.unread import Unread
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -60,7 +60,7 @@ def _not_a_trace(path: Path, why: str) -> InputError:
 class _Reader:
     def __init__(self, path: Path, max_bytes: int | None) -> None:
         self.path, self.max_bytes = path, max_bytes
-        self.unread: Counter[str] = Counter()
+        self.unread = Unread()
         self.packets = self.whole = 0
         self._sequences: dict[int, Sequence] = {}
         self._clocks, self._tracks, self._rows = Clocks(), Tracks(), Rows()
@@ -169,6 +169,7 @@ class _Reader:
             events=events,
             source=str(self.path),
             unread=dict(self.unread),
+            unread_ns=dict(self.unread.ns),
             format="pftrace",
             counters=counters,
             meta=meta,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Any
 
 import polars as pl
@@ -12,6 +11,7 @@ from rung.trace.perfetto import slots
 from rung.trace.perfetto.event import Event
 from rung.trace.perfetto.state import Tracks
 from rung.trace.table import COUNTERS, KINDS, SCHEMA
+from rung.trace.unread import Unread
 
 _INT64 = 2**63
 _KIND_OF_CATEGORY = {
@@ -109,7 +109,7 @@ class Rows:
         correlation, agent = _integer(found.get(slots.CORRELATION)), _agent(event, "kernel")
         self.counters += [(correlation, agent, kernel, name, value) for name, value in event.counters]
 
-    def frames(self, tracks: Tracks, unread: Counter[str]) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
+    def frames(self, tracks: Tracks, unread: Unread) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
         """The event table, the counters, and the position of each agent among the GPUs."""
         positions = self._positions(tracks)
         columns = self.columns
@@ -129,14 +129,14 @@ class Rows:
         )
         return events, counters, positions
 
-    def _readable(self, row: int, unread: Counter[str]) -> bool:
+    def _readable(self, row: int, unread: Unread) -> bool:
         ts, dur = self.columns["ts"][row], self.columns["dur"][row]
         if dur is None:
             unread["begin without an end"] += 1
         elif not isinstance(dur, int) or not isinstance(ts, int) or not -_INT64 <= ts < ts + abs(dur) + 1 <= _INT64:
             unread["no readable start or duration"] += 1
         elif dur < 0:
-            unread["negative duration"] += 1
+            unread.count("negative duration", ns=-dur)
         else:
             return True
         return False

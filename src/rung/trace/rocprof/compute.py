@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rung.trace.redact import redacted
 from rung.trace.rocprof import tool_csv as _tool_csv
 from rung.trace.rocprof import wide_counters as _wide_counters
 from rung.trace.table import COUNTERS, SCHEMA, Trace
+from rung.trace.unread import Unread
 
 _TITLES = frozenset({"dispatch_id", "gpu_id", "kernel_name"})
 _LONG = frozenset({"counter_name", "counter_value"})
@@ -52,7 +52,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     Raises InputError when a file is missing, empty, cut off or something else; with `partial`, what is whole is read.
     """
     path = Path(path)
-    unread: Counter[str] = Counter()
+    unread = Unread()
     files = _tables(path) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path} holds no pmc_perf.csv: name the workload folder of rocprof-compute.")
@@ -79,13 +79,14 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         devices=[device] * len(gpus) if device else [],
         source=str(path),
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         format="rocprof-compute" if path.is_dir() or "pid" not in first.columns else "rocprofv2-csv",
         counters=counters,
         meta=meta,
     )
 
 
-def _read(file: Path, partial: bool, max_bytes: int | None, unread: Counter[str]) -> _tool_csv.Table:
+def _read(file: Path, partial: bool, max_bytes: int | None, unread: Unread) -> _tool_csv.Table:
     table = _tool_csv.table(source.content(file, max_bytes=max_bytes, partial=partial), file, partial)
     if not set(table.frame.columns) >= _TITLES:
         raise InputError(
@@ -128,9 +129,7 @@ def _pivoted(table: _tool_csv.Table) -> pl.DataFrame:
     return facts.join(wide, on=keys, how="left", maintain_order="left")
 
 
-def _counters(
-    files: list[Path], tables: list[_tool_csv.Table], gpus: dict[str, int], unread: Counter[str]
-) -> pl.DataFrame:
+def _counters(files: list[Path], tables: list[_tool_csv.Table], gpus: dict[str, int], unread: Unread) -> pl.DataFrame:
     made: list[pl.DataFrame] = []
     seen: set[str] = set()
     for file, table in zip(files, tables, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rung.errors import InputError
 from rung.trace import rows as _rows
 from rung.trace.rocprof.tool_json import decoded
 from rung.trace.table import Trace
+from rung.trace.unread import Unread
 
 _WHAT = "a Chrome trace of rocprof"
 # The lanes that it writes; 6 + n is GPU n.
@@ -58,7 +59,7 @@ def read(data: bytes, path: Path, partial: bool) -> Trace:
     file, lost = decoded(data, _File, path, _WHAT, partial, depth=2)
     if b'"traceEvents"' not in data:
         raise InputError(f"{path} is not {_WHAT} (it has no traceEvents): check that the tool wrote it.")
-    unread: Counter[str] = Counter()
+    unread = Unread()
     if lost:
         unread["record cut off at the end of the file"] += 1
     rows: list[tuple[Any, ...]] = []
@@ -82,7 +83,7 @@ def read(data: bytes, path: Path, partial: bool) -> Trace:
         ]
     ).with_columns(correlation=pl.Series([correlation.get(place) for place in range(len(rows))], dtype=pl.Int64))
     events = _rows.events(frame, unread)
-    return Trace(events=events, source=str(path), unread=dict(unread), format="rocprof-json")
+    return Trace(events=events, source=str(path), unread=dict(unread), unread_ns=dict(unread.ns), format="rocprof-json")
 
 
 _COLUMNS = {
@@ -112,7 +113,7 @@ def _linked(
     flows: dict[int | None, list[tuple[int | None, ...]]],
     ends: dict[tuple[int | None, ...], list[int]],
     rows: list[tuple[Any, ...]],
-    unread: Counter[str],
+    unread: Unread,
 ) -> dict[int, int]:
     """Row → correlation. The file has no ids but its flows': a flow names the lane, thread and µs of both ends."""
     correlation: dict[int, int] = {}

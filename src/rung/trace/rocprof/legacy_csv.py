@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from rung.trace.rocprof import legacy_chrome as _rocprof_chrome
 from rung.trace.rocprof import tool_csv as _tool_csv
 from rung.trace.rocprof import wide_counters as _wide_counters
 from rung.trace.table import COUNTERS, SCHEMA, Trace
+from rung.trace.unread import Unread
 
 _RESULTS = frozenset({"index", "kernelname"})
 _STATISTICS = frozenset({"name", "calls", "totaldurationns", "averagens", "percentage"})
@@ -50,7 +50,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         raise InputError(f"{path} is no CSV that rocprof writes (its titles are others): check its first line.")
     if not table.frame.height and not partial:
         raise InputError(f"{path} has a header and no rows: nothing was recorded, or it was cut off; record it again.")
-    unread = Counter(table.lost)
+    unread = Unread(table.lost)
     counters = pl.DataFrame(schema=COUNTERS)
     events = pl.DataFrame(schema=SCHEMA)
     meta: dict[str, Any] = {}
@@ -64,13 +64,14 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         events=events,
         source=str(path),
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         format="rocprofv2-csv" if sort is _ACTIVITY else "rocprof-csv",
         counters=counters,
         meta=meta,
     )
 
 
-def _results(table: _tool_csv.Table, unread: Counter[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _results(table: _tool_csv.Table, unread: Unread) -> tuple[pl.DataFrame, pl.DataFrame]:
     frame = table.frame
     gpus = _wide_counters.devices(frame)
     names = {title: table.titles[title] for title in frame.columns if _wide_counters.is_counter(title)}
@@ -88,7 +89,7 @@ def _results(table: _tool_csv.Table, unread: Counter[str]) -> tuple[pl.DataFrame
     )
 
 
-def _activity(frame: pl.DataFrame, unread: Counter[str]) -> pl.DataFrame:
+def _activity(frame: pl.DataFrame, unread: Unread) -> pl.DataFrame:
     """rocprofv2's file of API calls or of what ran on the GPU: the domain says which."""
     kernel = pl.col("kernel_name") if "kernel_name" in frame.columns else pl.lit("")
     operation = pl.col("operation")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rung.trace.rocprof import v3_process as _rocprofv3_process
 from rung.trace.rocprof.tool_csv import plain, titles
 from rung.trace.rocprof.v3_layouts import layout_of
 from rung.trace.table import COUNTERS, SCHEMA, Trace
+from rung.trace.unread import Unread
 
 # <dir>/<base>_<what>.csv, and <base> is <pid> unless -o says otherwise.
 _KINDS = (
@@ -56,9 +56,9 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         _rocprofv3_process.read(files, base, _host(where, base, path), partial, max_bytes)
         for (where, base), files in groups.items()
     ]
-    unread: Counter[str] = Counter()
+    unread = Unread()
     for process in processes:
-        unread.update(process.unread)
+        unread.more(process.unread, process.unread.ns)
     first_pass = min(filter(None, (_pass(where) for where, _ in groups)), default=None)
     ranks = _ranks(list(groups), processes, path)
     events, counters = [], []
@@ -66,7 +66,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         counters.append(process.counters)
         if first_pass is not None and _pass(where) not in (None, first_pass):
             if process.events.height:
-                unread[_OTHER_PASS] += process.events.height
+                unread.count(_OTHER_PASS, process.events.height, int(process.events["dur"].sum()))
             continue
         events.append(process.events.with_columns(rank=pl.lit(rank, pl.Int32)))
     facts = [process.meta for process in processes if process.meta]
@@ -75,6 +75,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         devices=next((process.devices for process in processes if process.devices), []),
         source=str(path),
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         format="rocprofv3-csv",
         counters=_rows.stacked(counters, COUNTERS),
         meta=facts[0] if len(facts) == 1 else {"processes": facts} if facts else {},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rung.trace.rocprof import v3_records as _rocprofv3_records
 from rung.trace.rocprof.tool_json import decoded
 from rung.trace.rocprof.v3_structs import Process
 from rung.trace.table import COUNTERS, SCHEMA, Trace
+from rung.trace.unread import Unread
 
 _MARK = b'"rocprofiler-sdk-tool"'
 _WHAT = "a rocprofv3 results file"
@@ -48,7 +48,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         raise InputError(f"{path} is not {_WHAT} (it has no rocprofiler-sdk-tool): check that the tool wrote it.")
     processes = file.processes if isinstance(file.processes, list) else [file.processes]
     del data, file
-    unread: Counter[str] = Counter()
+    unread = Unread()
     if lost:
         unread["record cut off at the end of the file"] += 1
     events: list[pl.DataFrame] = []
@@ -71,6 +71,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         devices=devices,
         source=str(path),
         unread=dict(unread),
+        unread_ns=dict(unread.ns),
         format="rocprofv3-json",
         counters=_rows.stacked(counters, COUNTERS),
         meta=meta,

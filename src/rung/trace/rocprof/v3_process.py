@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from rung.trace.rocprof import v3_agents as _rocprofv3_agents
 from rung.trace.rocprof.v3_agents import Agents
 from rung.trace.rocprof.v3_layouts import DOMAINS, END, START, Layout, layout_of
 from rung.trace.table import COUNTERS, SCHEMA
+from rung.trace.unread import Unread
 
 _EMPTY = "file with a header and no rows"
 _TEXT = ("agent", "pid", "tid")
@@ -26,7 +26,7 @@ class Process(NamedTuple):
     events: pl.DataFrame
     counters: pl.DataFrame
     devices: list[dict[str, Any]]
-    unread: Counter[str]
+    unread: Unread
     meta: dict[str, Any]
 
 
@@ -38,7 +38,7 @@ class _File(NamedTuple):
 
 def read(files: list[Path], base: str, host: str, partial: bool, max_bytes: int | None) -> Process:
     """The events in `files`. base: how their names begin; host: where they ran, where that is known."""
-    unread: Counter[str] = Counter()
+    unread = Unread()
     read_files = [_file(path, partial, max_bytes, unread, alone=len(files) == 1) for path in files]
     agents = Agents(_gpus(read_files, files, max_bytes))
     _number(agents, read_files)
@@ -70,7 +70,7 @@ def read(files: list[Path], base: str, host: str, partial: bool, max_bytes: int 
     )
 
 
-def _file(path: Path, partial: bool, max_bytes: int | None, unread: Counter[str], alone: bool) -> _File:
+def _file(path: Path, partial: bool, max_bytes: int | None, unread: Unread, alone: bool) -> _File:
     data = source.content(path, max_bytes=max_bytes, partial=partial)
     layout = layout_of([_tool_csv.plain(title) for title in _tool_csv.titles(data)])
     if layout is None:
@@ -152,7 +152,7 @@ def _pid(files: list[_File], base: str) -> str:
     return seen.pop() if len(seen) == 1 else ""
 
 
-def _events(file: _File, agents: Agents, pid: str, unread: Counter[str]) -> pl.DataFrame:
+def _events(file: _File, agents: Agents, pid: str, unread: Unread) -> pl.DataFrame:
     frame, layout = file.frame, file.layout
     numbers = _tool_csv.numbered(frame, _NUMBERS)
     if numbers[START].null_count() or numbers[END].null_count():
@@ -189,7 +189,7 @@ def _kind(layout: Layout) -> pl.Expr:
     return kind
 
 
-def _counters(file: _File, agents: Agents, unread: Counter[str]) -> pl.DataFrame:
+def _counters(file: _File, agents: Agents, unread: Unread) -> pl.DataFrame:
     device = agents.device("agent_id") if "agent_id" in file.frame.columns else pl.lit(None, pl.Int32)
     rows = file.frame.select(
         correlation=_tool_csv.integer("correlation_id"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from rung.trace import rows as _rows
 from rung.trace.rocprof.tool_json import decoded
 from rung.trace.rocprof.v3_structs import Allocation, Copy, Dispatch, Handle, Kind, Process, Record, Symbol
 from rung.trace.table import COUNTERS, SCHEMA
+from rung.trace.unread import Unread
 
 
 class Tables(NamedTuple):
@@ -49,7 +49,7 @@ def kernel_name(symbol: Symbol) -> str:
     return symbol.truncated_kernel_name or f"kernel {symbol.kernel_id}"
 
 
-def tables(process: Process, gpus: list[dict[str, Any]], path: Path, unread: Counter[str]) -> Tables:
+def tables(process: Process, gpus: list[dict[str, Any]], path: Path, unread: Unread) -> Tables:
     """All events and counter values of one process; what is not in them is counted in `unread`."""
     names = _Names(
         {symbol.kernel_id: kernel_name(symbol) for symbol in process.kernel_symbols},
@@ -95,7 +95,7 @@ _COLUMNS = {
 _Row = tuple[Any, ...]
 
 
-def _frame(rows: list[_Row], pid: Any, unread: Counter[str]) -> pl.DataFrame:
+def _frame(rows: list[_Row], pid: Any, unread: Unread) -> pl.DataFrame:
     columns = zip(*rows, strict=True) if rows else ([] for _ in _COLUMNS)
     frame = pl.DataFrame(
         [
@@ -183,7 +183,7 @@ _LISTS: dict[str, Callable[[msgspec.Raw, str, _Names, Path], list[_Row]]] = {
 _UNREAD = {"pc_sample_host_trap": "PC sample", "pc_sample_stochastic": "PC sample"}
 
 
-def _counters(process: Process, names: _Names, unread: Counter[str]) -> pl.DataFrame:
+def _counters(process: Process, names: _Names, unread: Unread) -> pl.DataFrame:
     """One row a dispatch and counter; its instances (XCC, channel, …) are summed, as the tool's own CSV does."""
     known = {counter.id.handle: counter.name for counter in process.counters}
     rows: list[_Row] = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 
 import polars as pl
 
 from rung.trace import rows as _rows
 from rung.trace.rocprof import tool_csv as _tool_csv
+from rung.trace.unread import Unread
 
 # What stands beside the counters, in the spelling of `_tool_csv.plain`, by column of the event table.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ def rows(frame: pl.DataFrame, gpus: Mapping[str, int]) -> pl.DataFrame:
     return made.with_columns(correlation=pl.int_range(pl.len(), dtype=pl.Int64))
 
 
-def events(frame: pl.DataFrame, gpus: Mapping[str, int], unread: Counter[str]) -> pl.DataFrame:
+def events(frame: pl.DataFrame, gpus: Mapping[str, int], unread: Unread) -> pl.DataFrame:
     """The dispatches with their times; those whose times a spreadsheet has rounded are counted apart."""
     made = rows(frame, gpus)
     titles = [title for column in ("start", "end") for title in COLUMNS[column] if title in frame.columns]
@@ -68,9 +68,7 @@ def events(frame: pl.DataFrame, gpus: Mapping[str, int], unread: Counter[str]) -
     return _rows.events(made, unread)
 
 
-def counters(
-    frame: pl.DataFrame, names: Mapping[str, str], gpus: Mapping[str, int], unread: Counter[str]
-) -> pl.DataFrame:
+def counters(frame: pl.DataFrame, names: Mapping[str, str], gpus: Mapping[str, int], unread: Unread) -> pl.DataFrame:
     """One row a dispatch and counter. names: the columns to take → what the counter is called. Empty cells are none."""
     there = rows(frame, gpus)
     there = _rows.conformed(

@@ -1,0 +1,57 @@
+"""One run in several files: profilers write the same events in each format that they are asked for."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.trace.table import Trace
+
+REASON = "file that repeats another one in another format"
+# What says most of an event comes first; a format that is not here comes before all.
+_LESS = ("rocpd", "rocprofv3-json", "rocprofv3-csv", "pftrace", "rocprof-legacy-db", "rocprof-json", "rocprof-csv")
+
+
+def repeated(traces: list[Trace]) -> set[int]:
+    """The places of those that hold nothing new: each of their kernels (of the calls, where a rank has no kernels) has the
+    start and the duration, in ns, of one in a trace of another format.
+
+    Of two that say the same the one that says more of each event stays; of a file of one process and a folder of
+    several, the folder.
+    """
+    if len({trace.format for trace in traces}) < 2:
+        return set()
+    times = [_times(trace) for trace in traces]
+    order = sorted(range(len(traces)), key=lambda place: _preference(traces[place].format))
+    gone: set[int] = set()
+    # First what the better ones hold together, then what is left of them in a worse one that holds more.
+    for better in (True, False):
+        for place in order:
+            others = [
+                other
+                for other in order
+                if other not in gone
+                and traces[other].format != traces[place].format
+                and (_preference(traces[other].format) < _preference(traces[place].format)) is better
+            ]
+            if place not in gone and times[place].height and _inside(times[place], [times[other] for other in others]):
+                gone.add(place)
+    return gone
+
+
+def _preference(name: str) -> int:
+    return _LESS.index(name) if name in _LESS else -1
+
+
+def _times(trace: Trace) -> pl.DataFrame:
+    """Starts and durations of its kernels and calls, and whether they `decide`: the calls only of a rank without kernels."""
+    kernel = pl.col("kind") == "kernel"
+    return (
+        trace.events.lazy()
+        .filter(pl.col("kind").is_in(["kernel", "runtime"]))
+        .select("ts", "dur", decides=kernel | ~kernel.any().over("rank"))
+        .collect()
+    )
+
+
+def _inside(these: pl.DataFrame, others: list[pl.DataFrame]) -> bool:
+    return bool(others) and these.filter("decides").join(pl.concat(others), on=["ts", "dur"], how="anti").is_empty()
