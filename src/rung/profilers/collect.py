@@ -89,8 +89,9 @@ def within_steps(trace: Trace) -> Trace:
         return trace
     begin, end = steps["ts"].min(), (steps["ts"] + steps["dur"]).max()
     events = trace.events.filter(pl.col("ts") >= begin, pl.col("ts") + pl.col("dur") <= end)
-    dispatches = events.filter(pl.col("kind") == "kernel")["correlation"].unique()
-    counters = trace.counters.filter(pl.col("correlation").is_in(dispatches.implode()))
+    kernels = events.filter(pl.col("kind") == "kernel", pl.col("correlation").is_not_null())
+    dispatches = kernels.select("rank", "correlation").unique()
+    counters = trace.counters.join(dispatches, on=["rank", "correlation"], how="semi", nulls_equal=True)
     outside = trace.events.height - events.height
     unread = trace.unread | ({"event outside of the recorded steps": outside} if outside else {})
     return replace(trace, events=events, counters=counters, unread=unread)
@@ -141,7 +142,7 @@ def _reader(path: Path) -> Callable[[Path], Trace]:
 def joined(passes: list[Trace]) -> Trace:
     """One trace of several runs of the same program: events of the first, counters of all.
 
-    A dispatch is the n-th of its kernel on its device in each run; its counters get the correlation that it has in the
+    A dispatch is the n-th of its kernel on its device in its rank of each run; its counters get the correlation that it has in the
     first. Counters of a dispatch that the first run did not have keep none, and are counted in `unread`.
     """
     first, *others = passes
@@ -160,12 +161,12 @@ def joined(passes: list[Trace]) -> Trace:
         seen |= set(values["counter"].unique())
         places = _numbered(_dispatches(values, kernels)).rename({"correlation": "theirs"})
         pairs = places.join(
-            index.select("device", "kernel", "nth", "correlation"), on=["device", "kernel", "nth"], how="left",
-            nulls_equal=True,
+            index.select("rank", "device", "kernel", "nth", "correlation"), on=["rank", "device", "kernel", "nth"],
+            how="left", nulls_equal=True,
         )  # fmt: skip
         values = values.rename({"correlation": "theirs"}).join(
-            pairs.select("device", "kernel", "theirs", "correlation"), on=["device", "kernel", "theirs"], how="left",
-            nulls_equal=True,
+            pairs.select("rank", "device", "kernel", "theirs", "correlation"), on=["rank", "device", "kernel", "theirs"],
+            how="left", nulls_equal=True,
         )  # fmt: skip
         lost = values["correlation"].null_count()
         if lost:
@@ -179,11 +180,10 @@ def _dispatches(values: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """The dispatches of a pass in order: its kernels, or, where none were traced, those that its counters name."""
     if kernels.height:
         return kernels
-    seen = values.select("device", "correlation", "kernel").unique(maintain_order=True)
-    return seen.with_columns(rank=pl.lit(None, pl.Int32))
+    return values.select("rank", "device", "correlation", "kernel").unique(maintain_order=True)
 
 
 def _numbered(dispatches: pl.DataFrame) -> pl.DataFrame:
     return dispatches.sort("rank", "correlation", maintain_order=True, nulls_last=True).with_columns(
-        nth=pl.int_range(pl.len()).over("device", "kernel")
+        nth=pl.int_range(pl.len()).over("rank", "device", "kernel")
     )

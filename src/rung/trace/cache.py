@@ -18,7 +18,7 @@ import polars as pl
 
 from rung.trace.table import COLLECTIVES, COUNTERS, MEMORY, SCHEMA, Trace
 
-VERSION = 4  # to be raised whenever a reader gives another table for the same file
+VERSION = 5  # to be raised whenever a reader gives another table for the same file
 THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
 LIMIT = 20  # entries kept, the latest used ones
 

@@ -63,7 +63,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     ranks = _ranks(list(groups), processes, path)
     events, counters = [], []
     for (where, _), process, rank in zip(groups, processes, ranks, strict=True):
-        counters.append(process.counters)
+        counters.append(process.counters.with_columns(rank=pl.lit(rank, pl.Int32)))
         if first_pass is not None and _pass(where) not in (None, first_pass):
             if process.events.height:
                 unread[_OTHER_PASS] += process.events.height
