@@ -12,7 +12,7 @@ import pytest
 from rung.cli.main import main
 from rung.errors import InputError
 from rung.profilers.overlay import laid_over, read_samples
-from rung.profilers.sampling import SCHEMA
+from rung.profilers.samples import SCHEMA
 from rung.trace import read
 from rung.trace.table import SCHEMA as EVENTS
 from rung.trace.table import Trace

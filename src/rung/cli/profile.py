@@ -106,7 +106,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         need_torch()
     folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
     plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch, torch=torch_options(parsed),
-                   dry=parsed.dry_run, notes=notes)  # fmt: skip
+                   dry=parsed.dry_run, notes=notes, sampled=rate > 0)  # fmt: skip
     if parsed.dry_run:
         from rung.profilers.plan import shown
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from rung.errors import InputError
-from rung.profilers.sampling import SCHEMA
+from rung.profilers.samples import SCHEMA
 from rung.trace.table import CURVES, Trace
 
 # What is drawn: column of the samples → name and unit of the curve.
