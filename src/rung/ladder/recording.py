@@ -12,7 +12,7 @@ import polars as pl
 
 from rung.errors import UsageError
 from rung.profilers import collect, run
-from rung.profilers.plan import PLAN, Plan
+from rung.profilers.plan import PLAN, SAMPLES, Plan
 from rung.profilers.samples import energy, summary
 from rung.profilers.sampling import Sampling
 from rung.runs import to_json, write_whole
@@ -30,7 +30,7 @@ def carried_out(
     folder = plan.folder.parent
     plan.folder.mkdir(parents=True)
     write_whole(folder / PLAN, to_json(plan.as_dict()))
-    sampling, told = _sampling(folder / "samples", sample) if sample else (None, [])
+    sampling, told = _sampling(folder / SAMPLES, sample) if sample else (None, [])
     try:
         logs, notes = run.run(plan, deadline, said, sampling)
     except run.ProfilerFailed as error:

@@ -11,7 +11,8 @@ from pathlib import Path
 import polars as pl
 
 from rung.errors import InputError
-from rung.profilers.plan import PLAN, RECORDING, Run
+from rung.profilers.overlay import laid_over, read_samples
+from rung.profilers.plan import PLAN, RECORDING, SAMPLES, Run
 from rung.profilers.run import ProfilerFailed, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
@@ -114,7 +115,21 @@ def read_kept(folder: Path) -> Trace:
         profiler, steps_only = str(plan["profiler"]), bool(plan["steps_only"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
-    return read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
+    trace = read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
+    return _sampled(trace, folder / SAMPLES / "samples.parquet")
+
+
+def _sampled(trace: Trace, path: Path) -> Trace:
+    """The trace with what the sensors said meanwhile among its curves, where they were read."""
+    if not path.is_file():
+        return trace
+    samples = read_samples(path)
+    try:
+        return laid_over(trace, samples)
+    except InputError:  # on a clock that the trace does not state
+        return replace(
+            trace, unread=trace.unread | {"sample of the sensors, at no moment of the events": samples.height}
+        )
 
 
 def _together(paths: list[Path], output: Path) -> Trace:

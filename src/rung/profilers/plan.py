@@ -11,7 +11,8 @@ from rung.profilers.tools import Tool
 
 # What a recording may hold beside kernels; each profiler knows its own option for it.
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
-PLAN, RECORDING = "plan.json", "recording"  # in the folder of a recording: what was run, and where it wrote
+# In the folder of a recording: what was run, where it wrote, what the sensors said meanwhile.
+PLAN, RECORDING, SAMPLES = "plan.json", "recording", "samples"
 OVERHEADS = {
     "low": "a little time a kernel",
     "medium": "time at every call of the runtime",

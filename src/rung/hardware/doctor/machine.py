@@ -74,17 +74,16 @@ class Machine:
 
     def _run(self, command: list[str]) -> str | None:
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=max(0.05, self._until - time.monotonic()),
-                env=dict(self.environ),
-                check=True,
-            )
-            return done.stdout.decode("utf-8", "replace")
-        except (OSError, ValueError, subprocess.SubprocessError):
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, env=dict(self.environ))  # fmt: skip
+        except (OSError, ValueError):
             return None
+        try:
+            out, _ = process.communicate(timeout=max(0.05, self._until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()  # and not waited for: one that hangs in the driver of a sick GPU does not even die
+            return None
+        return None if process.returncode else out.decode("utf-8", "replace")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
