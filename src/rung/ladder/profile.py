@@ -14,7 +14,7 @@ from typing import Any
 from rung.errors import UsageError
 from rung.ladder.steps import REPORT
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
-from rung.profilers.plan import RECORDING, NotPlanned, Plan, Request, Run
+from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
 from rung.profilers.torch_profiler import Options
 
@@ -89,16 +89,19 @@ def planned(
     torch: Options | None = None,
     dry: bool = False,
     notes: Sequence[str] = (),
-    sampled: bool = False,
+    sample: float = 0.0,
 ) -> Plan:
     """The plan for `wanted` into `folder`. names: counters beside or instead of the preset's; dry: plan for a profiler
-    that is not installed, too; sampled: sensors are read beside it. Raises UsageError for what cannot be done, and says what can."""
+    that is not installed, too; sample: how often a second sensors are read beside it. Raises UsageError for what cannot be done, and says what can."""
     if target.command and wanted.tool == "torch":
         raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
-    seconds = SAMPLED if sampled else 0.0
-    if wanted.tool == "torch":
-        return _torch(target, folder, torch or Options(), notes, seconds)
+    seconds = SAMPLED if sample else 0.0
     said = list(notes)
+    if sample:
+        said.append(f"the sensors of every GPU are read {sample:g} times a second until the first recorded run has "
+                    f"ended, into {folder / SAMPLES}.")  # fmt: skip
+    if wanted.tool == "torch":
+        return _torch(target, folder, torch or Options(), said, seconds)
     tool, wanted = _found(wanted, dry, said)
     arch = arch or next(iter(tools.architectures()), "")
     passes: tuple[tuple[str, ...], ...] = ()

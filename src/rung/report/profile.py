@@ -61,7 +61,8 @@ def preset_lines(
         told = f"{row['with']}: {row['collects']}. Overhead: {row['overhead']}. Read by: {row['read_by']}."
         lines += textwrap.wrap(told, width, initial_indent=" " * margin, subsequent_indent=" " * margin)
     lines += ["", "overhead:"]
-    lines += [f"  {name:<{margin - 2}}{text}" for name, text in overheads.items()]
+    for name, text in overheads.items():
+        lines += textwrap.wrap(f"  {name:<{margin - 2}}{text}", width, subsequent_indent=" " * margin)
     lines += ["", "here:"]
     for name, tool in profilers.items():
         lines.append(f"  {name:<24}" + (f"{tool['path']} ({tool['version']})" if tool else "not on PATH"))
