@@ -121,6 +121,7 @@ def asked(
     parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, ...]
 ) -> tuple[Any, Any, list[str], float]:
     """What is recorded, what of it, what is to be said, and how often a second sensors are read (0: not at all)."""
+    from rung.hardware.places import which
     from rung.ladder.profile import Target, chosen
     from rung.profilers import madengine
     from rung.profilers.presets import preset
@@ -137,7 +138,7 @@ def asked(
         target = Target(Path(command[0]).name, command)
     tool = parsed.tool
     if parsed.counters and not tool and not wanted:
-        tool = "ncu" if shutil.which("ncu") and not shutil.which("rocprofv3") else "rocprofv3"
+        tool = "ncu" if which("ncu") and not which("rocprofv3") else "rocprofv3"
     wanted = chosen(target, tool, wanted)
     sampled = parsed.power or parsed.vram or parsed.rate or wanted.sample
     return target, wanted, notes, (parsed.rate or rate) if sampled else 0.0

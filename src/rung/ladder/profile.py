@@ -157,7 +157,7 @@ def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Pre
         return old, replace(wanted, tool="rocprof")
     program = tools.EXECUTABLES[wanted.tool][0]
     if not dry:
-        raise UsageError(f"{program} is not on PATH: install it, add its folder (of ROCm: /opt/rocm/bin) to PATH, "
+        raise UsageError(f"{program} is not on PATH, nor where its vendor installs it: install it, add its folder to PATH, "
                          "or see with --dry-run what it would do.")  # fmt: skip
     assumed = tools.planned(wanted.tool)
     what = "" if wanted.tool in ("nsys", "ncu") else f" of ROCm {assumed.version_text}"

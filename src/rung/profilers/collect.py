@@ -17,6 +17,7 @@ from rung.profilers.run import ProfilerFailed, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
 from rung.trace.rocprof import compute, v3_csv
+from rung.trace.rows import natural
 from rung.trace.table import COUNTERS
 
 # The first of these that a run wrote is read; what a tool writes twice is read once.
@@ -48,7 +49,7 @@ def collect(profiler: str, output: Path) -> list[Path]:
     for pattern in PATTERNS[profiler if profiler in PATTERNS else "rocprof-sys"]:
         found = [path for part in pattern.split("|") for path in output.rglob(part) if path.is_file()]
         # An empty database or a table without rows is what a killed recorder leaves.
-        if found := sorted(path for path in found if path.stat().st_size):
+        if found := sorted((path for path in found if path.stat().st_size), key=lambda path: natural(str(path))):
             return _roots(found) if pattern in _FOLDERS else found
     return []
 

@@ -52,6 +52,7 @@ class Request:
 @dataclass(frozen=True)
 class Run:
     """One start of a program. env: variables beside those of this process; output: the folder that it writes into;
+    says: a file into which the tool writes what it has to say, where that is not its output;
     optional: what fails here is said, and what other runs recorded is kept; recorded: whether it writes what is read."""
 
     what: str
@@ -60,6 +61,7 @@ class Run:
     env: Mapping[str, str] = field(default_factory=dict)
     optional: bool = False
     recorded: bool = True
+    says: Path | None = None
 
 
 @dataclass(frozen=True)

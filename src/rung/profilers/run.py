@@ -79,9 +79,11 @@ def _one(plan: Plan, one: Run, log: Path, deadline: float) -> None:
         try:
             code = process.wait(timeout=deadline)
         except subprocess.TimeoutExpired:
-            raise ProfilerFailed(_with_log(f"{label} did not end within {deadline:g} s and was stopped", log)) from None
+            raise ProfilerFailed(
+                _with_log(f"{label} did not end within {deadline:g} s and was stopped", log, one.says)
+            ) from None
     if code:
-        raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log), code, log)
+        raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log, one.says), code, log)
 
 
 def _workload(plan: Plan, one: Run) -> str:
@@ -101,8 +103,9 @@ def _how(code: int) -> str:
     return f"ended with exit code {code} (its own, or the program's)"
 
 
-def _with_log(what: str, log: Path) -> str:
-    lines = tail(log)
+def _with_log(what: str, log: Path, says: Path | None = None) -> str:
+    told = tail(says, 3) if says else []
+    lines = tail(log, LINES - len(told)) + told
     if not lines:
         return f"{what}. It printed nothing ({log})."
     return f"{what}. The last lines of {log}:\n" + "\n".join(f"  {line}" for line in lines)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+
+from rung.hardware import places
 
 LONGEST = 1 << 16  # bytes of a file that are read
 
@@ -60,9 +61,8 @@ class Machine:
         return sorted(there, key=lambda p: [(len(part), part) for part in p.parts])
 
     def which(self, name: str) -> str | None:
-        """An executable on the PATH of the variables, else in ROCm's own folder."""
-        rocm = self.path(self.environ.get("ROCM_PATH", "/opt/rocm")) / "bin"
-        return shutil.which(name, path=self.environ.get("PATH", "")) or shutil.which(name, path=str(rocm))
+        """An executable on the PATH of the variables, else where its vendor installs it."""
+        return places.which(name, self.environ, self.root)
 
     def may(self, name: str, mode: int) -> bool:
         """Whether this user may read or write a file (os.R_OK, os.W_OK)."""

@@ -93,14 +93,7 @@ def _grouped(folder: Path) -> dict[tuple[Path, str], list[Path]]:
     for path in _files(folder):
         named = _FILE.match(path.name)
         groups.setdefault((path.parent, named["base"] if named else path.stem), []).append(path)
-    return dict(sorted(groups.items(), key=lambda group: _natural(group[0])))
-
-
-def _natural(group: tuple[Path, str]) -> list[tuple[int, int, str]]:
-    """Sorts 9 before 10."""
-    return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", f"{group[0]}/{group[1]}")
-    ]
+    return dict(sorted(groups.items(), key=lambda group: _rows.natural("{}/{}".format(*group[0]))))
 
 
 def _host(where: Path, base: str, path: Path) -> str:
