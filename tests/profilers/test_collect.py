@@ -4,10 +4,13 @@ import polars as pl
 import pytest
 from rocpd_writer import Writer
 
+from rung.analysis.counters import counters as counters_by_kernel
+from rung.analysis.counters import dispatch_counters
 from rung.errors import InputError
 from rung.profilers.collect import UNMATCHED, joined, read_all, read_kept
 from rung.profilers.plan import Run, is_kept
 from rung.trace import Trace
+from rung.trace.links import counters_by_row
 from rung.trace.table import COUNTERS, SCHEMA
 
 
@@ -58,7 +61,7 @@ def trace_of(kernels, counters=(), first=1):
         {"ts": 10 * i, "dur": 5, "kind": "kernel", "name": k, "device": 0, "correlation": first + i}
         for i, k in enumerate(kernels)
     ]
-    values = [(first + i, 0, k, c, float(100 * i)) for c in counters for i, k in enumerate(kernels)]
+    values = [(first + i, 0, k, c, float(100 * i), None) for c in counters for i, k in enumerate(kernels)]
     return Trace(
         events=pl.DataFrame(rows, schema_overrides={k: v for k, v in SCHEMA.items() if k in rows[0]}).match_to_schema(
             pl.Schema(SCHEMA), missing_columns={k: pl.lit(None, v) for k, v in SCHEMA.items() if k not in rows[0]}
@@ -74,6 +77,22 @@ def test_passes_are_joined_by_the_number_of_the_dispatch_of_each_kernel():
     found = {c: sorted(trace.counters.filter(counter=c).select("correlation", "kernel", "value").rows()) for c in "XY"}
     assert found["X"] == [(50, "a", 0.0), (51, "b", 200.0), (52, "a", 100.0), (53, "b", 300.0)]
     assert found["Y"] == [(50, "a", 0.0), (51, "b", 100.0), (52, "a", 200.0), (53, "b", 300.0)]
+
+
+def test_counters_of_ranks_that_number_alike_stay_apart(tmp_path):
+    runs = [Run(what, (), tmp_path / "recording" / what) for what in ("pass_1", "pass_2")]
+    for place, run in enumerate(runs):
+        for rank in (0, 1):
+            run.output.mkdir(parents=True, exist_ok=True)
+            with Writer(run.output / f"{10 * place + rank}_results.db", pid=10 * place + rank) as writer:
+                counters = [("SQ_WAVES", 100.0 * rank + 7)] if place else ()
+                writer.dispatch("k", 1000, 2000 + 500 * rank, stack=1, counters=counters)
+    trace = read_all(tmp_path, "rocprofv3", runs, [tmp_path] * 2)
+    found = counters_by_kernel(trace).select("rank", "time_ns", "waves").rows()
+    assert sorted(found) == [(0, 1000, 7.0), (1, 1500, 107.0)]
+    assert dispatch_counters(trace).select("rank", "waves").rows() == [(0, 7.0), (1, 107.0)]
+    _, orphans = counters_by_row(trace)
+    assert orphans.height == 0
 
 
 def test_dispatches_that_the_first_run_did_not_have_are_counted():

@@ -8,11 +8,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from rocpd_writer import Writer
 
 from rung.cli.main import main
 from rung.errors import InputError
+from rung.profilers.collect import read_kept
 from rung.profilers.overlay import laid_over, read_samples
-from rung.profilers.sampling import SCHEMA
+from rung.profilers.samples import SCHEMA
 from rung.trace import read
 from rung.trace.table import SCHEMA as EVENTS
 from rung.trace.table import Trace
@@ -108,3 +110,26 @@ def test_both_files_of_samples_are_read_and_others_are_refused(tmp_path: Path) -
     (tmp_path / "other.parquet").write_text("no parquet")
     with pytest.raises(InputError, match="cannot be read"):
         read_samples(tmp_path / "other.parquet")
+
+
+def test_clocks_that_were_held_down_are_a_curve() -> None:
+    held = samples([100.0] * 4).with_columns(throttled=pl.Series(["", "power cap", "power cap", ""]))
+    curve = laid_over(trace(BOOT), held).curves.filter(name="throttled")
+    assert [(ts - BOOT, value) for ts, value in curve.select("ts", "value").rows()] == [
+        (0, 0), (10**8, 1), (3 * 10**8, 0),
+    ]  # fmt: skip
+
+
+def test_samples_beside_a_kept_recording_are_drawn_unasked(tmp_path: Path) -> None:
+    (tmp_path / "recording").mkdir()
+    with Writer(tmp_path / "recording" / "5_results.db", pid=5) as writer:
+        writer.dispatch("k", BOOT, BOOT + 10**9, stack=1)
+    run = {"what": "trace", "output": "recording", "recorded": True}
+    (tmp_path / "plan.json").write_text(json.dumps({"profiler": "rocprofv3", "runs": [run], "steps_only": False}))
+    (tmp_path / "samples").mkdir()
+    samples([100.0, 300.0]).write_parquet(tmp_path / "samples" / "samples.parquet")
+    assert read_kept(tmp_path).curves["value"].to_list() == [100, 300]
+    samples([100.0]).with_columns(pl.col("^.*time_ns$|^mono.*$") + 10**18).write_parquet(
+        tmp_path / "samples" / "samples.parquet"
+    )
+    assert read_kept(tmp_path).unread == {"sample of the sensors, at no moment of the events": 1}

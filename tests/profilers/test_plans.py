@@ -143,7 +143,7 @@ def test_architectures_are_those_that_the_driver_lists(tmp_path):
         (["--preset", "nope", "--", "true"], 2, "there is no preset 'nope'"),
         (["--with", "torch", "--", "true"], 2, "torch.profiler records a TARGET"),
         (["--preset", "compute", "--with", "nsys", "--", "true"], 2, "is for rocprofv3, not nsys"),
-        (["--with", "rocprofv3", "--", "true"], 2, "rocprofv3 is not on PATH"),
+        (["--with", "rocprofv3", "--", "true"], 2, "rocprofv3 is not on PATH, nor"),
         (["--", "true"], 2, "no profiler is installed that can record a command"),
         (["tiny-transformer", "--steps", "0"], 2, "--steps must be at least 1"),
         (["--preset", "pc-sampling", "--arch", "gfx908", "--dry-run", "--", "true"], 2, "gfx908 cannot sample"),

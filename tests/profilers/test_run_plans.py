@@ -107,3 +107,12 @@ def plan_of(folder, argv, optional=False):
     return Plan(
         "rocprofv3", Tool("rocprofv3", None), folder / "out" / "recording", (one,), "kernels", "low", "rung analyze"
     )
+
+
+def test_what_a_tool_says_in_a_file_of_its_own_is_told_too(tmp_path):
+    folder = tmp_path / "recording"
+    says = folder / "ncu.csv"
+    argv = ("sh", "-c", f"echo '==ERROR== ERR_NVGPUCTRPERM' > {says}; echo started; exit 1")
+    plan = Plan("ncu", Tool("ncu", None), folder, (Run("counters", argv, folder, says=says),), "k", "high", "r")
+    with pytest.raises(run.ProfilerFailed, match=r"(?s)started\n.*ERR_NVGPUCTRPERM"):
+        run.run(plan, 10.0)

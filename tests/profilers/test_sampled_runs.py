@@ -1,7 +1,10 @@
 """Sensors, sampled beside the run whose times are used, and only that."""
 
 import json
+import sys
 from types import SimpleNamespace
+
+import pytest
 
 from rung.cli.main import main
 from rung.profilers import run
@@ -23,7 +26,7 @@ class Beside:
         self.seen.append(sorted(path.name for path in self.folder.glob("ran-*")))
 
 
-def test_what_samples_is_on_during_the_first_recorded_run_alone(tmp_path):
+def test_what_samples_is_on_until_the_first_recorded_run_has_ended(tmp_path):
     folder = tmp_path / "out" / "recording"
     runs = tuple(
         Run(what, ("touch", str(tmp_path / f"ran-{what}")), folder, recorded=what != "bare")
@@ -32,7 +35,7 @@ def test_what_samples_is_on_during_the_first_recorded_run_alone(tmp_path):
     plan = Plan("rocprofv3", Tool("rocprofv3", None), folder, runs, "kernels", "low", "rung analyze")
     beside = Beside(tmp_path)
     run.run(plan, 10.0, beside=beside)
-    assert beside.seen == [["ran-bare"], ["ran-bare", "ran-first"]]
+    assert beside.seen == [[], ["ran-bare", "ran-first"]]
 
 
 def test_without_a_sensor_the_recording_goes_on_and_says_so(tools_on_path, tmp_path, capsys, monkeypatch):
@@ -43,6 +46,38 @@ def test_without_a_sensor_the_recording_goes_on_and_says_so(tools_on_path, tmp_p
     tools_on_path("rocprofv3")
     assert main(["profile", "--preset", "hotspots", "--power", "--out", "o", "--", "true"]) == 0
     assert "sensors are not sampled: no GPU's sensors" in capsys.readouterr().out
+
+
+STEPS = """
+import json, os, time
+begin = time.monotonic_ns()
+time.sleep(0.4)
+told = {"steps_ns": [10**8] * 4, "span": [begin, time.monotonic_ns()], "bus": "0000:03:00.0"}
+json.dump(told, open(os.environ["RUNG_STEPS"], "w"))
+"""
+
+
+def test_a_step_has_the_energy_of_the_steps_that_were_not_recorded(tools_on_path, tmp_path, capsys, monkeypatch):
+    from rung.hardware.sensors.reading import Reading
+    from rung.ladder import profile
+    from rung.profilers import sampling
+
+    def gpu(bus, power):
+        seen = Reading(at=0.0, power=power)
+        return SimpleNamespace(source="sysfs", limit=750.0, bus=bus, read=lambda: seen)
+
+    monkeypatch.setattr(sampling, "sensors_here", lambda: [gpu("0000:02:00.0", 90.0), gpu("0000:03:00.0", 500.0)])
+    monkeypatch.setattr(profile.Target, "argv", lambda *_: (sys.executable, "-c", STEPS))
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    words = ["profile", "tiny-transformer", "--with", "rocprofv3", "--power"]
+    assert main([*words, "--rate", "50", "--out", "o"]) == 0
+    step = json.loads((tmp_path / "o" / "profile.json").read_text())["sensors"]["step"]
+    assert (step["gpu"], step["steps"]) == (1, 4)
+    assert step["energy_j"] == pytest.approx(500 * step["seconds"] / 4)
+    assert "J on GPU 1 at 500 W (4 steps without the profiler" in capsys.readouterr().out
+    assert main([*words, "--rate", "2", "--out", "p"]) == 0
+    assert "energy of a step: not known" in capsys.readouterr().out
 
 
 def test_power_and_memory_are_in_the_answer(tools_on_path, tmp_path, capsys, monkeypatch):

@@ -12,7 +12,8 @@ import pytest
 from rung.errors import UsageError
 from rung.hardware.sensors import Reading
 from rung.profilers import sampling
-from rung.profilers.sampling import SCHEMA, Sampling, sample_beside, summary
+from rung.profilers.samples import SCHEMA, energy, summary
+from rung.profilers.sampling import Sampling, sample_beside
 
 
 class Steady:
@@ -86,6 +87,18 @@ def test_a_summary_by_hand() -> None:
     assert (row["energy_j"], row["seconds"], row["mean_w"]) == (400, 3, pytest.approx(400 / 3))
     assert (row["core_mhz"], row["low_mhz"], row["throttled_share"]) == (2000, 1500, pytest.approx(1 / 3))
     assert row["busy_share"] is None
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counter", "power"])
+def test_the_energy_of_a_span_begins_and_ends_between_samples(counted: bool) -> None:
+    # 100 W up to second 4, then 300 W: from 2.5 to 5.5 that is 150 + 450 J. By the power, the rise from 3 to 4 is a slope.
+    rows = [{"gpu": 0, "monotonic_ns": at * 10**9, "power_w": 100.0 if at < 4 else 300.0,
+             "energy_j": 1e6 + 100 * at + max(0, at - 4) * 200 if counted else None} for at in range(8)]  # fmt: skip
+    table = pl.DataFrame(rows, schema=SCHEMA)
+    assert energy(table, 1_500_000_000, 6_500_000_000).row(0) == (0, None, 5, 1000 if counted else 1100)
+    # Too few samples in it, or none before or after it: nobody knows.
+    assert energy(table, 2_500_000_000, 4_500_000_000)["energy_j"].to_list() == [None]
+    assert energy(table, 0, 9_000_000_000)["energy_j"].to_list() == [None]
 
 
 def test_sensors_that_are_slower_than_the_rate_leave_rounds_out_and_say_so(tmp_path: Path) -> None:

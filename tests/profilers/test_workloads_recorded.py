@@ -15,7 +15,7 @@ STEPS = 'echo "{\\"steps_ns\\": [$1, $2, 900]}" > "$RUNG_STEPS"'
 def test_a_workload_is_run_without_the_profiler_first(tools_on_path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tools_on_path("rocprofv3")
-    monkeypatch.setattr(profile.Target, "argv", lambda self, torch=None: ("sh", "-c", STEPS, "-", "100", "300"))
+    monkeypatch.setattr(profile.Target, "argv", lambda *_: ("sh", "-c", STEPS, "-", "100", "300"))
     assert main(["profile", "tiny-transformer", "--with", "rocprofv3", "--out", "o"]) == 0
     said = capsys.readouterr()
     assert said.err.splitlines() == ["rocprofv3: without the profiler ...", "rocprofv3: trace ..."]
@@ -36,7 +36,7 @@ def test_the_overhead_is_that_of_the_medians(tmp_path):
 
 def test_a_workload_that_is_refused_says_so_itself(tmp_path, monkeypatch):
     refusal = ("sh", "-c", "echo importing; echo 'rung: tiny-transformer has no option --x.'; exit 2")
-    monkeypatch.setattr(profile.Target, "argv", lambda self, torch=None: refusal)
+    monkeypatch.setattr(profile.Target, "argv", lambda *_: refusal)
     plan = profile.planned(profile.Target("tiny-transformer"), profile.Preset("", tool="torch"), tmp_path / "o")
     with pytest.raises(UsageError, match=r"^tiny-transformer has no option --x\.$"):
         carried_out(plan, 10.0)

@@ -46,6 +46,7 @@ def traces(draw):
                 st.sampled_from(["k", "x"]),
                 st.sampled_from(["SQ_WAVES", "GRBM_COUNT"]),
                 st.floats(allow_nan=False),
+                st.none() | st.integers(0, 2),
             ),
             max_size=4,
         )

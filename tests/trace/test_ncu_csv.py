@@ -25,9 +25,9 @@ def test_one_row_a_kernel_and_counter(tmp_path):
     trace = read(put(tmp_path, TEXT))
     assert trace.format == "ncu-csv"
     assert trace.counters.rows() == [
-        (0, 1, "gemm<float>(float *, int)", "gpu__time_duration.sum", 1234567.0),
-        (0, 1, "gemm<float>(float *, int)", "launch__waves_per_multiprocessor", 2.5),
-        (1, 0, "add", "gpu__time_duration.sum", 17.5),
+        (0, 1, "gemm<float>(float *, int)", "gpu__time_duration.sum", 1234567.0, None),
+        (0, 1, "gemm<float>(float *, int)", "launch__waves_per_multiprocessor", 2.5, None),
+        (1, 0, "add", "gpu__time_duration.sum", 17.5, None),
     ]
     assert trace.events.height == 0
     assert trace.unread == {"counter without a number": 1}

@@ -106,7 +106,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         need_torch()
     folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
     plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch, torch=torch_options(parsed),
-                   dry=parsed.dry_run, notes=notes)  # fmt: skip
+                   dry=parsed.dry_run, notes=notes, sample=rate)  # fmt: skip
     if parsed.dry_run:
         from rung.profilers.plan import shown
 
@@ -121,6 +121,7 @@ def asked(
     parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, ...]
 ) -> tuple[Any, Any, list[str], float]:
     """What is recorded, what of it, what is to be said, and how often a second sensors are read (0: not at all)."""
+    from rung.hardware.places import which
     from rung.ladder.profile import Target, chosen
     from rung.profilers import madengine
     from rung.profilers.presets import preset
@@ -137,7 +138,7 @@ def asked(
         target = Target(Path(command[0]).name, command)
     tool = parsed.tool
     if parsed.counters and not tool and not wanted:
-        tool = "ncu" if shutil.which("ncu") and not shutil.which("rocprofv3") else "rocprofv3"
+        tool = "ncu" if which("ncu") and not which("rocprofv3") else "rocprofv3"
     wanted = chosen(target, tool, wanted)
     sampled = parsed.power or parsed.vram or parsed.rate or wanted.sample
     return target, wanted, notes, (parsed.rate or rate) if sampled else 0.0
@@ -182,17 +183,22 @@ def check(parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, .
 def page(trace: Any, record: dict[str, Any], parsed: argparse.Namespace) -> str:
     """What `rung analyze` says of the recording, and before it what the recording was."""
     from rung.analysis.per_step import divisor
-    from rung.cli import analyze
+    from rung.cli import analyze, tables
     from rung.report.profile import profile_lines
     from rung.runs import to_json
 
     steps, note = divisor(trace)
     found = analyze.page(trace, steps, parsed, note)
-    return to_json({**record, "analysis": found}) if parsed.json else "\n".join([*profile_lines(record), "", found])
+    return (
+        to_json({**record, "analysis": found})
+        if parsed.json
+        else "\n".join([*profile_lines(record, tables.width()), "", found])
+    )
 
 
 def listed(as_json: bool) -> int:
     """The presets, and which profilers are here."""
+    from rung.cli.tables import width
     from rung.profilers import tools
     from rung.profilers.plan import OVERHEADS
     from rung.profilers.presets import presets
@@ -201,11 +207,11 @@ def listed(as_json: bool) -> int:
     here = {name: tools.find(name) for name in tools.EXECUTABLES}
     profilers = {name: {"path": str(t.path), "version": t.version_text} if t else None for name, t in here.items()}
     rows = [{"name": p.name, "with": p.tool, "says": p.says, "collects": p.collects(), "overhead": p.overhead,
-             "read_by": "rung analyze"} for p in presets().values()]  # fmt: skip
+             "read_by": p.read_by} for p in presets().values()]  # fmt: skip
     if as_json:
         print(
             json.dumps({"kind": "presets", "presets": rows, "overheads": OVERHEADS, "profilers": profilers}, indent=1)
         )
     else:
-        print("\n".join(preset_lines(rows, OVERHEADS, profilers)))
+        print("\n".join(preset_lines(rows, OVERHEADS, profilers, width())))
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 from rung.errors import UsageError
 from rung.ladder.steps import REPORT
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
-from rung.profilers.plan import RECORDING, NotPlanned, Plan, Request, Run
+from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
 from rung.profilers.torch_profiler import Options
 
@@ -30,6 +30,7 @@ PLANNERS: Mapping[str, Callable[[Request], Plan]] = {
     "ncu": nsight.plan_compute,
 }
 WARM = 3  # steps before those that are recorded
+SAMPLED = 2.0  # seconds of unrecorded steps beside sensors, whose counters are refreshed every 1 to 100 ms
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
@@ -44,12 +45,14 @@ class Target:
     device: str | None = None
     steps: int = 3
 
-    def argv(self, torch: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    def argv(self, torch: Mapping[str, Any] | None = None, seconds: float = 0.0) -> tuple[str, ...]:
+        """torch: what torch.profiler is told; seconds: that unrecorded steps are to take."""
         if self.command:
             return self.command
-        request = {"target": self.name, "options": dict(self.options), "rungs": list(self.rungs),
+        request: dict[str, Any] = {"target": self.name, "options": dict(self.options), "rungs": list(self.rungs),
                    "device": self.device, "warm": WARM, "steps": self.steps}  # fmt: skip
-        return sys.executable, "-m", "rung.ladder.steps", json.dumps(request | ({"torch": torch} if torch else {}))
+        request |= ({"torch": torch} if torch else {}) | ({"seconds": seconds} if seconds else {})
+        return sys.executable, "-m", "rung.ladder.steps", json.dumps(request)
 
 
 def chosen(target: Target, tool: str | None, asked: Preset | None) -> Preset:
@@ -86,14 +89,19 @@ def planned(
     torch: Options | None = None,
     dry: bool = False,
     notes: Sequence[str] = (),
+    sample: float = 0.0,
 ) -> Plan:
     """The plan for `wanted` into `folder`. names: counters beside or instead of the preset's; dry: plan for a profiler
-    that is not installed, too. Raises UsageError for what cannot be done, and says what can."""
+    that is not installed, too; sample: how often a second sensors are read beside it. Raises UsageError for what cannot be done, and says what can."""
     if target.command and wanted.tool == "torch":
         raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
-    if wanted.tool == "torch":
-        return _torch(target, folder, torch or Options(), notes)
+    seconds = SAMPLED if sample else 0.0
     said = list(notes)
+    if sample:
+        said.append(f"the sensors of every GPU are read {sample:g} times a second until the first recorded run has "
+                    f"ended, into {folder / SAMPLES}.")  # fmt: skip
+    if wanted.tool == "torch":
+        return _torch(target, folder, torch or Options(), said, seconds)
     tool, wanted = _found(wanted, dry, said)
     arch = arch or next(iter(tools.architectures()), "")
     passes: tuple[tuple[str, ...], ...] = ()
@@ -119,13 +127,13 @@ def planned(
         raise UsageError(str(error)) from None
     if wanted.sampling and not arch:
         said.append("no AMD GPU is seen here: whether it can sample its program counter is not known.")
-    return _timed(replace(plan, notes=(*said, *plan.notes)), target, folder)
+    return _timed(replace(plan, notes=(*said, *plan.notes)), target, folder, seconds)
 
 
-def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str]) -> Plan:
+def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str], seconds: float) -> Plan:
     output = folder / RECORDING
     settings = {"path": str(output / "trace.json.gz"), "options": options.as_dict()}
-    argv = target.argv(settings)
+    argv = target.argv(settings, seconds)
     slow = options.stacks or options.modules
     return Plan(
         profiler="torch",
@@ -149,7 +157,7 @@ def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Pre
         return old, replace(wanted, tool="rocprof")
     program = tools.EXECUTABLES[wanted.tool][0]
     if not dry:
-        raise UsageError(f"{program} is not on PATH: install it, add its folder (of ROCm: /opt/rocm/bin) to PATH, "
+        raise UsageError(f"{program} is not on PATH, nor where its vendor installs it: install it, add its folder to PATH, "
                          "or see with --dry-run what it would do.")  # fmt: skip
     assumed = tools.planned(wanted.tool)
     what = "" if wanted.tool in ("nsys", "ncu") else f" of ROCm {assumed.version_text}"
@@ -179,12 +187,16 @@ def _passes(tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str])
     return counters.passes(found.counters, arch, lambda group: tools.fits_one_pass(tool, group))
 
 
-def _timed(plan: Plan, target: Target, folder: Path) -> Plan:
+def _timed(plan: Plan, target: Target, folder: Path, seconds: float) -> Plan:
     """Of a workload: the same steps without the profiler first, and a report of their times from both."""
     if target.command:
         return plan
     bare = Run(
-        "without the profiler", target.argv(), plan.folder, {REPORT: str(folder / "steps-0.json")}, recorded=False
+        "without the profiler",
+        target.argv(None, seconds),
+        plan.folder,
+        {REPORT: str(folder / "steps-0.json")},
+        recorded=False,
     )
     first, *others = plan.runs
     first = replace(first, env={**first.env, REPORT: str(folder / "steps-1.json")})

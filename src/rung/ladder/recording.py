@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from rung.errors import UsageError
 from rung.profilers import collect, run
-from rung.profilers.plan import PLAN, Plan
-from rung.profilers.sampling import Sampling, summary
+from rung.profilers.plan import PLAN, SAMPLES, Plan
+from rung.profilers.samples import energy, summary
+from rung.profilers.sampling import Sampling
 from rung.runs import to_json, write_whole
 from rung.trace import Trace
 
@@ -27,7 +30,7 @@ def carried_out(
     folder = plan.folder.parent
     plan.folder.mkdir(parents=True)
     write_whole(folder / PLAN, to_json(plan.as_dict()))
-    sampling, told = _sampling(folder / "samples", sample) if sample else (None, [])
+    sampling, told = _sampling(folder / SAMPLES, sample) if sample else (None, [])
     try:
         logs, notes = run.run(plan, deadline, said, sampling)
     except run.ProfilerFailed as error:
@@ -49,7 +52,7 @@ def carried_out(
         "plan": plan.as_dict(),
         "logs": [str(log) for log in logs],
         "overhead": overhead(folder),
-        "sensors": _sensed(sampling) if sampling else None,
+        "sensors": _sensed(sampling, folder) if sampling else None,
         "notes": [*plan.notes, *told, *notes],
     }
     write_whole(folder / "profile.json", to_json(record))
@@ -64,12 +67,41 @@ def _sampling(folder: Path, rate: float) -> tuple[Sampling | None, list[str]]:
         return None, [f"sensors are not sampled: {error}"]
 
 
-def _sensed(sampling: Sampling) -> dict[str, Any]:
+def _sensed(sampling: Sampling, folder: Path) -> dict[str, Any]:
     return {
         "gpus": summary(sampling.table()).to_dicts(),
+        "step": _step(sampling, folder),
         "overhead": sampling.overhead._asdict(),
         "paths": [str(path) for path in sampling.paths],
     }
+
+
+def _step(sampling: Sampling, folder: Path) -> dict[str, Any] | None:
+    """Energy of a step without the profiler: `energy_j` of one and mean power `mean_w` on `gpu`, over `steps` steps in
+    `seconds`; without energy where too few of the `samples` fell into that time. None where no workload was run."""
+    for name, times, span in (("steps-0.json", "steps_ns", "span"), ("steps-1.json", "bare_ns", "bare_span")):
+        if not (folder / name).is_file():
+            continue
+        said = json.loads((folder / name).read_text())
+        if span not in said:
+            continue
+        (begin, end), steps = said[span], len(said[times])
+        found = energy(sampling.table(), begin, end)
+        # Sensors are counted whatever is visible: the address tells which GPU it was.
+        mine = found.filter(pl.col("bus") == said["bus"]) if said["bus"] else found
+        if mine.height != 1:
+            return None
+        row, seconds = mine.row(0, named=True), (end - begin) / 1e9
+        spent = row["energy_j"]
+        return {
+            "gpu": row["gpu"],
+            "energy_j": spent / steps if spent is not None else None,
+            "mean_w": spent / seconds if spent is not None else None,
+            "steps": steps,
+            "seconds": seconds,
+            "samples": row["samples"],
+        }
+    return None
 
 
 def _refusal(log: Path) -> str:

@@ -1,7 +1,7 @@
 """A few steady steps of a workload, for a profiler to see: `python -m rung.ladder.steps REQUEST`.
 
 REQUEST is a JSON object: target, options, rungs, device, warm, steps; `torch` (path and options of torch.profiler) where
-that records. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
+that records; `seconds` that the unrecorded steps are to take, for sensors that are read beside them. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
 recording is switched on for them alone. Their times go to the file that $RUNG_STEPS names.
 """
 
@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """`steps_ns` of the recorded steps; of torch.profiler, `bare_ns` of as many without it as well."""
+    """`steps_ns` of the recorded steps, and `span`, their begin and end on CLOCK_MONOTONIC; of torch.profiler `bare_ns`
+    and `bare_span` of those without it as well. bus: the GPU's PCI address."""
+    from rung.hardware.sensors import identity
     from rung.ladder.candidate import Candidate
     from rung.profilers import torch_profiler
 
@@ -43,22 +45,26 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     candidate.first()
     device = candidate.device
     torch_profiler.unrecorded(candidate.call, request["warm"], device)
+    seconds, found = request.get("seconds", 0.0), {"bus": (identity(device) or {}).get("bus")}
+    begin = time.monotonic_ns()
     if chosen := request.get("torch"):
         options = torch_profiler.Options(**chosen["options"])
-        bare = torch_profiler.unrecorded(candidate.call, request["steps"], device)
+        bare = torch_profiler.unrecorded(candidate.call, request["steps"], device, seconds)
+        middle = time.monotonic_ns()
         times = torch_profiler.record(candidate.call, chosen["path"], request["steps"], device, options)
-        return {"steps_ns": times, "bare_ns": bare}
-    return {"steps_ns": _marked(candidate, request["steps"])}
+        return found | {"steps_ns": times, "bare_ns": bare, "bare_span": [begin, middle]}
+    times = _marked(candidate, request["steps"], seconds)
+    return found | {"steps_ns": times, "span": [begin, time.monotonic_ns()]}
 
 
-def _marked(candidate: Any, steps: int) -> list[int]:
+def _marked(candidate: Any, steps: int, seconds: float) -> list[int]:
     from rung.hardware.device import synchronize
 
-    found = []
+    found: list[int] = []
     with _switched_on(candidate.device):
-        for number in range(steps):
+        while len(found) < steps or sum(found) < seconds * 1e9:
             begin = time.perf_counter_ns()
-            with _range(candidate.device, f"ProfilerStep#{number}"):
+            with _range(candidate.device, f"ProfilerStep#{len(found)}"):
                 candidate.call()
                 synchronize(candidate.device)
             found.append(time.perf_counter_ns() - begin)

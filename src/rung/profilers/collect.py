@@ -10,11 +10,13 @@ from pathlib import Path
 import polars as pl
 
 from rung.errors import InputError
-from rung.profilers.plan import PLAN, RECORDING, Run
+from rung.profilers.overlay import laid_over, read_samples
+from rung.profilers.plan import PLAN, RECORDING, SAMPLES, Run
 from rung.profilers.run import ProfilerFailed, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
 from rung.trace.rocprof import compute, v3_csv
+from rung.trace.rows import natural
 from rung.trace.table import COUNTERS
 from rung.trace.unread import Unread
 
@@ -47,7 +49,7 @@ def collect(profiler: str, output: Path) -> list[Path]:
     for pattern in PATTERNS[profiler if profiler in PATTERNS else "rocprof-sys"]:
         found = [path for part in pattern.split("|") for path in output.rglob(part) if path.is_file()]
         # An empty database or a table without rows is what a killed recorder leaves.
-        if found := sorted(path for path in found if path.stat().st_size):
+        if found := sorted((path for path in found if path.stat().st_size), key=lambda path: natural(str(path))):
             return _roots(found) if pattern in _FOLDERS else found
     return []
 
@@ -89,13 +91,19 @@ def within_steps(trace: Trace) -> Trace:
         return trace
     begin, end = steps["ts"].min(), (steps["ts"] + steps["dur"]).max()
     events = trace.events.filter(pl.col("ts") >= begin, pl.col("ts") + pl.col("dur") <= end)
-    dispatches = events.filter(pl.col("kind") == "kernel")["correlation"].unique()
-    counters = trace.counters.filter(pl.col("correlation").is_in(dispatches.implode()))
+    kernels = events.filter(pl.col("kind") == "kernel", pl.col("correlation").is_not_null())
+    dispatches = kernels.select("rank", "correlation").unique()
+    counters = trace.counters.join(dispatches, on=["rank", "correlation"], how="semi", nulls_equal=True)
     unread = Unread()
     unread.more(trace.unread, trace.unread_ns)
     outside = int(trace.events["dur"].sum()) - int(events["dur"].sum())
     unread.count("event outside of the recorded steps", trace.events.height - events.height, outside)
     return replace(trace, events=events, counters=counters, unread=dict(unread), unread_ns=dict(unread.ns))
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether this is the folder of a recording that a plan made."""
+    return (folder / PLAN).is_file() and (folder / RECORDING).is_dir()
 
 
 def read_kept(folder: Path) -> Trace:
@@ -110,7 +118,21 @@ def read_kept(folder: Path) -> Trace:
         profiler, steps_only = str(plan["profiler"]), bool(plan["steps_only"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
-    return read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
+    trace = read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
+    return _sampled(trace, folder / SAMPLES / "samples.parquet")
+
+
+def _sampled(trace: Trace, path: Path) -> Trace:
+    """The trace with what the sensors said meanwhile among its curves, where they were read."""
+    if not path.is_file():
+        return trace
+    samples = read_samples(path)
+    try:
+        return laid_over(trace, samples)
+    except InputError:  # on a clock that the trace does not state
+        return replace(
+            trace, unread=trace.unread | {"sample of the sensors, at no moment of the events": samples.height}
+        )
 
 
 def _together(paths: list[Path], output: Path) -> Trace:
@@ -138,7 +160,7 @@ def _reader(path: Path) -> Callable[[Path], Trace]:
 def joined(passes: list[Trace]) -> Trace:
     """One trace of several runs of the same program: events of the first, counters of all.
 
-    A dispatch is the n-th of its kernel on its device in each run; its counters get the correlation that it has in the
+    A dispatch is the n-th of its kernel on its device in its rank of each run; its counters get the correlation that it has in the
     first. Counters of a dispatch that the first run did not have keep none, and are counted in `unread`.
     """
     first, *others = passes
@@ -158,12 +180,12 @@ def joined(passes: list[Trace]) -> Trace:
         seen |= set(values["counter"].unique())
         places = _numbered(_dispatches(values, kernels)).rename({"correlation": "theirs"})
         pairs = places.join(
-            index.select("device", "kernel", "nth", "correlation"), on=["device", "kernel", "nth"], how="left",
-            nulls_equal=True,
+            index.select("rank", "device", "kernel", "nth", "correlation"), on=["rank", "device", "kernel", "nth"],
+            how="left", nulls_equal=True,
         )  # fmt: skip
         values = values.rename({"correlation": "theirs"}).join(
-            pairs.select("device", "kernel", "theirs", "correlation"), on=["device", "kernel", "theirs"], how="left",
-            nulls_equal=True,
+            pairs.select("rank", "device", "kernel", "theirs", "correlation"), on=["rank", "device", "kernel", "theirs"],
+            how="left", nulls_equal=True,
         )  # fmt: skip
         unread.count(UNMATCHED, values["correlation"].null_count())
         counters.append(values.select(pl.col(name).cast(dtype) for name, dtype in COUNTERS.items()))
@@ -175,11 +197,10 @@ def _dispatches(values: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """The dispatches of a pass in order: its kernels, or, where none were traced, those that its counters name."""
     if kernels.height:
         return kernels
-    seen = values.select("device", "correlation", "kernel").unique(maintain_order=True)
-    return seen.with_columns(rank=pl.lit(None, pl.Int32))
+    return values.select("rank", "device", "correlation", "kernel").unique(maintain_order=True)
 
 
 def _numbered(dispatches: pl.DataFrame) -> pl.DataFrame:
     return dispatches.sort("rank", "correlation", maintain_order=True, nulls_last=True).with_columns(
-        nth=pl.int_range(pl.len()).over("device", "kernel")
+        nth=pl.int_range(pl.len()).over("rank", "device", "kernel")
     )

@@ -41,7 +41,7 @@ def plan_compute(request: Request) -> Plan:
         profiler="ncu",
         tool=request.tool,
         folder=request.folder,
-        runs=(Run("counters", (*argv, *request.extra, *request.command), request.folder, dict(request.env)),),
+        runs=(Run("counters", (*argv, *request.extra, *request.command), request.folder, dict(request.env), says=log),),
         collects=f"{len(counters)} counters of every kernel",
         overhead="high",
         read_by="rung analyze",

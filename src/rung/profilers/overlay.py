@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from rung.errors import InputError
-from rung.profilers.sampling import SCHEMA
+from rung.profilers.samples import SCHEMA
 from rung.trace.table import CURVES, Trace
 
 # What is drawn: column of the samples → name and unit of the curve.
@@ -19,6 +19,8 @@ _DRAWN = {
     "memory_mhz": ("memory clock", "MHz"),
     "celsius": ("temperature", "°C"),
     "busy_share": ("busy", "share"),
+    "memory_busy_share": ("memory busy", "share"),
+    "throttled": ("throttled", "yes or no"),  # whatever the reason: samples.csv has it
 }
 
 
@@ -38,7 +40,7 @@ def read_samples(path: Path) -> pl.DataFrame:
 
 
 def laid_over(trace: Trace, samples: pl.DataFrame) -> Trace:
-    """The trace with the samples among its curves, on its own clock.
+    """The trace with the samples among its curves, on its own clock, in place of those that it had.
 
     torch.profiler counts from a moment of the day that the file states, rocprofv3 and rocpd since the start of the machine:
     the clock on which both overlap is taken. GPUs are numbered by the vendor's tools in samples, by the runtime in
@@ -52,7 +54,9 @@ def laid_over(trace: Trace, samples: pl.DataFrame) -> Trace:
         at = samples[clock] - shift
         if None not in moments and samples.height and at.min() <= moments[1] and at.max() >= moments[0]:  # type: ignore[operator]
             curves = _curves(samples.with_columns(ts=at), trace)
-            return replace(trace, curves=pl.concat([trace.curves, curves]))
+            names = [name for name, _ in _DRAWN.values()]
+            others = trace.curves.filter(~pl.col("name").is_in(names))
+            return replace(trace, curves=pl.concat([others, curves]))
     raise InputError(f"the samples and {trace.source} have no moment in common: are they of one run?")
 
 
@@ -63,7 +67,10 @@ def _curves(samples: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     placed = samples.join(ranks, on="gpu", how="left").sort("gpu", "ts")
     made = []
     for column, (name, unit) in _DRAWN.items():
-        value = pl.col(column).cast(pl.Float64)
+        text = placed.schema[column] == pl.String
+        if text and (placed[column] == "").all():
+            continue  # never held down, or the GPU does not say
+        value = (pl.col(column) != "").cast(pl.Float64) if text else pl.col(column).cast(pl.Float64)
         there = placed.filter(value.is_not_null())
         new = (value != value.shift()).over("gpu").fill_null(True)
         last = pl.col("ts") == pl.col("ts").max().over("gpu")

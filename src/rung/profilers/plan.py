@@ -11,7 +11,8 @@ from rung.profilers.tools import Tool
 
 # What a recording may hold beside kernels; each profiler knows its own option for it.
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
-PLAN, RECORDING = "plan.json", "recording"  # in the folder of a recording: what was run, and where it wrote
+# In the folder of a recording: what was run, where it wrote, what the sensors said meanwhile.
+PLAN, RECORDING, SAMPLES = "plan.json", "recording", "samples"
 OVERHEADS = {
     "low": "a little time a kernel",
     "medium": "time at every call of the runtime",
@@ -56,6 +57,7 @@ class Request:
 @dataclass(frozen=True)
 class Run:
     """One start of a program. env: variables beside those of this process; output: the folder that it writes into;
+    says: a file into which the tool writes what it has to say, where that is not its output;
     optional: what fails here is said, and what other runs recorded is kept; recorded: whether it writes what is read."""
 
     what: str
@@ -64,6 +66,7 @@ class Run:
     env: Mapping[str, str] = field(default_factory=dict)
     optional: bool = False
     recorded: bool = True
+    says: Path | None = None
 
 
 @dataclass(frozen=True)

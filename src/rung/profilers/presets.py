@@ -46,6 +46,17 @@ class Preset:
             return "high"
         return "medium" if {"hip", "hsa"} & set(self.sources) else "low"
 
+    @property
+    def read_by(self) -> str:
+        others = {
+            "rocprof-sys": "ui.perfetto.dev",
+            "nsys": "the Nsight Systems viewer",
+            "rocprof-compute": "its own tables",
+        }
+        said = ["rung analyze", *([others[self.tool]] if self.tool in others else [])]
+        said += ["ui.perfetto.dev"] if "pftrace" in self.formats else []
+        return ", ".join([*said, *(["the samples by hand (CSV)"] if self.sampling else [])])
+
     def collects(self) -> str:
         found = [] if self.tool in ("rocprof-compute", "ncu") else list(self.sources)
         if self.tool == "rocprof-compute":

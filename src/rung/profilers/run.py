@@ -38,7 +38,7 @@ def run(
 ) -> tuple[list[Path], list[str]]:
     """Writes the plan's files and runs its programs in their order; each has `deadline` seconds.
 
-    beside: entered while the first recorded run goes on, for what is to be sampled in that time.
+    beside: entered until the first recorded run has ended, for what is to be sampled in that time.
 
     Returns the logs, one a run, and notes: what the logs warn of, and runs that failed and could be spared. Raises
     ProfilerFailed when a run fails, is killed or hangs; all that it started is ended first.
@@ -47,19 +47,21 @@ def run(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     logs, notes = [], []
-    for number, one in enumerate(plan.runs, start=1):
-        log = plan.folder.parent / f"{number}-{one.what.split(',')[0].replace(' ', '-')}.log"
-        logs.append(log)
-        said(f"{plan.profiler}: {one.what} ...")
-        watched, beside = (beside, None) if one.recorded else (None, beside)
-        try:
-            with watched or contextlib.nullcontext():
+    with contextlib.ExitStack() as watched:
+        watched.enter_context(beside or contextlib.nullcontext())
+        for number, one in enumerate(plan.runs, start=1):
+            log = plan.folder.parent / f"{number}-{one.what.split(',')[0].replace(' ', '-')}.log"
+            logs.append(log)
+            said(f"{plan.profiler}: {one.what} ...")
+            try:
                 _one(plan, one, log, deadline)
-        except ProfilerFailed as error:
-            if not one.optional:
-                raise
-            notes.append(str(error).splitlines()[0])
-        notes += warnings(log)
+            except ProfilerFailed as error:
+                if not one.optional:
+                    raise
+                notes.append(str(error).splitlines()[0])
+            if one.recorded:
+                watched.close()
+            notes += warnings(log)
     return logs, list(dict.fromkeys(notes))
 
 
@@ -77,9 +79,11 @@ def _one(plan: Plan, one: Run, log: Path, deadline: float) -> None:
         try:
             code = process.wait(timeout=deadline)
         except subprocess.TimeoutExpired:
-            raise ProfilerFailed(_with_log(f"{label} did not end within {deadline:g} s and was stopped", log)) from None
+            raise ProfilerFailed(
+                _with_log(f"{label} did not end within {deadline:g} s and was stopped", log, one.says)
+            ) from None
     if code:
-        raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log), code, log)
+        raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log, one.says), code, log)
 
 
 def _workload(plan: Plan, one: Run) -> str:
@@ -99,8 +103,9 @@ def _how(code: int) -> str:
     return f"ended with exit code {code} (its own, or the program's)"
 
 
-def _with_log(what: str, log: Path) -> str:
-    lines = tail(log)
+def _with_log(what: str, log: Path, says: Path | None = None) -> str:
+    told = tail(says, 3) if says else []
+    lines = tail(log, LINES - len(told)) + told
     if not lines:
         return f"{what}. It printed nothing ({log})."
     return f"{what}. The last lines of {log}:\n" + "\n".join(f"  {line}" for line in lines)

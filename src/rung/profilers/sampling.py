@@ -18,27 +18,8 @@ import polars as pl
 
 from rung.errors import UsageError
 from rung.hardware.sensors import Sensor, sensors_here
+from rung.profilers.samples import SCHEMA, summary
 
-SCHEMA: dict[str, pl.DataType] = {
-    "gpu": pl.Int32(),  # as the vendor's tools count, whatever is visible to torch
-    "bus": pl.String(),  # PCI address, the same everywhere
-    # One moment on three clocks, ns: of the day; since some start (CLOCK_MONOTONIC), and that with the time asleep
-    # (CLOCK_BOOTTIME), which are those of profilers' traces.
-    "realtime_ns": pl.Int64(),
-    "monotonic_ns": pl.Int64(),
-    "boottime_ns": pl.Int64(),
-    "read_ns": pl.Int64(),  # how long the reading took: the moment above is its middle
-    "power_w": pl.Float64(),
-    "energy_j": pl.Float64(),  # counted since some moment in the past
-    "used_bytes": pl.Int64(),  # device memory, of all processes
-    "total_bytes": pl.Int64(),
-    "core_mhz": pl.Float64(),
-    "memory_mhz": pl.Float64(),
-    "celsius": pl.Float64(),
-    "busy_share": pl.Float64(),
-    "memory_busy_share": pl.Float64(),
-    "throttled": pl.String(),  # why the clocks are held down, "" while they are not
-}
 FASTEST = 1000.0  # samples a second; sensors are refreshed every 1 to 100 ms
 
 
@@ -172,36 +153,6 @@ def _row(index: int, sensor: Sensor) -> tuple[Any, ...]:
         *(seen.power, seen.energy, seen.used, seen.total, seen.core, seen.memory, seen.celsius),
         *(seen.busy, seen.memory_busy, "; ".join(seen.throttled)),
     )
-
-
-def summary(table: pl.DataFrame) -> pl.DataFrame:
-    """One row a GPU: what a table of samples adds up to.
-
-    seconds: from the first to the last sample; energy_j: by the energy counter where there is one, else the integral of the
-    power by trapezoids; mean_w: energy by seconds; most_w, most_bytes, most_celsius: the highest readings; core_mhz: median,
-    low_mhz the lowest; busy_share: mean; throttled_share: of the samples, and `throttled` the reasons.
-    """
-    at = pl.col("monotonic_ns") / 1e9
-    known = pl.col("power_w").is_not_null()
-    power, when = pl.col("power_w").filter(known), at.filter(known)
-    trapezoids = ((power + power.shift()) / 2 * when.diff()).sum()
-    counted = pl.col("energy_j").drop_nulls().last() - pl.col("energy_j").drop_nulls().first()
-    reasons = pl.col("throttled").filter(pl.col("throttled") != "")
-    found = table.group_by("gpu", "bus", maintain_order=True).agg(
-        seconds=at.max() - at.min(),
-        samples=pl.len(),
-        energy_j=pl.when(counted > 0).then(counted).otherwise(pl.when(known.sum() > 1).then(trapezoids)),
-        most_w=pl.col("power_w").max(),
-        most_bytes=pl.col("used_bytes").max(),
-        most_celsius=pl.col("celsius").max(),
-        core_mhz=pl.col("core_mhz").median(),
-        low_mhz=pl.col("core_mhz").min(),
-        busy_share=pl.col("busy_share").mean(),
-        throttled_share=(pl.col("throttled") != "").mean(),
-        throttled=reasons.unique(maintain_order=True).str.join("; "),
-    )
-    mean = pl.when(pl.col("seconds") > 0).then(pl.col("energy_j") / pl.col("seconds"))
-    return found.with_columns(mean_w=mean).sort("gpu")
 
 
 class Sampled(NamedTuple):

@@ -9,6 +9,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from rung.hardware.places import which
+
 # The executable of each choice of --with. rocprof is two programs: see `legacy`.
 EXECUTABLES = {
     "rocprofv3": ("rocprofv3",),
@@ -48,9 +50,9 @@ class Tool:
 
 
 def find(name: str) -> Tool | None:
-    """The profiler on PATH, or None. `name`: a key of EXECUTABLES."""
+    """The profiler on PATH or where its vendor installs it, or None. `name`: a key of EXECUTABLES."""
     for executable in EXECUTABLES[name]:
-        path = shutil.which(executable)
+        path = which(executable)
         if path:
             legacy = _legacy(Path(path)) if name == "rocprof" else ""
             return Tool(name, Path(path), _version(name, path), legacy)

@@ -90,11 +90,12 @@ def record(
     return recorded
 
 
-def unrecorded(step: Callable[[], object], steps: int, device: Device) -> list[int]:
-    """Nanoseconds of each of `steps` calls, taken as `record` takes them, without a profiler."""
-    found = []
+def unrecorded(step: Callable[[], object], steps: int, device: Device, seconds: float = 0.0) -> list[int]:
+    """Nanoseconds of each of `steps` calls, taken as `record` takes them, without a profiler; of more where these take
+    less than `seconds` together."""
+    found: list[int] = []
     synchronize(device)
-    for _ in range(steps):
+    while len(found) < steps or sum(found) < seconds * 1e9:
         begin = time.perf_counter_ns()
         step()
         synchronize(device)

@@ -21,9 +21,18 @@ def profile_lines(record: Mapping[str, Any], width: int = 100) -> list[str]:
                      f"{cost['steps']}): the times below are the recorded ones.")  # fmt: skip
     for gpu in (record.get("sensors") or {}).get("gpus", ()):
         lines.append(_sensors(gpu))
+    if step := (record.get("sensors") or {}).get("step"):
+        lines.append(_energy(step))
     for note in record["notes"]:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
     return lines
+
+
+def _energy(step: Mapping[str, Any]) -> str:
+    over = f"{step['steps']} steps without the profiler, {step['seconds']:.2g} s"
+    if step["energy_j"] is None:
+        return f"energy of a step: not known, {step['samples']} samples fell into {over}: give a higher --rate"
+    return f"energy of a step: {step['energy_j']:.3g} J on GPU {step['gpu']} at {step['mean_w']:.0f} W ({over})"
 
 
 def _sensors(gpu: Mapping[str, Any]) -> str:
@@ -52,7 +61,8 @@ def preset_lines(
         told = f"{row['with']}: {row['collects']}. Overhead: {row['overhead']}. Read by: {row['read_by']}."
         lines += textwrap.wrap(told, width, initial_indent=" " * margin, subsequent_indent=" " * margin)
     lines += ["", "overhead:"]
-    lines += [f"  {name:<{margin - 2}}{text}" for name, text in overheads.items()]
+    for name, text in overheads.items():
+        lines += textwrap.wrap(f"  {name:<{margin - 2}}{text}", width, subsequent_indent=" " * margin)
     lines += ["", "here:"]
     for name, tool in profilers.items():
         lines.append(f"  {name:<24}" + (f"{tool['path']} ({tool['version']})" if tool else "not on PATH"))

@@ -35,19 +35,20 @@ def launches(trace: Trace) -> pl.DataFrame:
 def counters_by_row(trace: Trace) -> tuple[dict[int, list[tuple[str, float]]], pl.DataFrame]:
     """The hardware counters of each kernel's row, and those whose dispatch has no row.
 
-    A counter belongs to the first kernel with its correlation id, device and name.
+    A counter belongs to the first kernel of its rank with its correlation id, device and name.
     """
     if not trace.counters.height:
         return {}, trace.counters
-    keys = ["correlation", "device", "kernel"]
+    keys = ["of", "correlation", "device", "kernel"]
+    of = pl.col("rank").fill_null(_NO_RANK).alias("of")
     kernels = (
         trace.events.with_row_index("row")
         .filter(pl.col("kind") == "kernel")
-        .select("row", "correlation", "device", kernel="name")
+        .select("row", of, "correlation", "device", kernel="name")
         .unique(keys, keep="first", maintain_order=True)
     )
-    joined = trace.counters.join(kernels, on=keys, how="left", maintain_order="left")
+    joined = trace.counters.with_columns(of).join(kernels, on=keys, how="left", maintain_order="left")
     rows: dict[int, list[tuple[str, float]]] = {}
     for row, name, value in joined.filter(pl.col("row").is_not_null()).select("row", "counter", "value").iter_rows():
         rows.setdefault(row, []).append((name, value))
-    return rows, joined.filter(pl.col("row").is_null()).drop("row")
+    return rows, joined.filter(pl.col("row").is_null()).drop("row", "of")

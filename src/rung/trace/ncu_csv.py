@@ -70,7 +70,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
                 unread["counter without a number"] += 1
             else:
                 found.append((None if number is None else int(number), None if device is None else int(device),
-                              row[index["Kernel Name"]], title, value))  # fmt: skip
+                              row[index["Kernel Name"]], title, value, None))  # fmt: skip
     return Trace(
         events=pl.DataFrame(schema=SCHEMA),
         source=str(path),

@@ -22,18 +22,14 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
     """
     ranks = _ranks(traces, names)
     dtype = traces[0].events.schema["rank"]
-    events = [
-        trace.events.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
-        for trace, rank in zip(traces, ranks, strict=True)
-    ]
-    collectives = [
-        trace.collectives.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
-        for trace, rank in zip(traces, ranks, strict=True)
-    ]
-    memory = [
-        trace.memory.with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
-        for trace, rank in zip(traces, ranks, strict=True)
-    ]
+
+    def stacked(table: str) -> pl.DataFrame:
+        of_rank = [
+            getattr(trace, table).with_columns(pl.col("rank").fill_null(pl.lit(rank, dtype=dtype)))
+            for trace, rank in zip(traces, ranks, strict=True)
+        ]
+        return pl.concat(of_rank, rechunk=False)
+
     unread = Unread()
     for trace in traces:
         unread.more(trace.unread, trace.unread_ns)
@@ -48,15 +44,15 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
     formats = list(dict.fromkeys(trace.format for trace in traces))
     return replace(
         traces[0],
-        events=pl.concat(events, rechunk=False),
+        events=stacked("events"),
         source=source,
         unread=dict(unread),
         unread_ns=dict(unread.ns),
         format="+".join(formats),
-        counters=pl.concat([trace.counters for trace in traces], rechunk=False),
-        collectives=pl.concat(collectives, rechunk=False),
+        counters=stacked("counters"),
+        collectives=stacked("collectives"),
         meta=meta,
-        memory=pl.concat(memory, rechunk=False),
+        memory=stacked("memory"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import polars as pl
@@ -59,6 +60,11 @@ def conformed(frame: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.DataFra
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
         for name, dtype in schema.items()
     )
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """A key that sorts 9 before 10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text)]
 
 
 def stacked(frames: Iterable[pl.DataFrame], schema: dict[str, pl.DataType]) -> pl.DataFrame:

@@ -49,6 +49,7 @@ COUNTERS: dict[str, pl.DataType] = {
     "kernel": pl.String(),
     "counter": pl.String(),
     "value": pl.Float64(),  # summed over the instances of the counter, as the profiler reports it
+    "rank": pl.Int32(),  # of the process, where there are several: they number dispatches alike
 }
 
 # Collective operations: one row each time that a host call or a kernel says which one it is.

@@ -46,8 +46,8 @@ def _packets(trace: Trace, notes: Sequence[Note], curves: bool) -> Iterator[byte
     yield names.packet()
     yield from _slices(trace, names, tree, counters)
     first = int(trace.events["ts"][0]) if trace.events.height else 0  # any other time would stretch what a viewer shows
-    for correlation, device, kernel, name, value in orphans.iter_rows():
-        found = {"corr_id": correlation, "device": device, "kernel": kernel}
+    for correlation, device, kernel, name, value, rank in orphans.iter_rows():
+        found = {"corr_id": correlation, "device": device, "kernel": kernel, "rank": rank}
         body = put_number(9, INSTANT) + put_text(22, COUNTER_CATEGORY) + put_text(23, name)
         body += b"".join(names.annotation(key, v) for key, v in found.items() if v is not None)
         yield packet(first, put_bytes(EVENT, body + names.annotation(name, value)))

@@ -70,8 +70,8 @@ def test_what_rocprofv3_records_becomes_the_event_table(own_clock, pack):
     assert trace.events["bytes"].to_list() == [None, None, None, 4096]
     assert dict(trace.counters.schema) == COUNTERS
     assert trace.counters.rows() == [
-        (7, 1, "gemm(float*)", "SQ_WAVES", 96.0),
-        (7, 1, "gemm(float*)", "GRBM_COUNT", 1e6),
+        (7, 1, "gemm(float*)", "SQ_WAVES", 96.0, None),
+        (7, 1, "gemm(float*)", "GRBM_COUNT", 1e6, None),
     ]
     assert trace.meta["agents"] == {"Agent-4": 0, "Agent-5": 1}
     assert trace.format == "pftrace"

@@ -112,7 +112,7 @@ def test_random_workloads_read_back_equal(found, titles):
     columns = ("ts", "dur", "name", "pid", "tid", "device", "stream", "correlation")
     assert trace.events.select(columns).rows() == rows
     assert trace.counters.rows() == [
-        (place, gpus.index(e["device"]), e["name"], name, float(e["bytes"]))
+        (place, gpus.index(e["device"]), e["name"], name, float(e["bytes"]), None)
         for name in names
         for place, e in enumerate(found)
     ]

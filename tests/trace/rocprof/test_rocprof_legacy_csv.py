@@ -42,7 +42,7 @@ def test_random_dispatches_of_a_results_csv_read_back_equal(found, old, names):
     columns = ("ts", "dur", "name", "pid", "tid", "device", "stream", "correlation")
     assert trace.events.select(columns).rows() == rows
     values = [
-        (index, gpus.index(e["device"]), e["name"], name, float(e["bytes"]))
+        (index, gpus.index(e["device"]), e["name"], name, float(e["bytes"]), None)
         for name in names
         for index, e in enumerate(found)
     ]

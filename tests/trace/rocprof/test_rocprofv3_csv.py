@@ -96,8 +96,8 @@ def test_counters_of_every_version(tmp_path, version):
     trace = rocprofv3_csv.read(write(tmp_path, files))
     assert dict(trace.counters.schema) == COUNTERS
     assert trace.counters.rows() == [
-        (7, 1, "k(int, int)", "SQ_WAVES", 16384.0),
-        (7, 1, "k(int, int)", "GRBM_COUNT", 0.5),
+        (7, 1, "k(int, int)", "SQ_WAVES", 16384.0, None),
+        (7, 1, "k(int, int)", "GRBM_COUNT", 0.5, None),
     ]
     timed = version not in ("earliest", "6.2")
     # Without a kernel trace, the dispatch is known from its counters, once.

@@ -97,7 +97,7 @@ def test_counters_are_summed_over_their_instances_and_join_the_dispatch(tmp_path
     trace = rocprofv3_json.read(write_json(tmp_path / "r.json", results_json([], **more)))
     assert dict(trace.counters.schema) == COUNTERS
     assert trace.counters.rows() == [
-        (5, 2, "k", "SQ_WAVES", 5.5), (5, 2, "k", "GRBM_COUNT", 7.0), (5, 2, "k", "counter 9", 1.0),
+        (5, 2, "k", "SQ_WAVES", 5.5, None), (5, 2, "k", "GRBM_COUNT", 7.0, None), (5, 2, "k", "counter 9", 1.0, None),
     ]  # fmt: skip
     # Without a kernel trace, the dispatch is known from its counters.
     assert trace.events.select("ts", "dur", "device", "stream", "tid").rows() == [(10, 20, 2, 4, "3")]

@@ -23,23 +23,24 @@ SCHEMA: dict[str, pl.DataType] = {
     "dispatches": pl.Int64(),
     **{name: pl.Int64() if name.endswith("_bytes") else pl.Float64() for name in definitions().metrics},
     "device": pl.Int32(),
+    "rank": pl.Int32(),
 }
 
 
 def counters(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a kernel and device, the most time first; over all its dispatches, whatever `steps`.
+    """One row a kernel, device and rank, the most time first; over all its dispatches, whatever `steps`.
 
-    kernel, device; dispatches: that have counters; time_ns: of those that were timed, while counters were collected.
+    kernel, device, rank; dispatches: that have counters; time_ns: of those that were timed, while counters were collected.
     bound: "memory", "compute", "occupancy" or "latency"; null where the counters do not say.
     because: the figures that decide; what is missing where they do not.
     The other columns are the figures of analysis/counters/formulas.toml (`--show counter_formulas` explains them); null
     where their counters were not collected. Shares are fractions; ratios are of sums over the dispatches.
     """
-    return _table(trace, ("kernel", "device"))
+    return _table(trace, ("kernel", "device", "rank"))
 
 
 def dispatch_counters(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a dispatch, in the order of the run: the columns of `counters`, and `place`, its number in the run.
+    """One row a dispatch, in the order of its rank's run: the columns of `counters`, `rank`, and `place`, its number there.
 
     Where the trace does not number its dispatches, `place` counts those of the same kernel.
     """
@@ -141,7 +142,9 @@ def _table(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
     found = pl.concat(made, how="diagonal") if made else pl.DataFrame(schema={"kernel": pl.String()})
     found = found.with_columns(pl.lit(None).alias(name) for name in whole if name not in found.columns)
     found = found.select(pl.col(name).cast(SCHEMA[name], strict=False) for name in whole)
-    return found.sort("place") if one else found.sort("time_ns", "kernel", descending=[True, False])
+    return (
+        found.sort("rank", "place") if one else found.sort("time_ns", "kernel", "rank", descending=[True, False, False])
+    )
 
 
 def _pairs(metric: Metric, table: pl.DataFrame, gpu: Gpu) -> list[tuple[pl.Expr, pl.Expr]]:

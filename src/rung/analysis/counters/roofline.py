@@ -23,12 +23,13 @@ SCHEMA: dict[str, pl.DataType] = {
     "intensity": pl.Float64(),
     "amount": pl.Float64(),
     "device": pl.Int32(),
+    "rank": pl.Int32(),
 }
 _SHOWN = {"hbm": "HBM", "infinity cache": "Infinity Cache", "l2": "L2", "l1": "L1", "lds": "LDS"}
 
 
 def counter_roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a kernel and roof that it uses, the kernel with the most time first, its nearest roof first.
+    """One row a kernel (of a device and rank) and roof that it uses, the kernel with the most time first, its nearest roof first.
 
     roof: "HBM", "Infinity Cache", "L2", "L1", "LDS", or a kind of arithmetic, "vector fp32", "matrix bf16".
     rate: what the kernel did in its time, in `unit`: GB/s or TFLOP/s; peak: by data sheet and clock; measured_peak: what
@@ -42,10 +43,12 @@ def counter_roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     for device in table["device"].unique(maintain_order=True):
         gpu = gpu_of(trace, device)
         mine = table.filter(pl.col("device").eq_missing(device))
-        for row in figures(parts(mine, gpu), ("kernel",)).iter_rows(named=True):
-            rows += [{"kernel": row["kernel"], "device": device, **roof} for roof in _roofs(row, gpu)]
+        for row in figures(parts(mine, gpu), ("kernel", "rank")).iter_rows(named=True):
+            rows += [
+                {"kernel": row["kernel"], "device": device, "rank": row["rank"], **roof} for roof in _roofs(row, gpu)
+            ]
     found = pl.DataFrame(rows, schema=SCHEMA)
-    return found.sort("time_ns", "kernel", "used_share", descending=[True, False, True], nulls_last=True)
+    return found.sort("time_ns", "kernel", "rank", "used_share", descending=[True, False, False, True], nulls_last=True)
 
 
 def _roofs(row: dict[str, float | None], gpu: Gpu) -> list[dict[str, object]]:

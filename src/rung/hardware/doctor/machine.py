@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+
+from rung.hardware import places
 
 LONGEST = 1 << 16  # bytes of a file that are read
 
@@ -60,9 +61,8 @@ class Machine:
         return sorted(there, key=lambda p: [(len(part), part) for part in p.parts])
 
     def which(self, name: str) -> str | None:
-        """An executable on the PATH of the variables, else in ROCm's own folder."""
-        rocm = self.path(self.environ.get("ROCM_PATH", "/opt/rocm")) / "bin"
-        return shutil.which(name, path=self.environ.get("PATH", "")) or shutil.which(name, path=str(rocm))
+        """An executable on the PATH of the variables, else where its vendor installs it."""
+        return places.which(name, self.environ, self.root)
 
     def may(self, name: str, mode: int) -> bool:
         """Whether this user may read or write a file (os.R_OK, os.W_OK)."""
@@ -74,17 +74,16 @@ class Machine:
 
     def _run(self, command: list[str]) -> str | None:
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=max(0.05, self._until - time.monotonic()),
-                env=dict(self.environ),
-                check=True,
-            )
-            return done.stdout.decode("utf-8", "replace")
-        except (OSError, ValueError, subprocess.SubprocessError):
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, env=dict(self.environ))  # fmt: skip
+        except (OSError, ValueError):
             return None
+        try:
+            out, _ = process.communicate(timeout=max(0.05, self._until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()  # and not waited for: one that hangs in the driver of a sick GPU does not even die
+            return None
+        return None if process.returncode else out.decode("utf-8", "replace")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

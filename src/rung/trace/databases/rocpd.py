@@ -112,7 +112,7 @@ class _Process:
             devices=self.agents.devices,
             unread=dict(self.unread),
             unread_ns=dict(self.unread.ns),
-            counters=counters,
+            counters=counters.with_columns(rank=pl.lit(meta.get("rank"), pl.Int32)),
             meta={"schema_version": rocpd_info.schema_version(self.db, self.suffix), "process": meta},
         )
 
@@ -184,7 +184,9 @@ class _Process:
         values = values.with_columns(counter=self._named(pl.col("pmc"), names, "counter"))
         # One row an instance (one for each XCD, say): what a kernel did is their sum.
         values = values.group_by("event_id", "counter", maintain_order=True).agg(pl.col("value").sum(), rows=pl.len())
-        kernels = dispatches.select("event_id", correlation="stack", device="device", kernel="name")
+        kernels = dispatches.select(
+            "event_id", correlation="stack", device="device", kernel="name", rank=pl.lit(None, pl.Int32)
+        )
         found = values.join(kernels.unique("event_id"), on="event_id", how="left")
         counted(self.unread, "counter of no kernel", int(found.filter(pl.col("kernel").is_null())["rows"].sum()))
         return found.filter(pl.col("kernel").is_not_null()).select(list(COUNTERS)).cast(pl.Schema(COUNTERS))

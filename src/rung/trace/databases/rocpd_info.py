@@ -106,7 +106,7 @@ def as_ranks(traces: Sequence[Trace]) -> Trace:
         shift = pl.col("correlation") + (first << PROCESS_SHIFT)
         rank = pl.col("rank") if known else pl.lit(position, dtype=pl.Int32)
         events.append(trace.events.with_columns(shift, rank.alias("rank")))
-        counters.append(trace.counters.with_columns(shift))
+        counters.append(trace.counters.with_columns(shift, rank.alias("rank")))
         unread.more(trace.unread, trace.unread_ns)
         first += len(trace.meta["processes"])
     return replace(

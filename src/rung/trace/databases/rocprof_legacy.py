@@ -123,7 +123,7 @@ def _counters(database: Database, unread: Unread) -> pl.DataFrame:
         rows = database.rows("KERN", ["gpu-id", "KernelName", name])
         values = [(device, text(kernel), _number(value)) for device, kernel, value in rows]
         whole = [
-            (None, device if isinstance(device, int) and abs(device) < 2**31 else None, kernel, name, value)
+            (None, device if isinstance(device, int) and abs(device) < 2**31 else None, kernel, name, value, None)
             for device, kernel, value in values
             if value is not None
         ]

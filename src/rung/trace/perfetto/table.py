@@ -49,7 +49,7 @@ class Rows:
         self.tracks: list[int] = []
         self.agents: list[Any] = []
         self.queues: list[Any] = []
-        self.counters: list[tuple[Any, Any, str, str, float]] = []
+        self.counters: list[tuple[Any, Any, str, str, float, int | None]] = []
         self._append = {name: self.columns[name].append for name in SCHEMA}
         self._kinds: dict[str, str] = {}
 
@@ -79,7 +79,8 @@ class Rows:
             agent = get(slots.DEVICE, get(slots.AGENT))
             agent = f"Agent-{agent}" if isinstance(agent, int) and slots.DEVICE not in found else agent
         if event.counters and kind == "kernel":
-            self.counters += [(correlation, agent, event.name, name, value) for name, value in event.counters]
+            rank = _integer(get(slots.RANK), 2**31)
+            self.counters += [(correlation, agent, event.name, name, value, rank) for name, value in event.counters]
         append = self._append
         append["ts"](ts)
         append["dur"](dur)
@@ -107,7 +108,8 @@ class Rows:
         found = event.found
         kernel = _text(found.get(slots.KERNEL)) or ""
         correlation, agent = _integer(found.get(slots.CORRELATION)), _agent(event, "kernel")
-        self.counters += [(correlation, agent, kernel, name, value) for name, value in event.counters]
+        rank = _integer(found.get(slots.RANK), 2**31)
+        self.counters += [(correlation, agent, kernel, name, value, rank) for name, value in event.counters]
 
     def frames(self, tracks: Tracks, unread: Unread) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
         """The event table, the counters, and the position of each agent among the GPUs."""
@@ -123,7 +125,10 @@ class Rows:
             schema=SCHEMA,
         )
         counters = pl.DataFrame(
-            [(c, _device(agent, positions), kernel, name, v) for c, agent, kernel, name, v in self.counters],
+            [
+                (c, _device(agent, positions), kernel, name, v, rank)
+                for c, agent, kernel, name, v, rank in self.counters
+            ],
             schema=COUNTERS,
             orient="row",
         )

@@ -63,7 +63,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     ranks = _ranks(list(groups), processes, path)
     events, counters = [], []
     for (where, _), process, rank in zip(groups, processes, ranks, strict=True):
-        counters.append(process.counters)
+        counters.append(process.counters.with_columns(rank=pl.lit(rank, pl.Int32)))
         if first_pass is not None and _pass(where) not in (None, first_pass):
             if process.events.height:
                 unread.count(_OTHER_PASS, process.events.height, int(process.events["dur"].sum()))
@@ -94,14 +94,7 @@ def _grouped(folder: Path) -> dict[tuple[Path, str], list[Path]]:
     for path in _files(folder):
         named = _FILE.match(path.name)
         groups.setdefault((path.parent, named["base"] if named else path.stem), []).append(path)
-    return dict(sorted(groups.items(), key=lambda group: _natural(group[0])))
-
-
-def _natural(group: tuple[Path, str]) -> list[tuple[int, int, str]]:
-    """Sorts 9 before 10."""
-    return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", f"{group[0]}/{group[1]}")
-    ]
+    return dict(sorted(groups.items(), key=lambda group: _rows.natural("{}/{}".format(*group[0]))))
 
 
 def _host(where: Path, base: str, path: Path) -> str:

@@ -63,9 +63,9 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     meta = _meta(processes)
     if lost:
         meta["partial"] = {"bytes_lost": lost}
-    made = _rows.stacked(events, SCHEMA)
+    made, counted = _rows.stacked(events, SCHEMA), _rows.stacked(counters, COUNTERS)
     if rank := _RANK.search(path.name):
-        made = made.with_columns(rank=pl.lit(int(rank[1]), pl.Int32))
+        made, counted = (table.with_columns(rank=pl.lit(int(rank[1]), pl.Int32)) for table in (made, counted))
     return Trace(
         events=made,
         devices=devices,
@@ -73,7 +73,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         unread=dict(unread),
         unread_ns=dict(unread.ns),
         format="rocprofv3-json",
-        counters=_rows.stacked(counters, COUNTERS),
+        counters=counted,
         meta=meta,
     )
 

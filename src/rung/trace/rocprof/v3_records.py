@@ -199,7 +199,7 @@ def _counters(process: Process, names: _Names, unread: Unread) -> pl.DataFrame:
         info = data.dispatch_info
         kernel = names.kernels.get(info.kernel_id) or f"kernel {info.kernel_id}"
         device = names.device(info.agent_id)
-        rows += [(data.correlation_id.internal, device, kernel, name, value) for name, value in sums.items()]
+        rows += [(data.correlation_id.internal, device, kernel, name, value, None) for name, value in sums.items()]
     columns = zip(*rows, strict=True) if rows else ([] for _ in COUNTERS)
     return pl.DataFrame(
         [
