@@ -146,16 +146,20 @@ class Candidate:
         until = time.perf_counter() + seconds
         samples, steady = warm_up(self._timed, lambda: until - time.perf_counter())
         tail = sorted(samples[steady or MINIMUM_RUNS - 1 :])
+        self._estimate = tail[len(tail) // 2]
         return {
             "first_run_seconds": first,
             "runs": len(samples) + 1,
             "samples": samples,
             "steady": steady is not None,
-            "estimate": tail[len(tail) // 2],
             "memory": peak_memory(self.device),
             "matches": dict(self.step.surgeon.matches) if self.step.surgeon else {},
             "precision": matmul_precision_name(),
         }
+
+    def estimate(self) -> float:
+        """Nanoseconds of a step, once warm."""
+        return self._estimate
 
     def in_use(self) -> int:
         """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""

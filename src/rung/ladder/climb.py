@@ -175,7 +175,7 @@ class Climb:
                 worker = open_worker(stack, self.setup, self._side([]), "baseline")
                 worker.receive("open", self.setup.limits.prepare)
                 warm = worker.call("warm", self.setup.limits.prepare, seconds=10.0)
-                steps = int(max(5, min(50, 5e9 / max(warm["estimate"], 1))))
+                steps = int(max(5, min(50, 5e9 / max(worker.call("estimate", self.setup.limits.block), 1))))
                 block = worker.call("block", self.setup.limits.prepare, count=steps)
                 time_ = median_interval(block["samples"]).as_dict()
                 memory = worker.call("memory", self.setup.limits.block)
