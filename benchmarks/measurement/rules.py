@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import statistics
 from collections.abc import Callable
 
@@ -34,11 +35,13 @@ def rung_fixed(machine: Machine, factor: float) -> Interval:
 
 def any_different(machine: Machine, sides: int) -> bool:
     """Whether Rung's ranking calls any two of so many equal sides different."""
-    names, restarts = [str(k) for k in range(sides)], list[Restart]()
+    ratios: dict[tuple[str, str], list[float]] = {
+        (str(i), str(j)): [] for i, j in itertools.combinations(range(sides), 2)
+    }
     while True:
-        restarts.append(_restart([machine.process() for _ in names]))
-        pairs = itertools.combinations(range(sides), 2)
-        ratios = {(names[i], names[j]): [r.log_ratio(i, j) for r in restarts] for i, j in pairs}
+        restart = _restart([machine.process() for _ in range(sides)])
+        for (i, j), found in ratios.items():
+            found.append(restart.log_ratio(int(i), int(j)))
         said = rank(ratios, looks=COMPARE, margin=0.01)
         if said and said.final:
             return any(p.answer in ("faster", "slower") for p in said.pairs)
@@ -48,11 +51,8 @@ def _restart(sides: list[Process]) -> Restart:
     for side in sides:
         side.run()
         warm_up(lambda side=side: side.run()[0], lambda: 1.0)
-    return interleaved([lambda side=side: side.run(BLOCK) for side in sides], QUADS)[0]
-
-
-def rung_answer(machine: Machine, factor: float) -> str:
-    return rung(machine, factor).answer
+    lots = random.Random(int(sides[0].machine.random.integers(2**32)))
+    return interleaved([lambda side=side: side.run(BLOCK) for side in sides], QUADS, lots=lots)[0]
 
 
 def _differ(ratio: float, believed: float = 0.01) -> str:
@@ -110,10 +110,9 @@ def pyperf(machine: Machine, factor: float) -> str:
     return "slower" if np.mean(b) > np.mean(a) else "faster"
 
 
-RULES: dict[str, Callable[[Machine, float], str]] = {
+OTHERS: dict[str, Callable[[Machine, float], str]] = {
     "mean of 100, 1 %": mean_of_100,
     "triton do_bench, 1 %": do_bench,
     "torch blocked_autorange, 1 %": blocked_autorange,
     "pyperf, t-test": pyperf,
-    "**rung compare**": rung_answer,
 }

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.measure.noise import explain, grows
+from rung.measure.stats import median_interval, trend
 from rung.measure.summary import percentile, samples_for, summarize
 
 
@@ -71,3 +72,25 @@ def test_growth_is_told_from_a_pool_that_fills() -> None:
     assert grows([100, 150, 150, 150, 150, 150]) is None
     assert grows([100, 110, 105, 120, 130, 140]) is None
     assert grows([100, 100, 100, 100, 100]) is None
+
+
+def test_the_interval_of_a_correlated_stream_covers_its_median() -> None:
+    inside, rng = 0, random.Random(4)
+    for _ in range(200):
+        x, level = list[float](), rng.gauss(0, 1)
+        for _ in range(1200):
+            level = 0.95 * level + rng.gauss(0, math.sqrt(1 - 0.95**2))
+            x.append(100 + level)
+        found = median_interval(x)
+        inside += found.low <= 100 <= found.high
+    assert 0.90 <= inside / 200 <= 0.99
+
+
+def test_a_trend_is_told_from_chance() -> None:
+    assert sum(trend(stream(400, seed)) is not None for seed in range(200)) <= 2
+    for seed in range(20):
+        found = trend([x * (1 + 0.02 * k / 400) for k, x in enumerate(stream(400, seed))])
+        assert found is not None
+        assert 0.005 < found < 0.015
+    assert trend([100.0] * 40) is None
+    assert trend([1.0, 2.0]) is None

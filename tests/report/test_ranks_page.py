@@ -53,7 +53,7 @@ def test_a_recorded_run_fits_and_is_one_table(width):
 def test_of_many_ranks_those_that_are_idle_most_and_least_are_shown():
     parts = [part(rank, 100 - rank, rank) for rank in range(40)]
     found = {
-        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 40, "unread": {}, "notes": [],
+        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 40, "unread": {}, "completeness": [], "notes": [],
         "parts": parts, "across": across(parts),
     }  # fmt: skip
     lines = analyze_lines(found, 100)

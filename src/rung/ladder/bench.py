@@ -5,28 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
+from rung.ladder.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
 from rung.launch import Worker, log_folder
-from rung.measure import MINIMUM_RUNS, Collected, collect, median_interval
-from rung.measure.noise import explain, grows
-from rung.measure.stats import effective_count
+from rung.measure import Collected, collect, median_interval
+from rung.measure.noise import explain
+from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
 
 BLOCK_SECONDS = 0.5
 WARM_SECONDS = 10.0
-NEVER_STEADY = (
-    "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
-    "more."
-)
-THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
 
 
 @dataclass(frozen=True)
@@ -66,9 +63,10 @@ def bench(
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`.
 
-    env: variables of the process beside those of the rungs. call: the target names a plain function, which is timed itself; timer, cold: `rung.measure.timers`. Returns plain values: `time` (median and its
-    interval, nanoseconds a step), `summary` (`rung.measure.summary`), `samples` (ns), `reached` (whether the precision
-    was), the first run apart, peak memory in bytes, `work` (FLOP and FLOP/s of a step's matrix products and their share
+    env: variables of the process beside those of the rungs. call: the target names a plain function, which is timed itself;
+    timer, cold: `rung.measure.timers`. Returns plain values: `time` (median and its interval, nanoseconds a step), `trend`
+    (a share, or None: with one the interval is wider than 95 %), `summary` (`rung.measure.summary`), `samples` (ns),
+    `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP and FLOP/s of a step's matrix products and their share
     of the chip's rate, where known), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
     GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
     samples taken until then are in its `samples`.
@@ -81,7 +79,7 @@ def bench(
         setup = Setup(device, logs or folder, Limits(prepare=limit))
         worker = open_worker(stack, setup, side, "bench")
         facts = worker.receive("open", limit)
-        found = _measured(worker, facts, how, precision, seconds, limit, timer, cold)
+        found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold))
     return {"target": target, "options": side.options, "rungs": list(rungs), "preset": preset, **found}
 
 
@@ -99,7 +97,8 @@ def bench_here(
     """The same for a callable, in this process; what it raises is raised as it is."""
     how = _preset(preset)
     function = Function(call, name or named(call), device)
-    found = _measured(Here(function), function.open(), how, precision, seconds, how.deadline, timer, cold)
+    wanted = _Wanted(how, precision, seconds, how.deadline, timer, cold)
+    found = _measured(Here(function), function.open(), wanted)
     return {"target": function.name, "options": {}, "rungs": [], "preset": preset, **found}
 
 
@@ -109,85 +108,110 @@ def _preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def _measured(
-    asked: Worker | Here,
-    facts: dict[str, Any],
-    how: Preset,
-    precision: float,
-    seconds: float,
-    limit: float,
-    timer: str,
-    cold: bool,
-) -> dict[str, Any]:
-    """One process, from its first run to its notes."""
+@dataclass(frozen=True)
+class _Wanted:
+    """What was asked for; deadline: the seconds that any one answer may take."""
+
+    preset: Preset
+    precision: float
+    seconds: float
+    deadline: float
+    timer: str
+    cold: bool
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one process showed after its first run. warm: `runs` and `steady`; the rest is None or empty where it was not
+    looked at."""
+
+    found: Collected
+    warm: dict[str, Any]
+    memory: dict[str, int]
+    timer: dict[str, Any] | None = None
+    sensors: dict[str, Any] | None = None
+    work: dict[str, Any] = field(default_factory=dict)
+    trend: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def _measured(process: Worker | Here, facts: dict[str, Any], wanted: _Wanted) -> dict[str, Any]:
+    """One process, from its first run to its notes. What it raises carries the samples that were taken until then."""
     samples: list[float] = []
-    in_use: list[int] = []
-    calls: list[int] = []
-    timed_by, watch, disturbed = None, Watch(None), dict[str, Any]()
-    first = asked.call("first", limit)
+    ask = partial(process.call, deadline=wanted.deadline)
+    first = ask("first")
     try:
-        if how.steps is not None:
-            warm = {"runs": how.warm, "steady": False}
-            if how.warm:
-                asked.call("block", limit, count=how.warm)
-            samples += asked.call("block", limit, count=how.steps)["samples"]
-            found = Collected(samples, None, False)
-        else:
-            warm = asked.call("warm", limit, seconds=WARM_SECONDS)
-            timed_by = asked.call("timer", limit, wanted=timer, cold=cold)
-            watch = Watch(sensor_for(timed_by.pop("gpu")))
-            count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timed_by.pop("sample_ns"), 1))))
-
-            in_use.append(asked.call("in_use", limit))
-
-            def block() -> list[float]:
-                with watch:
-                    taken = asked.call("block", limit, count=count)
-                calls.append(taken["calls"])
-                in_use.append(asked.call("in_use", limit))
-                return list(taken["samples"])
-
-            found = collect(block, precision=precision, seconds=seconds, at_least=facts["steps"], into=samples)
-            disturbed = asked.call("disturbances", limit)
-    except Exception as error:
+        seen = (
+            _enough(ask, facts["steps"], wanted, samples)
+            if wanted.preset.steps is None
+            else _few(ask, wanted.preset, samples)
+        )
+    except BaseException as error:
         error.samples = samples  # type: ignore[attr-defined]
         raise
-    discarded, samples = samples[: found.begin or 0], found.kept
-    steady = found.begin is not None
+    return _record(facts, wanted, first, seen)
+
+
+def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen:
+    """As many steps as the preset says."""
+    if preset.warm:
+        ask("block", count=preset.warm)
+    samples += ask("block", count=preset.steps)["samples"]
+    found = Collected(samples, None, False)
+    return _Seen(found, {"runs": preset.warm, "steady": False}, ask("memory"), notes=explain(samples))
+
+
+def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float]) -> _Seen:
+    """Steps until the answer is good enough, and all that can be seen beside them."""
+    warm = ask("warm", seconds=WARM_SECONDS)
+    timer = ask("timer", wanted=wanted.timer, cold=wanted.cold)
+    watch = Watch(sensor_for(timer.pop("gpu")))
+    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timer.pop("sample_ns"), 1))))
+    in_use: list[int] = [ask("in_use")]
+    calls = 0
+
+    def block() -> list[float]:
+        nonlocal calls
+        with watch:
+            taken = ask("block", count=count)
+        calls += taken["calls"]
+        in_use.append(ask("in_use"))
+        return list(taken["samples"])
+
+    found = collect(block, precision=wanted.precision, seconds=wanted.seconds, at_least=at_least, into=samples)
+    disturbed = ask("disturbances")
     # A timer's own graphs and buffers are not the step's: then, what was in use while it warmed up.
-    own = timed_by and (timed_by["cold"] or timed_by["name"] in ("graph", "batch"))
-    memory = warm["memory"] if own else asked.call("memory", limit)
-    work = asked.call("work", limit) if how.steps is None else {}
-    sensors = _sensors(watch.summary(), 0 if timed_by and timed_by["cold"] else sum(calls))
-    growth = grows(in_use)
-    notes = explain(samples, always=how.steps is None and not steady)
-    if how.steps is None and not steady:
-        notes.insert(0, NEVER_STEADY)
-    notes += _said(disturbed)
-    if len(discarded) > MINIMUM_RUNS:
-        notes.append(f"the first {len(discarded)} steps are left out: the stream settled only after them.")
-    if growth:
-        notes.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
-    notes += _held_down(sensors)
+    own = timer["cold"] or timer["name"] in ("graph", "batch")
+    memory = warm["memory"] if own else ask("memory")
+    sensors = _sensors(watch.summary(), 0 if timer["cold"] else calls)
+    moved = trend(found.kept)
+    notes = [*of_the_samples(found, moved), *of_the_process(disturbed, in_use), *of_the_gpu(sensors)]
+    return _Seen(found, warm, memory, timer, sensors, ask("work"), moved, notes)
+
+
+def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -> dict[str, Any]:
+    samples = seen.found.kept
+    time = median_interval(samples)
     return {
         "workload": facts["name"],
         "mode": facts["mode"],
-        "measured": how.steps is None,
-        "time": median_interval(samples).as_dict(),
+        "measured": wanted.preset.steps is None,
+        "time": time.as_dict(),
         "summary": summarize(samples),
-        "precision": precision,
-        "reached": found.reached,
+        "precision": wanted.precision,
+        "reached": seen.found.reached,
         "samples": samples,
         "effective_samples": effective_count(samples),
         "first_run_seconds": first,
-        "warm_up_runs": warm["runs"],
-        "discarded": discarded,
-        "steady": steady,
-        "memory": memory,
-        "timer": timed_by,
-        "sensors": sensors,
-        "work": _rate(work, median_interval(samples).value),
-        "notes": notes,
+        "warm_up_runs": seen.warm["runs"],
+        "discarded": seen.found.samples[: seen.found.begin or 0],
+        "steady": seen.found.begin is not None,
+        "trend": seen.trend,
+        "memory": seen.memory,
+        "timer": seen.timer,
+        "sensors": seen.sensors,
+        "work": _rate(seen.work, time.value),
+        "notes": seen.notes,
         "samples_per_step": facts["samples"],
         "tokens_per_step": facts["tokens"],
         "environment": facts["environment"],
@@ -199,25 +223,6 @@ def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:
     if not seen or seen["energy"] is None or not calls:
         return seen
     return {**seen, "energy_per_step": seen["energy"] / calls}
-
-
-def _held_down(sensors: dict[str, Any] | None) -> list[str]:
-    return [f"the GPU held its clocks down for its {why} in {share:.0%} of the readings."
-            for why, share in (sensors or {}).get("throttled", {}).items() if share > THROTTLED]  # fmt: skip
-
-
-def _said(disturbed: dict[str, Any]) -> list[str]:
-    """What the process itself saw go on while it was timed."""
-    shapes, compiled, said = disturbed.get("shapes", []), disturbed.get("compiled", 0), []
-    if len(shapes) > 1:
-        said.append(
-            f"its inputs change their shapes from seed to seed ({', '.join(shapes[:3])}): the samples are of different work."
-        )
-    if compiled:
-        said.append(
-            f"{compiled} graph{'s were' if compiled > 1 else ' was'} compiled while it was timed: something that it is compiled for changes."
-        )
-    return said
 
 
 def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:

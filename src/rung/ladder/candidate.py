@@ -85,12 +85,12 @@ class Candidate:
         until = time.perf_counter() + seconds
         samples, steady = warm_up(self._timed, lambda: until - time.perf_counter())
         tail = sorted(samples[steady or MINIMUM_RUNS - 1 :])
+        self._estimate = tail[len(tail) // 2]
         return {
             "first_run_seconds": first,
             "runs": len(samples) + 1,
             "samples": samples,
             "steady": steady is not None,
-            "estimate": tail[len(tail) // 2],
             "memory": peak_memory(self.device),
             "applied": {**self.step.applied(), **self._environment()},
         }
@@ -102,6 +102,10 @@ class Candidate:
             self._one()
         torch.cuda.tunable.write_file()
         return len(torch.cuda.tunable.get_results())
+
+    def estimate(self) -> float:
+        """Nanoseconds of a step, once warm."""
+        return self._estimate
 
     def in_use(self) -> int:
         """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""

@@ -64,7 +64,7 @@ def compare_here(
         outside[letter] = max(outside.get(letter, 0.0), taken["outside"])
         return list(taken["samples"])
 
-    blocks = [partial(block, k, _calls_a_block(w["estimate"])) for k, w in warm.items()]
+    blocks = [partial(block, k, _calls_a_block(side.estimate())) for k, side in sides.items()]
     until = time.monotonic() + seconds
     said: list[Comparison | Ranking] = []
 

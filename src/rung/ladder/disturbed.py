@@ -1,10 +1,19 @@
-"""What goes on in a process while it is timed, and only it can see."""
+"""What goes on in a process while it is timed: looked at from within, and put into words."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from rung.measure import MINIMUM_RUNS, Collected
+from rung.measure.noise import explain, grows
+
+NEVER_STEADY = (
+    "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
+    "more."
+)
+THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
 
 
 def graphs_compiled() -> int:
@@ -28,3 +37,41 @@ def shapes_of(batches: Sequence[Any]) -> list[str]:
 
     found = [[tuple(t.shape) for t in pytree.tree_leaves(b) if isinstance(t, torch.Tensor)] for b in batches]
     return list(dict.fromkeys(" ".join(map(str, shapes)) for shapes in found))
+
+
+def of_the_samples(found: Collected, trend: float | None) -> list[str]:
+    """What the times themselves show. trend: `rung.measure.stats.trend`."""
+    said = explain(found.kept, always=found.begin is None)
+    if found.begin is None:
+        return [NEVER_STEADY, *said]
+    if trend:
+        said.append(
+            f"the second half of the steps is {abs(trend):.2%} {'slower' if trend > 0 else 'faster'} than the first, and not by "
+            "chance: the interval holds this drift, and is wider than one of 95 %."
+        )
+    if found.begin > MINIMUM_RUNS:
+        said.append(f"the first {found.begin} steps are left out: the stream settled only after them.")
+    return said
+
+
+def of_the_process(seen: dict[str, Any], in_use: Sequence[int]) -> list[str]:
+    """What only the process could see. seen: `shapes` of its batches, where it has any, and `compiled` graphs; in_use:
+    bytes before the first block and after each."""
+    shapes, compiled, growth, said = seen.get("shapes", []), seen["compiled"], grows(in_use), []
+    if len(shapes) > 1:
+        said.append(
+            f"its inputs change their shapes from seed to seed ({', '.join(shapes[:3])}): the samples are of different work."
+        )
+    if compiled:
+        said.append(
+            f"{compiled} graph{'s were' if compiled > 1 else ' was'} compiled while it was timed: something that it is compiled for changes."
+        )
+    if growth:
+        said.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
+    return said
+
+
+def of_the_gpu(sensors: dict[str, Any] | None) -> list[str]:
+    """Clocks that were held down. sensors: `rung.hardware.sensors.Watch.summary`."""
+    return [f"the GPU held its clocks down for its {why} in {share:.0%} of the readings."
+            for why, share in (sensors or {}).get("throttled", {}).items() if share > THROTTLED]  # fmt: skip

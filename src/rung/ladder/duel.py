@@ -219,8 +219,9 @@ class _Start:
         duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
         gpu = any(e["device"]["kind"] == "cuda" for e in duel.environments.values())
         duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
-        counts = {side: _steps_a_block(w["estimate"], gpu) for side, w in self.state.items()}
-        once = sum(2 * counts[s] * w["estimate"] for s, w in self.state.items()) / 1e9
+        estimates = {side: self._ask(side, "estimate") for side in self.workers}
+        counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
+        once = sum(2 * counts[side] * ns for side, ns in estimates.items()) / 1e9
         rounds = max(4, min(10, round((2.0 if gpu else 4.0) / once)))
         blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
         restart, samples = interleaved(blocks, rounds)
@@ -261,6 +262,6 @@ class _Start:
             raise SideFailed(side, error) from error
 
 
-def _steps_a_block(estimate: int, gpu: bool) -> int:
+def _steps_a_block(estimate: float, gpu: bool) -> int:
     """Blocks of about 60 ms on a GPU and 150 ms on a CPU: long against the switch, short against drift."""
     return max(1, min(50, round((60e6 if gpu else 150e6) / max(estimate, 1))))

@@ -87,6 +87,8 @@ def decide(
     at once, as a climb does. last: forces an answer with what there is (a budget that ran out), at the
     confidence of the next planned look.
     """
+    if planned(len(restarts), looks, last) is None:
+        return None
     return judge([r.log_ratio() for r in restarts], looks=looks, margin=margin, last=last)
 
 

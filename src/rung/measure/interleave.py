@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -15,20 +16,23 @@ def interleaved(
     rounds: int,
     more: Callable[[Restart], bool] = lambda so_far: False,
     typical: Callable[[Sequence[float]], float] = statistics.median,
+    lots: random.Random | None = None,
 ) -> tuple[Restart, list[list[float]]]:
     """Runs `rounds` rounds, after one that settles the sides in each other's company, and further ones while
     `more` of what there is so far says so.
 
     A round visits every side and then every side again in reverse (A B B A; A B C C B A), so that drift that is
-    linear over it hits all alike; the next round begins with the next side. typical: the one figure of a block. Returns the restart, and the samples
-    of each side, nanoseconds, in the order in which they were taken.
+    linear over it hits all alike. Its order is drawn by lot (from `lots`): of equal sides, chance alone then says which one
+    a disturbance hits, however regular or lasting it is. typical: the one figure of a block. Returns the restart,
+    and the samples of each side, nanoseconds, in the order in which they were taken.
     """
+    lots = lots or random.Random()
     rows: list[tuple[float, ...]] = []
     n = len(blocks)
     samples: list[list[float]] = [[] for _ in blocks]
     k = 0
     while k <= rounds or more(Restart(tuple(rows))):
-        order = [(k - 1 + i) % n for i in range(n)]
+        order = lots.sample(range(n), n)
         visits = []
         for half in (order, order[::-1]):
             figures = dict.fromkeys(half, 0.0)

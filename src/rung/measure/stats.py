@@ -30,10 +30,14 @@ def effective_count(samples: Sequence[float] | np.ndarray) -> float:
     would hide how slowly everything else changes.
     """
     x = np.asarray(samples, dtype=float)
-    n = len(x)
-    if n >= 10:
+    if len(x) >= 10:
         low, middle, high = np.percentile(x, [10, 50, 90])
         x = np.clip(x, middle - 1.5 * (high - low), middle + 1.5 * (high - low))
+    return _worth(x)
+
+
+def _worth(x: np.ndarray) -> float:
+    n = len(x)
     x = x - x.mean()
     variance = float(x @ x)
     if n < 4 or variance == 0:
@@ -48,21 +52,70 @@ def effective_count(samples: Sequence[float] | np.ndarray) -> float:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The median and its interval from order statistics, with the number of samples replaced by the effective number,
-    so that a correlated stream gets a wider one.
+    """The median and its interval from order statistics: how much the share of samples below the median varies by
+    chance says how far from the middle the interval's ends lie.
 
-    The effective number is an estimate, and too high where it is small: hence Student's quantile with half as many
-    degrees of freedom, and an allowance of one sample.
+    In a correlated stream this share varies as that of fewer samples does: as many as its own correlation says, which
+    is that of the samples' sides, whatever their sizes. It is looked at from the ends, too: a stream of two levels has its
+    median within one of them, and how it changes between them shows only from outside of it. The number is an estimate,
+    and too high where it is small: hence Student's quantile with half as many degrees of freedom.
     """
-    x = np.sort(np.asarray(samples, dtype=float))
-    n = len(x)
-    if n == 0:
+    x = np.asarray(samples, dtype=float)
+    if len(x) == 0:
         raise ValueError("no samples")
-    count = max(2.0, effective_count(samples))
-    quantile = float(special.stdtrit(max(1.0, count / 2), 0.5 + confidence / 2))
-    half = quantile * 0.5 / math.sqrt(count) * (1 + 1 / count)
-    low, high = max(0, math.floor((0.5 - half) * n)), min(n - 1, math.ceil((0.5 + half) * n))
-    return Interval(float(np.median(x)), float(x[low]), float(x[high]))
+    ordered = np.sort(x)
+    middle = float(np.median(ordered))
+    half = _half_width(x <= middle, confidence)
+    return Interval(middle, _end(x, ordered, -half, confidence), _end(x, ordered, half, confidence))
+
+
+def _end(x: np.ndarray, ordered: np.ndarray, away: float, confidence: float) -> float:
+    """One end of the median's interval, moved out (from one half by `away`, a share) until it is far enough as seen from there."""
+    while True:
+        end = _quantile(ordered, 0.5 + away)
+        seen = _half_width(x <= end if away > 0 else x < end, confidence)
+        if seen <= abs(away):
+            return end
+        away = math.copysign(seen, away)
+
+
+def _half_width(below: np.ndarray, confidence: float) -> float:
+    """Of the interval of the share of samples below, were it one half."""
+    count = max(2.0, _worth(below))
+    return float(special.stdtrit(max(1.0, count / 2), 0.5 + confidence / 2)) * 0.5 / math.sqrt(count)
+
+
+def _quantile(ordered: np.ndarray, share: float) -> float:
+    """The order statistic there, or the next one away from the median."""
+    at = share * len(ordered)
+    return float(ordered[min(len(ordered) - 1, math.ceil(at)) if share > 0.5 else max(0, math.floor(at))])
+
+
+def trend(samples: Sequence[float]) -> float | None:
+    """By what share the median of the second half of a stream differs from that of the first; None where that may be chance
+    (one time in a thousand it is not).
+
+    With a trend there is no one median to be known within an interval: `median_interval` takes the trend for noise, and
+    covers its middle for certain.
+    """
+    x = np.asarray(samples, dtype=float)
+    n = len(x) // 2
+    if n < 10:
+        return None
+    below = x <= np.median(x)
+    halves = below[:n], below[-n:]
+    counts = [max(2.0, _worth(_without_slope(half))) for half in halves]  # a slope is no noise here
+    error = math.sqrt(sum(half.var() / count for half, count in zip(halves, counts, strict=True)))
+    apart = abs(float(halves[0].mean() - halves[1].mean()))
+    first, second = float(np.median(x[:n])), float(np.median(x[-n:]))
+    if first <= 0 or first == second or apart <= float(special.stdtrit(sum(counts) / 2, 0.9995)) * error:
+        return None
+    return second / first - 1
+
+
+def _without_slope(x: np.ndarray) -> np.ndarray:
+    along = np.linspace(-1, 1, len(x))
+    return x - along * (along @ x) / (along @ along)
 
 
 def hodges_lehmann(differences: Sequence[float]) -> float:

@@ -21,6 +21,7 @@ DRIFT = 0.005  # what moves by less than this from end to end does not drift
 # Independent samples that a settled stream is worth, and below which nobody can tell how correlated they are.
 INDEPENDENT = 30
 LONG = 40
+SHORTEST = 3  # points between two change points: the end of a decay may hide in so many
 MOST_POINTS = 200  # a longer stream is looked at through the medians of so many groups, at least
 
 
@@ -32,7 +33,6 @@ def change_points(samples: Sequence[float]) -> list[int]:
     # A floor on the variance keeps a run of equal readings from having an infinite likelihood.
     floor = (1e-3 * abs(float(np.median(x)))) ** 2 + 1e-30
     penalty = 15 * math.log(max(n, 2))
-    shortest = 3
 
     def cost(starts: np.ndarray, end: int) -> np.ndarray:
         length = end - starts
@@ -44,13 +44,13 @@ def change_points(samples: Sequence[float]) -> list[int]:
     best[0] = -penalty
     before = np.zeros(n + 1, dtype=int)
     candidates = [0]
-    for end in range(shortest, n + 1):
-        starts = np.array([c for c in candidates if end - c >= shortest])
+    for end in range(SHORTEST, n + 1):
+        starts = np.array([c for c in candidates if end - c >= SHORTEST])
         totals = best[starts] + cost(starts, end) + penalty
         k = int(totals.argmin())
         best[end], before[end] = totals[k], starts[k]
         keep = set(starts[totals - penalty <= best[end]].tolist())
-        candidates = [c for c in candidates if c in keep or end - c < shortest] + [end - shortest + 1]
+        candidates = [c for c in candidates if c in keep or end - c < SHORTEST] + [end - SHORTEST + 1]
     points, end = [], n
     while end > 0:
         end = int(before[end])
@@ -65,20 +65,23 @@ def warm_up(run: Callable[[], int], left: Callable[[], float]) -> tuple[list[int
     as many steady runs as there were unsteady ones are asked for, at least 8 in all and 400 at most.
     """
     samples: list[int] = []
-    steady = None
-    while (left() > 0 and len(samples) < MOST_RUNS) or len(samples) < MINIMUM_RUNS:
+    look = 8
+    while True:
         samples.append(run())
-        if len(samples) >= 8 and (steady := steady_from(samples)) is not None and len(samples) >= 2 * steady:
-            break
-    return samples, steady
+        over = (left() <= 0 or len(samples) >= MOST_RUNS) and len(samples) >= MINIMUM_RUNS
+        if over or len(samples) >= look:
+            steady = steady_from(samples)
+            if over or (steady is not None and len(samples) >= 2 * steady):
+                return samples, steady
+            look = len(samples) + 1 + len(samples) // 10  # to look takes time, too
 
 
 def steady_from(samples: Sequence[float]) -> int | None:
     """The index from which a stream is steady, at least 3; None where it is not, or is too short to say.
 
     A long stream is steady from the first change point on after which it settles, and which begins with nothing that
-    the rest does not show again; at most half of it may be warm-up. Of a short one (40 samples) only its last levels
-    can be compared.
+    the rest does not show again, and from as much later as no change point could be seen; at most half of it may be
+    warm-up. Of a short one (40 samples) only its last levels can be compared.
     """
     x = np.asarray(samples, dtype=float)
     n = len(x)
@@ -103,7 +106,7 @@ def _first_settled(y: np.ndarray, starts: list[int]) -> int | None:
         low, middle, high = np.percentile(rest, [5, 50, 95])
         edge = DRIFT * middle
         if low - edge <= y[start:end].mean() <= high + edge and settled(y[start:]):
-            return start
+            return start and start + SHORTEST
     return None
 
 

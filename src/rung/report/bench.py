@@ -29,7 +29,8 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"{few}: {units.duration(step)} a step. This is no measurement; leave --preset {result['preset']} out.")  # fmt: skip
         lines.append(f"first run     {units.seconds(result['first_run_seconds'])}")
         return lines
-    lines.append(f"median step   {units.duration_interval(result['time'])}, 95 % interval, {len(result['samples'])} samples")  # fmt: skip
+    sure = "95 % interval or wider" if result.get("trend") else "95 % interval"
+    lines.append(f"median step   {units.duration_interval(result['time'])}, {sure}, {len(result['samples'])} samples")
     lines += _timed_lines(result["timer"])
     if not result["reached"]:
         lines.append(f"              not yet within ±{100 * result['precision']:.2g} %: give it more --time")

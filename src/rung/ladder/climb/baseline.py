@@ -79,7 +79,7 @@ def _measured(state: State) -> dict[str, Any]:
         worker = open_worker(stack, state.setup, state.side([]), "baseline")
         worker.receive("open", limits.prepare)
         warm = worker.call("warm", limits.prepare, seconds=10.0)
-        steps = int(max(5, min(50, 5e9 / max(warm["estimate"], 1))))
+        steps = int(max(5, min(50, 5e9 / max(worker.call("estimate", limits.block), 1))))
         block = worker.call("block", limits.prepare, count=steps)
         time_ = median_interval(block["samples"]).as_dict()
         memory = worker.call("memory", limits.block)
