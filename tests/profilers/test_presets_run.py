@@ -32,6 +32,7 @@ def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, 
     analysis = answer["analysis"]
     if name == "nsight-counters":
         assert analysis["counters"] == 3 * 11
+        assert analysis["headlines"]["counters"].startswith("kernel time by what bounds it: memory")
         return
     kernels = [part["timeline"][0]["kernels"] for part in analysis["parts"]]
     assert kernels == [3]

@@ -45,3 +45,11 @@ def test_what_is_cut_off_is_refused_and_read_as_far_as_it_is_whole(tmp_path):
 def test_titles_without_kernels_are_refused(tmp_path):
     with pytest.raises(InputError, match="titles and no kernels"):
         read(put(tmp_path, "\n".join(TEXT.splitlines()[:4])))
+
+
+def test_a_time_in_seconds_is_told_in_nanoseconds(tmp_path):
+    text = TEXT.replace('"","ns",""', '"","second",""').replace("1,234,567", "0.0015")
+    assert read(put(tmp_path, text)).counters.filter(kernel="gemm<float>(float *, int)")["value"].to_list() == [
+        1.5e6,
+        2.5,
+    ]

@@ -19,6 +19,8 @@ from rung.trace.table import COUNTERS, SCHEMA, Trace
 from rung.trace.unread import Unread
 
 _TITLES = ("ID", "Process ID", "Kernel Name")
+# Times are ns: the base unit is that or, by version, the second.
+_NS = {"second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us": 1e3}
 # A counter is named unit__what; what else stands there is about the launch.
 _COUNTER = re.compile(r"^[a-z0-9]+__\w")
 
@@ -45,7 +47,9 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     titles = rows[0]
     unread = Unread()
     body = rows[1:]
-    if body and not body[0][0].strip():  # units
+    units: dict[str, str] = {}
+    if body and not body[0][0].strip():
+        units = dict(zip(titles, body[0], strict=False))
         body = body[1:]
     if body and len(body[-1]) != len(titles):
         if not partial:
@@ -69,6 +73,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
             if value is None:
                 unread["counter without a number"] += 1
             else:
+                value *= _NS.get(units.get(title, ""), 1.0)
                 found.append((None if number is None else int(number), None if device is None else int(device),
                               row[index["Kernel Name"]], title, value, None))  # fmt: skip
     return Trace(

@@ -9,6 +9,7 @@ import polars as pl
 from rung.trace.table import Trace
 
 KEYS = ("rank", "device", "kernel", "place")
+REPLAYED = "gpu__time_duration.sum"  # Nsight Compute, ns
 _CHANNEL = re.compile(r"^(.*)\[\d+\]$")
 
 
@@ -52,10 +53,9 @@ def wide(trace: Trace) -> pl.DataFrame:
                 times, on=["rank", "device", "kernel", key], how="left", nulls_equal=True
             )
         )
+    both = pl.concat(parts).drop("numbered", "nth")
+    if REPLAYED in both.columns:  # ncu times each kernel and puts none on a timeline
+        both = both.with_columns(ns=pl.coalesce("ns", REPLAYED))
     # A dispatch that takes no time was not timed: spreadsheets round such columns, and a rate would be infinite.
-    return (
-        pl.concat(parts)
-        .drop("numbered", "nth")
-        .with_columns(ns=pl.when(pl.col("ns") > 0).then("ns"))
-        .sort("rank", "place", "kernel", "device")
-    )
+    timed = pl.when(pl.col("ns") > 0).then("ns")
+    return both.with_columns(ns=timed).sort("rank", "place", "kernel", "device")
