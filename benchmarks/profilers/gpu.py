@@ -358,7 +358,7 @@ def replays(path: Path) -> str:
     from rung.trace import read
 
     passes = read(path).counters.filter(counter="profiler__replayer_passes")["value"]
-    return f", {len(passes)} kernels of {passes.min():.0f} to {passes.max():.0f} passes" if len(passes) else ""
+    return f", {len(passes)} kernels of at most {passes.max():.0f} passes" if len(passes) else ""
 
 
 def small_enough(folder: Path) -> list[str]:
