@@ -55,6 +55,12 @@ def test_the_documented_configurations_become_presets(name, tmp_path):
     assert any("srun" in note for note in asked.notes) == ("slurm" in config)
 
 
+def test_sensors_of_some_gpus_are_sampled_with_the_rest_and_that_is_said(tmp_path):
+    some = {"name": "gpu_info_power_profiler", "env_vars": {"POWER_DEVICE": "0,1"}}
+    assert "POWER_DEVICE is 0,1: all GPUs" in madengine.read(written(tmp_path, {"tools": [some]})).notes[0]
+    assert not any("DEVICE" in note for note in madengine.read(written(tmp_path, {"tools": [POWER]})).notes)
+
+
 def test_a_command_is_started_in_as_many_processes_as_the_file_wants(tmp_path):
     asked = madengine.read(written(tmp_path, CONFIGS["multi_gpu"][0]))
     launcher = ("torchrun", "--standalone", "--nproc-per-node", "4")

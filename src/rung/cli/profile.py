@@ -31,6 +31,7 @@ examples:
   rung profile tiny-transformer --preset compute           rocprofv3: a trace, and counters in as few runs as they need
   rung profile --preset trace -- python train.py --epochs 1
   rung profile --with rocprofv3 --counters SQ_WAVES,TCC_HIT_sum -- ./app
+  rung profile model.py:make --preset memory --kernels 'gemm|Cijk'     counters of these kernels only
   rung profile --preset memory --arch gfx942 --dry-run -- python train.py      what would be run, as a shell script
   rung profile --madengine-config profiling.json -- python train.py
   rung profile --list                                      the presets: what each collects, what it costs

@@ -83,7 +83,10 @@ def read(path: Path) -> Asked:
         name, variables = tool["name"], _variables(path, tool.get("env_vars", {}))
         if name in _SENSORS:
             sample.append(_SENSORS[name])
-            rate = _seconds(path, variables.get(f"{_SENSORS[name].upper()}_SAMPLING_RATE", str(rate)))
+            prefix = _SENSORS[name].upper()
+            rate = _seconds(path, variables.get(f"{prefix}_SAMPLING_RATE", str(rate)))
+            if (devices := variables.get(f"{prefix}_DEVICE", "all")) != "all":
+                notes.append(f"{prefix}_DEVICE is {devices}: all GPUs are sampled, each apart.")
         elif name in _LIBRARIES:
             env |= _LIBRARIES[name]
         elif name in TOOLS or "cmd" in tool:
