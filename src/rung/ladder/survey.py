@@ -14,12 +14,14 @@ from rung.ladder import fit
 from rung.ladder.audit import audit
 from rung.ladder.disturbed import elements, shapes_of
 from rung.ladder.dynamo import inductor_settings, recompilations
+from rung.ladder.linears import suitable
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.regions import blocks
 from rung.ladder.rungs.inductor import names
 from rung.ladder.step import Step
+from rung.ladder.switches import generates, switches
 from rung.workload import Workload, seeded_model, shapes
 
 
@@ -59,6 +61,9 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "bandwidth": peaks.bandwidth if peaks else None,
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
         "shapes": [described(make(0)) for make in shapes(workload)],
+        "linears": len(suitable(model)),
+        "switches": switches(model),
+        "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
         "blocks": len(blocks(model)),
         "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "inductor": inductor_settings(names()),

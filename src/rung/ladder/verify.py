@@ -30,14 +30,14 @@ from rung.ladder.verification import Check, Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
-# Products in 8 bits are off by percents: where attention decides on logits of 4, that is past judging.
-FAINT_SEEDS = (11, 14, 17)
 OPTIMIZER_STEPS = 3
 # How many times the untouched model's own error a candidate may have. In full precision a re-ordered sum may
 # well be ten times off while a real mistake is thousands; at low precision a mistake may be only ten times off.
-ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 3.0}
+# fp8 is judged by bfloat16's error, whose unit in the last place is 1/32 of FP8's: on sharp weights an honest product
+# was seen at 8 times, a layer zeroed at 40 times of it.
+ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 16.0}
 # Errors below this are rounding, whatever the untouched model's are: a few ulp of the format's products.
-FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.1}
+FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.02}
 # Settings of an optimizer that say how it computes, not what.
 HOW = {"params", "fused", "foreach", "capturable", "lr"}
 
@@ -125,7 +125,7 @@ class _At:
             for index, make in enumerate(shapes(self.workload)):
                 for _ in range(WARM_CALLS + 1 if self.plan.capture else 0):
                     _theirs(self.candidate, to_device(make(0), self.device))
-                for seed in FAINT_SEEDS if self.numerics == "fp8" else SEEDS:
+                for seed in SEEDS:
                     self._case(make, seed, f"shape {index + 1}, seed {seed}")
             if self.workload.mode == "train":
                 self._trained()
