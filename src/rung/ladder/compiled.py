@@ -62,6 +62,8 @@ class Compiled:
         }
 
     def undo(self) -> None:
+        if self.surgeon:
+            self.surgeon.undo()
         for block in self._regions:
             block._compiled_call_impl = None
 
