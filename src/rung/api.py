@@ -166,7 +166,7 @@ def bench(
             raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")
         return Measurement(bench_here(what, name, **how))
     side = _side(what, options, rungs, recipe, call)
-    found = target_bench(side.target, side.options, side.rungs, call=call, deadline=deadline, **how)
+    found = target_bench(side.target, side.options, side.rungs, env=side.env, call=call, deadline=deadline, **how)
     return Measurement(found)
 
 
@@ -214,7 +214,7 @@ def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], 
         if rungs:
             raise UsageError("give a recipe or rungs, not both.")
         read = Recipe.read(Path(recipe))
-        typed, rungs = read.options_for(target, typed), read.rungs
+        return Side(target, read.options_for(target, typed), read.rungs, read.variables, call=call)
     return Side(target, typed, tuple(rungs), call=call)
 
 

@@ -60,13 +60,15 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     options, rungs = target_options(rest, parsed.words), parsed.rungs or ()
+    variables: dict[str, str] = {}
     if parsed.recipe:
         recipe = Recipe.read(parsed.recipe)
-        options, rungs = recipe.options_for(parsed.target, options), recipe.rungs
+        options, rungs, variables = recipe.options_for(parsed.target, options), recipe.rungs, recipe.variables
     say(f"measuring {parsed.target}" + (f" with {' + '.join(rungs)}" if rungs else "") + " ...")
     measure = partial(
         bench,
         rungs=rungs,
+        env=variables,
         call=parsed.call,
         preset=parsed.preset,
         precision=parsed.precision,

@@ -164,5 +164,7 @@ def progress(event: str, data: dict[str, Any]) -> None:
         say(attempt_line(data))
     elif event == "final":
         say(f"comparing the whole stack ({' + '.join(data['kept'])}) with the baseline once more ...")
+    elif event == "shape":
+        say(f"comparing on a shape that was not used for the choice: {data['shape']} ...")
     elif event == "warning":
         say(f"  note: {data['text']}")

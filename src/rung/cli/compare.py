@@ -131,12 +131,12 @@ def side(
 
     if recipe and rungs:
         raise UsageError("give --recipe or --rungs for a side, not both.")
-    names = tuple(rungs or ())
+    names, variables = tuple(rungs or ()), dict[str, str]()
     if recipe:
         read = Recipe.read(recipe)
-        names, options = read.rungs, read.options_for(target, options)
+        names, options, variables = read.rungs, read.options_for(target, options), read.variables
     chosen(names)
     odd = next((e for e in env if "=" not in e), None)
     if odd:
         raise UsageError(f"--env {odd}: write NAME=VALUE.")
-    return Side(target, options, names, dict(e.split("=", 1) for e in env), call=call)
+    return Side(target, options, names, variables | dict(e.split("=", 1) for e in env), call=call)

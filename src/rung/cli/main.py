@@ -12,6 +12,7 @@ from rung.errors import RungError
 
 COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
+    "apply": "what does a recipe change, and was it made for this?",
     "bench": "how long does a workload take, and how sure are we?",
     "compare": "is B faster than A, and does it compute the same?",
     "profile": "record what happens: torch.profiler, rocprofv3, rocprof-compute, rocprof-sys, Nsight",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from rung.hardware import pick
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
+from rung.ladder.disturbed import elements
+from rung.ladder.fit import described, differences, missing_variables
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
@@ -28,15 +31,18 @@ class Applied:
     """A model under a recipe: call it as you call the model; `step(batch)` runs a whole training step.
 
     `model` is the object that was given, its class, state dict and hooks untouched: save and load that one.
-    `pending` names the rungs that are not in effect, because they need `loss` and `optimizer`.
+    `pending` names the rungs that are not in effect: they need `loss` and `optimizer`, or variables that the process
+    was not started with (`rung apply` prints them). Inputs of a size at which the recipe was found to lose go to the
+    model as it is.
     With `capture` in the recipe, results are overwritten by the next call: clone what you keep. With `bf16`,
     outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
     dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
     function is raised for the process: a model called with more than eight shapes would run uncompiled otherwise.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None) -> None:
+    def __init__(self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None, recipe: Recipe) -> None:
         self.model = model
+        self._recipe = recipe
         self._plan, self._device, self._step = plan, device, step
         self._precision = matmul_precision_name()
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -53,13 +59,15 @@ class Applied:
         self._limits: dict[str, int] = {}
         if plan.compiles or plan.passes:
             self._raise_limits()
-        self._compiled = Compiled(forward, model, plan)
+        self._compiled = Compiled(forward, model, plan, device.arch)
         self._call = self._compiled
         self._captured: Captured | None = None
         if plan.capture:
             self._captured = Captured(self._call, device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._recipe.original and self._recipe.steps_back(elements((args, kwargs))):
+            return self.model(*args, **kwargs)
         if self._compiled.renewed() and self._captured:
             self._captured = Captured(self._call, self._device)
         if self._captured and not torch.is_grad_enabled():
@@ -120,7 +128,8 @@ def apply(
 
     Raises UsageError for an unknown rung, InputError for a file that is no recipe.
     """
-    plan = plan_of(_rungs(recipe))
+    wanted = _recipe(recipe)
+    plan = plan_of(wanted.rungs)
     if isinstance(target, Workload):
         workload, device = target, pick()
         model = seeded_model(workload).to(device.torch_name)
@@ -133,22 +142,27 @@ def apply(
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer)
     whole = workload.mode == "train" or isinstance(target, Workload)
-    applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)
+    applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None, wanted)
+    here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
+    for text in differences(wanted, here):
+        warnings.warn(text, stacklevel=2)
     if not whole:
         pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         applied.pending = tuple(name for name, on in pending if on)
+    unset = missing_variables(wanted)
+    applied.pending += tuple(n for n in wanted.rungs if any(v in unset for v, _ in plan_of([n]).env))
     return applied
 
 
-def _rungs(recipe: Recipe | str | Path | Iterable[str]) -> list[str]:
-    """The rungs of whatever names them; a file goes before a rung of the same name."""
+def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
+    """The recipe that is meant, by whatever names it; a file goes before a rung of the same name."""
     if isinstance(recipe, str) and recipe in BY_NAME and not Path(recipe).exists():
-        return [recipe]
+        return Recipe((recipe,))
     if isinstance(recipe, (str, Path)):
-        return list(Recipe.read(Path(recipe)).rungs)
+        return Recipe.read(Path(recipe))
     if isinstance(recipe, Recipe):
-        return list(recipe.rungs)
+        return recipe
     names = list(recipe) if isinstance(recipe, Iterable) and not isinstance(recipe, (bytes, bytearray)) else [recipe]
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"rung.apply takes a recipe's file, a Recipe, or names of rungs; got {recipe!r:.60}.")
-    return names
+    return Recipe(tuple(names))

@@ -52,6 +52,7 @@ def bench(
     options: Mapping[str, str] | None = None,
     rungs: Sequence[str] = (),
     *,
+    env: Mapping[str, str] | None = None,
     call: bool = False,
     preset: str = "proper",
     precision: float = 0.005,
@@ -65,7 +66,7 @@ def bench(
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`.
 
-    call: the target names a plain function, which is timed itself; timer, cold: `rung.measure.timers`. Returns plain values: `time` (median and its
+    env: variables of the process beside those of the rungs. call: the target names a plain function, which is timed itself; timer, cold: `rung.measure.timers`. Returns plain values: `time` (median and its
     interval, nanoseconds a step), `summary` (`rung.measure.summary`), `samples` (ns), `reached` (whether the precision
     was), the first run apart, peak memory in bytes, `work` (FLOP and FLOP/s of a step's matrix products and their share
     of the chip's rate, where known), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
@@ -75,7 +76,7 @@ def bench(
     chosen(rungs)
     how = _preset(preset)
     limit = deadline or how.deadline
-    side = Side(target, dict(options or {}), tuple(rungs), call=call)
+    side = Side(target, dict(options or {}), tuple(rungs), dict(env or {}), call=call)
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
         setup = Setup(device, logs or folder, Limits(prepare=limit))
         worker = open_worker(stack, setup, side, "bench")

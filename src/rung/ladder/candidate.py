@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,7 @@ from rung.ladder.verify import verify
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.timers import Events, Timer, choose
 from rung.profilers import torch_profiler
-from rung.workload import load, seeded_model
+from rung.workload import load, seeded_model, shapes
 
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
 
@@ -42,8 +43,10 @@ class Candidate:
     _first: float | None = None
     _timer: Timer | None = None
 
-    def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None) -> dict[str, Any]:
-        """Loads the workload; nothing of the model is made yet."""
+    def open(
+        self, target: str, options: dict[str, str], rungs: list[str], device: str | None, shape: int = 0
+    ) -> dict[str, Any]:
+        """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run."""
         # Verification builds the same function several times over, each at two shapes.
         for name in ("cache_size_limit", "recompile_limit"):
             if hasattr(torch._dynamo.config, name):
@@ -52,6 +55,7 @@ class Candidate:
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
         self.workload = load(target, options)
+        self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = plan_of(rungs)
         w = self.workload
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
@@ -66,7 +70,7 @@ class Candidate:
         self._scope = matmul_precision(self.plan)
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
-        self.batches = [to_device(self.workload.inputs(s), self.device) for s in range(1, BATCHES + 1)]
+        self.batches = [to_device(self.inputs(s), self.device) for s in range(1, BATCHES + 1)]
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device)
@@ -88,12 +92,27 @@ class Candidate:
             "steady": steady is not None,
             "estimate": tail[len(tail) // 2],
             "memory": peak_memory(self.device),
-            "applied": self.step.applied(),
+            "applied": {**self.step.applied(), **self._environment()},
         }
+
+    def rehearse(self) -> int:
+        """Runs a step on every batch and writes down what TunableOp found; how many products that are."""
+        self.first()
+        for _ in self.batches:
+            self._one()
+        torch.cuda.tunable.write_file()
+        return len(torch.cuda.tunable.get_results())
 
     def in_use(self) -> int:
         """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""
         return memory_in_use(self.device)
+
+    def _environment(self) -> dict[str, Any]:
+        """The variables of the plan as this process has them, and whether TunableOp uses what it once found."""
+        found: dict[str, Any] = {f"variable {name}": os.environ.get(name) for name, _ in self.plan.env}
+        if os.environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1":
+            found["tuned_products"] = len(torch.cuda.tunable.get_results())
+        return found
 
     def work(self) -> dict[str, Any]:
         """FLOP of one step, as torch counts them, and the chip's rates, where they are known."""

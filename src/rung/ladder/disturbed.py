@@ -13,6 +13,14 @@ def graphs_compiled() -> int:
     return int(dynamo.counters["stats"].get("unique_graphs", 0)) if dynamo else 0
 
 
+def elements(batch: Any) -> int:
+    """Of all tensors in a batch together."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return sum(t.numel() for t in pytree.tree_leaves(batch) if isinstance(t, torch.Tensor))
+
+
 def shapes_of(batches: Sequence[Any]) -> list[str]:
     """The different sets of shapes among batches, as texts; one where all are alike."""
     import torch

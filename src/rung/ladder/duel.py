@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import plan_of
+from rung.ladder.rungs.environment import FILES
 from rung.launch import Worker, WorkerFailed
 from rung.measure import (
     CLIMB,
@@ -43,7 +46,8 @@ class Limits:
 class Side:
     """One of those that are compared: what its workers load, with which variables, and where they start.
 
-    call: the target names a plain function, which is timed itself, and not a workload.
+    call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
+    input shapes is timed, the measured one first.
     """
 
     target: str
@@ -52,16 +56,19 @@ class Side:
     env: dict[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     call: bool = False
+    shape: int = 0
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How workers run. together: how many restarts may be loaded at once."""
+    """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
+    a file of the climb's own find it (`{files}`), the current folder where there is no climb."""
 
     device: str | None
     logs: Path
     limits: Limits = Limits()
     together: int = 1
+    files: Path = Path()
 
 
 class SideFailed(Exception):
@@ -75,7 +82,9 @@ class SideFailed(Exception):
 @dataclass
 class Duel:
     """What was seen of the sides. comparison: of the second with the first, where there are two; ranking: of all,
-    where there are more; samples: nanoseconds a step, per restart and side."""
+    where there are more; samples: nanoseconds a step, per restart and side; hidden: by
+    side, the share of the time that this process waited for a block, by its own clock, which the samples of even the
+    best explained block leave out: what a side reports of itself is not taken on trust."""
 
     comparison: Comparison | None = None
     ranking: Ranking | None = None
@@ -85,6 +94,7 @@ class Duel:
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=dict)
+    hidden: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         if not self.warm:
@@ -103,16 +113,27 @@ class Duel:
             "warm_up": [{s: {k: w[s][k] for k in ("runs", "steady")} for s in sides} for w in self.warm],
             "applied": firsts[sides[-1]].get("applied", {}),
             "matches": firsts[sides[-1]].get("applied", {}).get("matches", {}),
+            "hidden": self.hidden,
             "warnings": sorted({*self.warnings, *unexplained(self.outside)}),
         }
 
 
 def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
-    """A worker that loads one side's target under its recipe; it ends with the stack."""
+    """A worker that loads one side's target under its recipe; it ends with the stack.
+
+    It is started with the variables of the recipe's plan; those that the side itself names go before.
+    """
     serves = FUNCTION if side.call else WORKLOAD
-    worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", side.env, side.cwd))
-    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device)
+    planned = variables(plan_of(side.rungs), setup.files)
+    worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
+    shape = {} if side.call else {"shape": side.shape}
+    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **shape)
     return worker
+
+
+def variables(plan: Plan, files: Path) -> dict[str, str]:
+    """The variables of a plan, with the folder of the climb's own files filled in."""
+    return {name: value.replace(FILES, str(files.resolve())) for name, value in plan.env}
 
 
 def fight(
@@ -209,7 +230,11 @@ class _Start:
         return restart
 
     def _block(self, side: str, count: int, duel: Duel) -> list[float]:
+        began = time.monotonic()
         block = self._ask(side, "block", count=count)
+        waited = (time.monotonic() - began) * 1e9
+        claimed = sum(block["samples"]) / len(block["samples"]) * block["calls"]
+        duel.hidden[side] = min(duel.hidden.get(side, 1.0), max(0.0, 1 - claimed / waited))
         duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
         samples: list[float] = block["samples"]
         return samples

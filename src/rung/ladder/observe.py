@@ -14,6 +14,7 @@ from rung.hardware.device import Device
 from rung.ladder.perturb import put
 from rung.workload import Batch
 
+LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
 INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
 
 
@@ -30,8 +31,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Seen:
-    """values: outputs and loss by name, floating ones in float64; gradients: by parameter, None where there is
-    none; form: the output's structure, its tensors' shapes and dtypes."""
+    """values: outputs and loss by name; gradients: by parameter, None where there is none; form: the output's
+    structure, its tensors' shapes and dtypes. Those of a large model lie in the host's memory."""
 
     values: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor | None]
@@ -51,22 +52,27 @@ def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch) ->
     loss, output = step(batch)
     leaves, spec = pytree.tree_flatten(output)
     tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
-    values = {f"output {k}" if k else "output": _plain(t) for k, t in enumerate(tensors)}
+    away = large(step.model)
+    values = {f"output {k}" if k else "output": _plain(t, away) for k, t in enumerate(tensors)}
     if loss is not None:
-        values["loss"] = _plain(loss)
+        values["loss"] = _plain(loss, away)
     gradients = {}
     if step.workload.mode == "train":
         named = {n: p.grad for n, p in step.model.named_parameters() if p.requires_grad}
-        gradients = {n: None if g is None else _plain(g) for n, g in named.items()}
+        gradients = {n: None if g is None else _plain(g, away) for n, g in named.items()}
+    if away and gradients and not step.plan.capture:
+        # Three models with gradients and optimizers do not fit on one GPU; each step begins with fresh ones.
+        step.model.zero_grad(set_to_none=True)
+        step.fresh()
     form = [f"structure {spec}", *(f"a tensor of {tuple(t.shape)}, {t.dtype}" for t in tensors)]
     return Seen(values, gradients, form)
 
 
-def _plain(t: torch.Tensor) -> torch.Tensor:
+def _plain(t: torch.Tensor, away: bool) -> torch.Tensor:
     t = t.detach()
     if t.is_complex():
         t = torch.view_as_real(t)
-    return t.double().clone() if t.is_floating_point() else t.clone()
+    return t.to("cpu", copy=True) if away else t.clone()
 
 
 def _poison(device: Device) -> None:
@@ -75,6 +81,10 @@ def _poison(device: Device) -> None:
     with contextlib.suppress(torch.OutOfMemoryError):  # a full device has no free memory to poison
         blocks = [torch.full((n,), math.nan, device=device.torch_name) for n in sizes]
         del blocks
+
+
+def large(model: torch.nn.Module) -> bool:
+    return sum(p.numel() for p in model.parameters()) > LARGE
 
 
 def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
@@ -111,6 +121,7 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
     """The relative L2 error of a against b; infinite where the shapes differ or a is not finite."""
     if a.shape != b.shape or not bool(a.isfinite().all()):
         return math.inf
+    a, b = a.double(), b.double()
     size = float(b.norm())
     return float((a - b).norm()) / size if size > 0 else (0.0 if not bool(a.any()) else math.inf)
 

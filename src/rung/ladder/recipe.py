@@ -22,6 +22,8 @@ SCHEMA = 1
 TEXTS = ("workload", "mode", "numerics")
 TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "options": ((str, int, float), "texts or numbers"),
+    "variables": ((str,), "texts"),
+    "original": ((int,), "whole numbers"),
     "made_on": ((str,), "texts"),
     "measured": ((int, float), "numbers"),
 }
@@ -30,7 +32,8 @@ TABLES: dict[str, tuple[tuple[type, ...], str]] = {
 @dataclass(frozen=True)
 class Recipe:
     """rungs: names, in the order in which they are applied; workload and options: what was climbed, as typed;
-    the rest is for the record."""
+    variables: what its process is to be started with; original: for which inputs the recipe loses, and the model runs
+    as it is (`elements_at_most`, `elements_at_least`, of all tensors together); the rest is for the record."""
 
     rungs: tuple[str, ...]
     workload: str = ""
@@ -39,14 +42,16 @@ class Recipe:
     numerics: str = ""
     made_on: dict[str, str] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    original: dict[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
         """The recipe as TOML."""
         lines = [f"schema = {SCHEMA}"]
         lines += [f"{k} = {_toml(getattr(self, k))}" for k in TEXTS]
         lines += ["rungs = [" + ", ".join(_toml(r) for r in self.rungs) + "]"]
-        for table, values in (("options", self.options), ("made_on", self.made_on), ("measured", self.measured)):
-            if values:
+        for table in TABLES:
+            if values := getattr(self, table):
                 lines += ["", f"[{table}]", *(f"{_key(k)} = {_toml(v)}" for k, v in values.items())]
         return "\n".join(lines) + "\n"
 
@@ -75,13 +80,19 @@ class Recipe:
             raise InputError(f"{where}: {error}") from None
         # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
         options = {k: str(v) for k, v in data.get("options", {}).items()}
-        known = {k: data[k] for k in (*TEXTS, "made_on", "measured") if k in data}
+        known = {k: data[k] for k in (*TEXTS, "variables", "original", "made_on", "measured") if k in data}
         return cls(tuple(rungs), options=options, **known)
 
     def options_for(self, target: str, typed: dict[str, str]) -> dict[str, str]:
         """The options to run `target` with: those that were climbed, if it is what was climbed, and what is typed."""
         same = target.rpartition("/")[2] == self.workload.rpartition("/")[2]
         return {**(self.options if same else {}), **typed}
+
+    def steps_back(self, elements: int) -> bool:
+        """Whether inputs of so many elements are left to the original."""
+        return elements <= self.original.get("elements_at_most", -1) or elements >= self.original.get(
+            "elements_at_least", 1 << 62
+        )
 
     @classmethod
     def read(cls, path: Path) -> Recipe:

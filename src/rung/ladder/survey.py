@@ -6,16 +6,23 @@ from typing import Any
 
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
+from rung.hardware.doctor.gpus import Here
+from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.variables import in_effect
 from rung.hardware.peaks import Peaks
+from rung.ladder import fit
 from rung.ladder.audit import audit
+from rung.ladder.disturbed import elements, shapes_of
 from rung.ladder.dynamo import inductor_settings, recompilations
+from rung.ladder.linears import suitable
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.regions import blocks
 from rung.ladder.rungs.inductor import names
 from rung.ladder.step import Step
-from rung.workload import Workload, seeded_model
+from rung.ladder.switches import generates, switches
+from rung.workload import Workload, seeded_model, shapes
 
 
 def survey(workload: Workload, device: Device) -> dict[str, Any]:
@@ -32,6 +39,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
             "mode": workload.mode,
             "samples": workload.samples,
             "tokens": workload.tokens,
+            "model": fit.described(model),
             "parameters": sum(p.numel() for p in weights),
             "flops": flops(workload, step, device),
             "options": {k: str(v) for k, v in workload.options.items()},
@@ -52,11 +60,21 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "rates": _rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
+        "shapes": [described(make(0)) for make in shapes(workload)],
+        "linears": len(suitable(model)),
+        "switches": switches(model),
+        "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
         "blocks": len(blocks(model)),
+        "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "inductor": inductor_settings(names()),
         "environment": environment(device),
         **captured_graphs(workload, device),
     }
+
+
+def described(batch: Any) -> dict[str, Any]:
+    """The shapes of a batch in words, and how many elements its tensors have together."""
+    return {"shape": shapes_of([batch])[0], "elements": elements(batch)}
 
 
 def _rates(peaks: Peaks) -> dict[str, float]:

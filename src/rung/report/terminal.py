@@ -35,6 +35,8 @@ def attempt_line(attempt: dict[str, Any]) -> str:
         if attempt.get("forecast"):
             place = "inside" if attempt["forecast"] == "inside" else units.clean(attempt["forecast"])
             text += f", {place} the prediction {words.predicted(attempt)}"
+    if verdict == "kept" and words.pays_back(attempt):
+        text += f"; {words.pays_back(attempt)}"
     why = units.clean(attempt.get("why"))
     spent = units.number(attempt.get("seconds"))
     return text + (f". {why}" if why else "") + (f" [{units.seconds(spent)}]" if spent is not None else "")
@@ -156,6 +158,9 @@ def _say_outcome(data: dict[str, Any], say: Any) -> None:
             say(f"Recipe: {words.recipe_path(data)}")
             say(f"Measure it again: {words.bench_command(data)}")
             say(f"Use it in Python: {words.apply_line(data)}")
+    for text in (*words.shapes(data), words.stopped(data), words.predictions(data)):
+        if text:
+            say(text)
     if words.status(data):
         say(words.status(data), "yellow")
     if data.get("directory"):

@@ -116,6 +116,61 @@ def versions(manifest: dict[str, Any]) -> str:
     return ", ".join(f"{label} {units.clean(record[k])}" for k, label in labels if record.get(k))
 
 
+def pays_back(attempt: dict[str, Any]) -> str:
+    """Such as "41 s more to prepare, paid back after 3,200 steps"; empty where preparing takes about as long."""
+    record = units.section(attempt, "pay_back")
+    longer, steps = units.number(record.get("seconds")), units.number(record.get("steps"))
+    if longer is None or longer < 1:
+        return ""
+    text = f"{units.seconds(longer)} more to prepare"
+    return f"{text}, paid back after {units.count(steps)} steps" if steps else f"{text}, never paid back"
+
+
+def effect(attempt: dict[str, Any]) -> str:
+    """Whether what the rung should do beside being faster was seen, and with which figures."""
+    record = units.section(attempt, "effect")
+    if not record.get("should"):
+        return ""
+    shown = record.get("shown")
+    seen = "seen" if shown is True else "not seen" if shown is False else "not to be told"
+    return f"{units.clean(record['should'])}: {seen} ({units.clean(record.get('says'))})"
+
+
+def stopped(data: dict[str, Any]) -> str:
+    """Why nothing more was tried, and what that left."""
+    record = units.section(data, "result", "stopped")
+    why = units.clean(record.get("why")).rstrip(".")
+    if not why or record.get("rule") == "budget":  # that is said as the status
+        return ""
+    left = [units.clean(name) for name in units.section(record, "left")]
+    rest = f" Not tried: {', '.join(left[:6])}{f' and {len(left) - 6} more' if len(left) > 6 else ''}." if left else ""
+    return f"It stopped there because {why}.{rest}"
+
+
+def shapes(data: dict[str, Any]) -> list[str]:
+    """What the stack gives on shapes that were not used for the choice."""
+    said = []
+    for row in units.section(data, "result").get("shapes") or []:
+        gain = units.section(row, "speedup")
+        text = f"{units.ratio(gain.get('value'))}" + (f" ({units.span(gain)})" if units.span(gain) else "")
+        lost = row.get("answer") in ("slower", "fails")
+        text = "it fails" if row.get("answer") == "fails" else "unknown" if not gain else text
+        said.append(
+            f"On {units.clean(row.get('shape'))}: {text}{'; the recipe leaves such inputs to the original' if lost else ''}."
+        )
+    return said
+
+
+def predictions(data: dict[str, Any]) -> str:
+    """Such as "Predictions were off by 6 points in the median; 4 of 7 outcomes lay inside their range"."""
+    record = units.section(data, "result", "predictions")
+    off, decided = units.number(record.get("median_error")), units.number(record.get("decided"))
+    if off is None or not decided:
+        return ""
+    inside = units.count(record.get("inside"))
+    return f"Predictions were off by {off:.0f} points in the median; {inside} of {units.count(decided)} outcomes lay inside their range."
+
+
 def status(data: dict[str, Any]) -> str:
     """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
     manifest = units.section(data, "manifest")

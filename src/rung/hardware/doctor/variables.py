@@ -42,6 +42,13 @@ def lines(machine: Machine, here: Here) -> Iterator[Line]:
     yield from _misspelt(machine)
 
 
+def in_effect(machine: Machine, here: Here) -> dict[str, str]:
+    """The value of every known variable that something reads here: as it is set, else the default that holds."""
+    rocm = rocm_version(machine)
+    rows = [row for row in known() if row["for"] in (here.vendor, "any") and not row.get("unread")]
+    return {row["name"]: machine.environ.get(row["name"], _default(row, here, rocm)) for row in rows}
+
+
 def _misspelt(machine: Machine) -> Iterator[Line]:
     """Names that are set and nearly known: nobody reads them, and nothing says so."""
     names = [row["name"] for row in known() if not row.get("unread")]

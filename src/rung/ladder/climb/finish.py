@@ -8,9 +8,11 @@ from typing import Any
 from rung.errors import WorkloadError
 from rung.ladder.climb import predictions
 from rung.ladder.climb.choice import Stop
+from rung.ladder.climb.shapes import guard, on_other_shapes
 from rung.ladder.climb.state import State
-from rung.ladder.duel import SideFailed, fight
+from rung.ladder.duel import SideFailed, fight, variables
 from rung.ladder.recipe import Recipe
+from rung.ladder.rungs import plan_of
 from rung.measure import CLIMB, FINAL
 from rung.runs import write_whole
 
@@ -27,6 +29,7 @@ def finish(state: State, stop: Stop) -> None:
     if state.kept:
         state.say("final", {"kept": state.kept})
         result |= _compared(state)
+        result["shapes"] = on_other_shapes(state)
         recipe = _recipe(state, result)
         result |= {"recipe": "recipe.toml", "recipe_text": recipe.text()}
         write_whole(state.run.directory / "recipe.toml", recipe.text())
@@ -64,15 +67,18 @@ def _compared(state: State) -> dict[str, Any]:
 
 
 def _recipe(state: State, result: dict[str, Any]) -> Recipe:
-    environment = state.run.read("manifest.json")["environment"]
-    device = environment["device"]
+    manifest = state.run.read("manifest.json")
+    environment, device = manifest["environment"], manifest["environment"]["device"]
     return Recipe(
         tuple(state.kept),
         state.request.target,
         state.request.options,
         state.facts["mode"],
         state.numerics,
-        {"device": device["name"], "arch": device["arch"], "torch": environment["torch"]},
+        {"device": device["name"], "arch": device["arch"], "torch": environment["torch"],
+         "model": manifest["workload"].get("model", "")},
         {**{k: round(result["speedup"][v], 4) for k, v in (("speedup", "value"), ("low", "low"), ("high", "high"))},
          "confidence": result["confidence"]},
+        variables(plan_of(state.kept), state.setup.files),
+        guard(result["shapes"], state.facts.get("shapes", [{"elements": 0}])[0]["elements"]),
     )  # fmt: skip

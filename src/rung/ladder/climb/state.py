@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class State:
             request.device,
             run.directory / "workers",
             Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
+            files=run.directory,
         )
         self.kept: list[str] = []
         self.baseline: dict[str, Any] = {}
@@ -76,13 +77,13 @@ class State:
     def context(self) -> Context:
         parts = self.breakdown["parts"] if self.breakdown else {}
         attempts = self.run.attempts()
-        firsts = [a["first_run_seconds"]["candidate"] for a in attempts if a["verdict"] == "kept"]
+        firsts = [f["candidate"] for a in attempts if a["verdict"] == "kept" and (f := a.get("first_run_seconds"))]
         failed = tuple(a["rung"] for a in attempts if a["verdict"] == "failed")
         first = firsts[-1] if firsts else self.baseline.get("first_run_seconds", 0.0)
         return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed)
 
-    def side(self, rungs: Sequence[str]) -> Side:
-        return Side(self.request.target, self.request.options, tuple(rungs))
+    def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
+        return Side(self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape)
 
     def left(self) -> float:
         if self.request.budget is None:

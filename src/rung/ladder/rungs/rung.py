@@ -115,6 +115,7 @@ class Rung:
     core         tried whatever is predicted: nothing else shows while the GPU waits for its launches.
     prepares     seconds that preparing it takes on top of what the best so far takes, as a first guess.
     spares       what it is for: a shorter `step`, or a shorter `first run` at the same step.
+    first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Rung:
     core: bool = False
     prepares: float = 0.0
     spares: str = "step"
+    first: tuple[tuple[str, str], ...] = ()
 
     def predict(self, context: Context) -> Prediction:
         """Amdahl's law over the parts of the profile: what the rung leaves alone takes as long as before."""

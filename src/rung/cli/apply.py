@@ -1,0 +1,70 @@
+"""`rung apply`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rung.cli.common import add_command, need_torch, target_options
+from rung.errors import UsageError
+
+EXAMPLE = """\
+examples:
+  rung apply .rung/20260101-120000-tiny-transformer/recipe.toml
+  rung apply recipe.toml model.py:make        says, too, whether it was made for this model
+
+Nothing is changed by this command: in your program it is `model = rung.apply(model, "recipe.toml")`.
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "apply", help_text, EXAMPLE)
+    parser.add_argument("recipe", nargs="?", type=Path, metavar="RECIPE", help="the recipe.toml of a climb")
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="what it is to be applied to")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        parser.print_help()
+        return 0
+    if not parsed.recipe:
+        raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
+    from rung.ladder.fit import changes, differences, missing_variables
+    from rung.ladder.recipe import Recipe
+    from rung.report.recipe import recipe_lines
+    from rung.runs import to_json
+
+    recipe = Recipe.read(parsed.recipe)
+    need_torch()
+    found = {
+        "recipe": str(parsed.recipe),
+        "changes": changes(recipe),
+        "variables": missing_variables(recipe),
+        "original": recipe.original,
+        "measured": recipe.measured,
+        "differs": differences(recipe, _here(parsed, recipe, rest)),
+    }
+    print(to_json(found) if parsed.json else "\n".join(recipe_lines(found, shlex.quote(str(parsed.recipe)))))
+    return 0
+
+
+def _here(parsed: argparse.Namespace, recipe: Any, rest: Sequence[str]) -> dict[str, str]:
+    import torch
+
+    from rung.hardware import pick
+
+    here = {"device": pick(parsed.device).name, "torch": str(torch.__version__)}
+    if parsed.target:
+        from rung.ladder.fit import described
+        from rung.workload import load, seeded_model
+
+        options = recipe.options_for(parsed.target, target_options(rest, parsed.words))
+        here["model"] = described(seeded_model(load(parsed.target, options)))
+    elif rest:
+        raise UsageError(f"unexpected argument {rest[0]!r}; options belong to a TARGET.")
+    return here

@@ -1,0 +1,29 @@
+"""A recipe as the changes that it makes, in the form of a diff."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rung.report import units
+
+
+def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
+    """found: `changes`, `variables`, `original`, `measured` and `differs` of a recipe (`rung.cli.apply`)."""
+    lines = ["--- the model as it is", f"+++ rung.apply(model, {path})"]
+    lines += [f"+ export {name}={units.clean(value)}" for name, value in found["variables"].items()]
+    width = max((len(c["rung"]) for c in found["changes"]), default=0)
+    for change in found["changes"]:
+        lines.append(f"+ {change['rung']:<{width}}  {units.clean(change['changes'])}  [{change['contract']}]")
+    if not found["changes"]:
+        lines.append("  nothing: the recipe has no rungs")
+    for key, words in (("elements_at_most", "at most"), ("elements_at_least", "at least")):
+        if key in found["original"]:
+            count = units.count(found["original"][key])
+            lines.append(f"  inputs of {words} {count} elements: the model as it is, which was faster there")
+    gain = found["measured"]
+    if units.number(gain.get("speedup")):
+        between = units.span({"low": gain.get("low"), "high": gain.get("high")})
+        lines.append(f"measured: {units.ratio(gain['speedup'])}" + (f" ({between})" if between else ""))
+    if found["variables"]:
+        lines.append("note: variables are read when a process starts; rung.apply cannot set them afterwards.")
+    return lines + [f"note: {units.clean(text)}" for text in found["differs"]]

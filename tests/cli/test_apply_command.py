@@ -1,0 +1,51 @@
+"""`rung apply`: what a recipe changes, as a diff, and whether it fits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rung.cli.main import main
+from rung.ladder.recipe import Recipe
+
+MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    made = {"torch": "1.0", "model": "Sequential with 1 parameters in 1 tensors"}
+    found = Recipe(
+        ("compile", "hw-queues"), MICRO, {}, "train", "exact", made, {"speedup": 2.0, "low": 1.9, "high": 2.1},
+        {"GPU_MAX_HW_QUEUES": "2"}, {"elements_at_most": 10},
+    )  # fmt: skip
+    path.write_text(found.text())
+    return path
+
+
+def test_the_diff_names_rungs_variables_guards_and_what_differs(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", str(recipe)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["--- the model as it is", f"+++ rung.apply(model, {recipe})"]
+    assert "+ export GPU_MAX_HW_QUEUES=2" in lines
+    assert any(line.startswith("+ compile") and "[reassociated]" in line for line in lines)
+    assert any("at most 10 elements" in line for line in lines)
+    assert "measured: 2.00× (1.90–2.10)" in lines
+    assert any("made on torch '1.0'" in line for line in lines)
+
+
+def test_with_a_target_it_says_whether_the_model_is_another_one(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", str(recipe), MICRO, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [("torch" in d, "model" in d.split(",")[0]) for d in found["differs"]] == [(True, False), (False, True)]
+    assert found["variables"] == {"GPU_MAX_HW_QUEUES": "2"}
+
+
+def test_no_recipe_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply"]) == 2
+    assert main(["apply", str(tmp_path / "none.toml")]) == 3
+    assert "could not be read" in capsys.readouterr().err

@@ -1,0 +1,149 @@
+"""Which rung is next, and when the climb stops: decided from the profile, the pace and the budget alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.ladder.climb import predictions
+from rung.ladder.climb.choice import NEAR, Stop, next_rung, untold
+from rung.ladder.climb.state import Request, State
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import LADDER, Rung
+from rung.ladder.rungs.proofs import told
+from rung.ladder.rungs.rung import Inapplicable
+from rung.runs import Run
+
+STEP = 100e6
+
+
+def rung(name: str, left: float, *, core: bool = False, prepares: float = 0.0, no: str = "") -> Rung:
+    """A rung that leaves this share of the matrix products' time."""
+    return Rung(
+        name, 2, name, "exact", name, lambda c: Inapplicable(no) if no else None, lambda c: {"gemm": (left, left)},
+        lambda p: p, "it shows", told("x", True, "x"), core=core, prepares=prepares,
+    )  # fmt: skip
+
+
+def state(tmp_path: Path, *, budget: float | None = None, named: bool = False, floor: float | None = None) -> State:
+    run = Run.create(tmp_path, "x", tmp_path / "run")
+    made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event, data: None)
+    made.facts = {"gpu": False, "mode": "infer", "rates": {}}
+    made.breakdown = {"parts": {"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP}}
+    made.baseline = {"time": {"value": STEP}, "first_run_seconds": 1.0, "floor": floor and {"seconds": floor}}
+    return made
+
+
+def tried(made: State, name: str, verdict: str, against: str = "baseline", **more: Any) -> None:
+    number = len(made.run.attempts()) + 1
+    made.run.add_attempt(
+        {"number": number, "rung": name, "verdict": verdict, "against": against, "log": "x", **more}
+    )  # fmt: skip
+
+
+def test_the_best_gain_per_second_comes_first(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    little, much, slow = rung("little", 0.9), rung("much", 0.4), rung("slow", 0.3, prepares=2000)
+    assert next_rung(made, [little, slow, much]) is much
+    tried(made, "much", "kept")
+    assert next_rung(made, [little, slow, much]) is little
+    tried(made, "little", "reverted")
+    assert next_rung(made, [little, slow, much]) is slow
+
+
+def test_what_cannot_give_half_a_percent_is_left_out_but_not_the_core(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    tiny, core = rung("tiny", 0.995), rung("core", 1.0, core=True)
+    assert next_rung(made, [tiny, core]) is core
+    tried(made, "core", "inconclusive")
+    said = next_rung(made, [tiny, core])
+    assert isinstance(said, Stop)
+    assert said.rule == "rest"
+    assert list(said.left) == ["tiny"]
+
+
+def test_near_the_floor_only_the_core_is_still_tried(tmp_path: Path) -> None:
+    near = state(tmp_path / "a", floor=STEP / 1e9 / (NEAR - 0.05))
+    large, core = rung("large", 0.2), rung("core", 1.0, core=True)
+    assert next_rung(near, [large, core]) is core
+    tried(near, "core", "reverted")
+    said = next_rung(near, [large, core])
+    assert isinstance(said, Stop)
+    assert said.rule == "floor"
+    far = state(tmp_path / "b", floor=STEP / 1e9 / (NEAR + 0.05))
+    assert next_rung(far, [large, core]) is large
+
+
+def test_the_budget_is_kept_for_the_core(tmp_path: Path) -> None:
+    large, core = rung("large", 0.2), rung("core", 0.95, core=True)
+    assert next_rung(state(tmp_path / "a", budget=1000), [large, core]) is large
+    assert next_rung(state(tmp_path / "b", budget=120), [large, core]) is core
+    said = next_rung(state(tmp_path / "c", budget=20), [large, core])
+    assert isinstance(said, Stop)
+    assert said.rule == "budget"
+    assert set(said.left) == {"large", "core"}
+
+
+def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    a = rung("a", 0.5)
+    tried(made, "a", "inconclusive")
+    assert isinstance(next_rung(made, [a]), Stop)
+    made.kept = ["compile"]
+    assert next_rung(made, [a]) is a
+    tried(made, "a", "inconclusive", "compile")
+    made.kept = ["compile", "capture"]
+    assert isinstance(next_rung(made, [a]), Stop)
+
+
+def test_an_attempt_that_the_budget_cut_is_open_again(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    a = rung("a", 0.5)
+    tried(made, "a", "inconclusive", cut=True)
+    assert next_rung(made, [a]) is a
+
+
+def test_rungs_that_were_named_are_tried_in_that_order(tmp_path: Path) -> None:
+    made = state(tmp_path, named=True)
+    little, much, never = rung("little", 0.99), rung("much", 0.4), rung("never", 0.4, no="not here")
+    assert next_rung(made, [little, never, much]) is little
+    tried(made, "little", "reverted", verification={})
+    assert next_rung(made, [little, never, much]) is never  # it says why, in its turn
+
+
+def test_what_does_not_apply_says_so_once_at_the_end(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    never = rung("never", 0.4, no="not here")
+    assert isinstance(next_rung(made, [never]), Stop)
+    assert untold(made, [never]) == [never]
+    tried(made, "never", "inapplicable")
+    assert untold(made, [never]) == []
+
+
+def test_predictions_are_held_against_what_was_measured() -> None:
+    def attempt(name: str, low: float, high: float, measured: float, **more: Any) -> dict[str, Any]:
+        comparison = {"speedup": {"value": measured}}
+        return {"rung": name, "prediction": {"low": low, "high": high}, "comparison": comparison, **more}
+
+    found = predictions.summary(
+        [
+            attempt("a", 1.0, 1.0, 1.1),  # 10 points
+            attempt("a", 2.0, 2.0, 1.7),  # 30
+            attempt("b", 1.0, 1.21, 1.1, forecast="inside"),  # the middle of the range: 0
+            attempt("c", 1.0, 9.0, 1.0, cut=True),
+            {"rung": "d", "prediction": None, "comparison": None},
+        ]
+    )
+    assert found["median_error"] == pytest.approx(10)
+    assert (found["decided"], found["inside"]) == (3, 1)
+    assert found["by_rung"] == {"a": pytest.approx(20), "b": pytest.approx(0)}
+
+
+def test_names_on_the_ladder_are_unique_and_every_rung_says_how_it_shows() -> None:
+    assert len({r.name for r in LADDER}) == len(LADDER)
+    for one in LADDER:
+        assert one.effect
+        assert callable(one.proof)
+        assert one.contract in ("exact", "reassociated", "tf32", "bf16", "fp8")
+        assert one.change(Plan()) != Plan() or one.replaces
+        assert {*one.replaces} <= {r.name for r in LADDER}

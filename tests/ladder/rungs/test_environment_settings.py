@@ -1,0 +1,120 @@
+"""Variables as rungs: only names that the doctor knows, no-ops where they hold, and what a worker is started with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.hardware.doctor.gpus import Here
+from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.variables import in_effect, known
+from rung.ladder import duel
+from rung.ladder.plan import Plan
+from rung.ladder.recipe import Recipe
+from rung.ladder.rungs import BY_NAME, Context, plan_of
+from rung.ladder.rungs.environment import settings
+
+ROWS = settings()
+PARTS = {"gemm": 50.0, "attention": 20.0, "convolution": 10.0, "launch_gap": 20.0}
+
+
+def context(vendor: str = "amd", arch: str = "gfx1100", rocm: str = "6.0", **environ: str) -> Context:
+    class Stand(Machine):
+        def text(self, name: Any) -> str | None:
+            return rocm if str(name).endswith(".info/version") else super().text(name)
+
+    variables = in_effect(Stand(environ=environ), Here(vendor, 1, [arch]))
+    facts = {"gpu": True, "mode": "train", "vendor": vendor, "variables": variables}
+    return Context(Plan(), "exact", facts, PARTS, {})
+
+
+def test_every_name_is_one_that_a_library_reads() -> None:
+    read = {row["name"]: row for row in known() if not row.get("unread")}
+    for row in ROWS:
+        for name in {**row["env"], **row.get("first", {})}:
+            assert name in read, f"{row['name']}: {name} is not in doctor's variables.toml"
+            assert read[name]["for"] in (row["vendor"], "any")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_a_variable_applies_on_its_vendors_gpus_alone(row: Any) -> None:
+    no = BY_NAME[row["name"]].applies(context("nvidia", "sm90"))
+    assert no is not None
+    assert no.verdict == "no-op"
+    assert "AMD" in no.why
+    cpu = Context(Plan(), "exact", {"gpu": False, "mode": "train"}, PARTS, {})
+    assert BY_NAME[row["name"]].applies(cpu) is not None
+
+
+@pytest.mark.parametrize(
+    ("rung", "arch", "rocm", "environ", "holds"),
+    [
+        ("hw-queues", "gfx942", "6.4", {}, False),
+        ("hw-queues", "gfx942", "6.4", {"GPU_MAX_HW_QUEUES": "2"}, True),
+        ("device-kernargs", "gfx942", "6.4", {}, True),  # the default since ROCm 6.2
+        ("device-kernargs", "gfx942", "6.0", {}, False),
+        ("hipblaslt", "gfx942", "6.4", {}, True),  # torch's own choice there
+        ("hipblaslt", "gfx1100", "6.4", {}, False),
+        ("rocblas", "gfx942", "6.4", {}, False),
+        ("tunableop", "gfx942", "6.4", {}, False),
+    ],
+)
+def test_a_variable_that_holds_by_default_or_by_the_user_is_a_no_op(
+    rung: str, arch: str, rocm: str, environ: dict[str, str], holds: bool
+) -> None:
+    no = BY_NAME[rung].applies(context("amd", arch, rocm, **environ))
+    assert (no is not None and no.verdict == "no-op") is holds, no
+
+
+def test_a_worker_is_started_with_the_variables_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+
+    class Stand:
+        def __init__(self, serves: str, log: Path, env: dict[str, str], cwd: Path | None) -> None:
+            started.append(env)
+
+        def __enter__(self) -> "Stand":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def send(self, method: str, **arguments: object) -> None:
+            pass
+
+    monkeypatch.setattr(duel, "Worker", Stand)
+    from contextlib import ExitStack
+
+    setup = duel.Setup(None, tmp_path, files=tmp_path)
+    rungs = ("hw-queues", "tunableop")
+    with ExitStack() as stack:
+        duel.open_worker(stack, setup, duel.Side("t", rungs=rungs), "a")
+        duel.open_worker(stack, setup, duel.Side("t", rungs=rungs, env={"GPU_MAX_HW_QUEUES": "8"}), "b")
+        duel.open_worker(stack, setup, duel.Side("t"), "c")
+    assert started[0] == {
+        "GPU_MAX_HW_QUEUES": "2",
+        "PYTORCH_TUNABLEOP_ENABLED": "1",
+        "PYTORCH_TUNABLEOP_TUNING": "0",
+        "PYTORCH_TUNABLEOP_FILENAME": f"{tmp_path}/tunableop.csv",
+    }
+    assert started[1]["GPU_MAX_HW_QUEUES"] == "8"
+    assert started[2] == {}
+
+
+def test_the_first_pass_of_tunableop_tunes_into_the_file_that_the_second_reads() -> None:
+    rung = BY_NAME["tunableop"]
+    first, then = dict(rung.first), dict(plan_of(["tunableop"]).env)
+    assert (first["PYTORCH_TUNABLEOP_TUNING"], then["PYTORCH_TUNABLEOP_TUNING"]) == ("1", "0")
+    assert first["PYTORCH_TUNABLEOP_FILENAME"] == then["PYTORCH_TUNABLEOP_FILENAME"]
+
+
+def test_a_real_process_has_them_and_the_recipe_carries_them(tmp_path: Path) -> None:
+    planned = duel.variables(plan_of(["hw-queues", "tunableop"]), tmp_path)
+    code = "import os; print(os.environ['GPU_MAX_HW_QUEUES'], os.environ['PYTORCH_TUNABLEOP_FILENAME'])"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **planned}, capture_output=True, text=True)
+    assert done.stdout.split() == ["2", f"{tmp_path}/tunableop.csv"]
+    recipe = Recipe.parse(Recipe(("hw-queues",), variables=planned).text())
+    assert recipe.variables == planned

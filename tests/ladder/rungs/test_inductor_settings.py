@@ -1,0 +1,73 @@
+"""Inductor's settings as rungs: names that the installed torch knows, and when they apply."""
+
+from typing import Any
+
+import pytest
+
+from rung.ladder.dynamo import inductor_settings
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context, Evidence, added, plan_of
+from rung.ladder.rungs.inductor import names, settings
+from rung.ladder.rungs.rung import Counters
+
+COMPILED = Plan(compile=True)
+PARTS = {"gemm": 50.0, "pointwise": 30.0, "launch_gap": 15.0, "convolution": 5.0}
+
+
+def context(plan: Plan = COMPILED, parts: dict[str, float] = PARTS, mode: str = "infer", **settings: Any) -> Context:
+    here = {row: value for s in SETTINGS for row, value in s["default"].items()} | settings
+    return Context(plan, "bf16", {"gpu": True, "mode": mode, "inductor": here}, parts, {})
+
+
+SETTINGS = settings()
+
+
+def test_the_installed_torch_knows_every_name_and_ships_the_stated_default() -> None:
+    here = inductor_settings(names())
+    for row in SETTINGS:
+        for name, default in row["default"].items():
+            assert name in here, f"{row['name']}: torch._inductor.config has no {name}"
+            assert here[name] == default, f"{row['name']}: {name} is {here[name]!r} here, {default!r} in the table"
+    assert inductor_settings(("no_such_setting", "triton.no_such")) == {}
+
+
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row["name"])
+def test_a_setting_is_a_no_op_where_it_holds_and_needs_a_torch_that_has_it(row: Any) -> None:
+    rung = BY_NAME[row["name"]]
+    mode = row.get("mode", "train")
+    no = rung.applies(context(mode=mode, **row["options"]))
+    assert no is not None
+    assert no.verdict == "no-op"
+    bare = context(mode=mode)
+    unknown = rung.applies(Context(bare.plan, "bf16", {**bare.facts, "inductor": {}}, PARTS, {}))
+    assert unknown is not None
+    assert unknown.verdict == "inapplicable"
+    assert "has no setting" in unknown.why
+
+
+def test_settings_need_torch_compile_and_something_to_work_on() -> None:
+    rung = BY_NAME["max-autotune"]
+    assert rung.applies(context()) is None
+    assert "not in effect" in str(rung.applies(context(Plan())))
+    assert "less than 2%" in str(rung.applies(context(parts={"gemm": 1.0, "pointwise": 99.0})))
+    assert "mode infer" in str(BY_NAME["freezing"].applies(context(mode="train")))
+    assert "max_autotune, which is not in effect" in str(BY_NAME["epilogue-first"].applies(context()))
+    tuned = plan_of(["compile", "max-autotune"])
+    assert BY_NAME["epilogue-first"].applies(context(tuned)) is None
+
+
+def test_settings_add_up_and_rungs_that_exclude_each_other_take_each_others_place() -> None:
+    plan = plan_of(["compile", "max-autotune", "reduce-overhead"])
+    assert dict(plan.inductor) == {"max_autotune": True, "triton.cudagraphs": True}
+    assert plan.replays
+    assert added(["compile", "reduce-overhead"], BY_NAME["capture"]) == ["compile", "capture"]
+    assert added(["compile", "capture"], BY_NAME["reduce-overhead"]) == ["compile", "reduce-overhead"]
+    assert added(["tf32", "compile-regions"], BY_NAME["compile"]) == ["tf32", "compile"]
+
+
+def test_a_replay_that_the_trace_does_not_show_is_not_believed() -> None:
+    worker = {"compiled_graphs": 1, "inductor triton.cudagraphs": True}
+    launched = Counters(1, 5, 2, {"cudaGraphLaunch": 1.0})
+    proof = BY_NAME["reduce-overhead"].proof
+    assert proof(Evidence(None, launched, worker)).shown is True
+    assert proof(Evidence(None, Counters(90, 5, 2, {"cudaLaunchKernel": 90.0}), worker)).shown is False
