@@ -12,12 +12,12 @@ from rung.ladder.surgery.siblings import projection
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # layer_flop: floating-point operations of the linear layers, going forward.
-NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "layer_flop")
+NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "layer_flop")
 
 _KINDS = {
     **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm"), "gemm"),
     "scaled_dot_product_attention": "sdpa",
-    "softmax": "softmax",
+    **{name: name for name in ("softmax", "conv2d", "batch_norm")},
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.counts import NAMES, count
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.joined import Joined, examples, joined_inputs, note_homes
@@ -23,6 +24,7 @@ from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
+    "folded-batch-norm": fold_batch_norm,
     "narrow-logits": narrow_logits,
     "fused-cross-entropy": fuse_cross_entropy,
     "fused-qkv": fuse_qkv,
