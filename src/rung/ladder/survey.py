@@ -12,6 +12,7 @@ from rung.hardware.doctor.variables import in_effect
 from rung.hardware.peaks import Peaks
 from rung.ladder import fit
 from rung.ladder.audit import audit
+from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.disturbed import elements, shapes_of
 from rung.ladder.dynamo import inductor_settings, recompilations
 from rung.ladder.linears import suitable
@@ -57,6 +58,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
         "without_gradient": without_gradient,
         "own_precision": own_precision(workload, model, device),
+        "contiguous_convolutions": len(ChannelsLast(model)),
         "rates": _rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rung.ladder.plan import Plan
-from rung.ladder.rungs.proofs import rewritten
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+from rung.ladder.rungs.proofs import counted, rewritten
+from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
 
 def matches(pattern: str, what: str) -> Callable[[Context], Inapplicable | None]:
@@ -79,6 +79,31 @@ FUSED_CROSS_ENTROPY = Rung(
     "a lower peak of memory", rewritten("fused-cross-entropy"),
 )  # fmt: skip
 
+FOLDED_BATCH_NORM = Rung(
+    "folded-batch-norm", 3, "batch norm in the convolution", "reassociated",
+    "a batch norm in evaluation becomes part of the weights of the convolution before it, worked out in the graph",
+    matches("folded-batch-norm", "batch norm after a convolution"),
+    lambda c: {"pointwise": (0.7, 1.0)}, with_pass("folded-batch-norm"),
+    "no batch norm of its own", rewritten("folded-batch-norm"),
+)  # fmt: skip
+
+
+def _channels_last_applies(c: Context) -> Inapplicable | None:
+    if not c.facts.get("captured", {}).get("conv2d"):
+        return Inapplicable("no 2-D convolution found in the captured graph.")
+    if not c.facts.get("contiguous_convolutions"):
+        return already("the weights of its convolutions are laid out so, or by their owner.")
+    return None
+
+
+CHANNELS_LAST = Rung(
+    "channels-last", 3, "convolutions with channels innermost", "reassociated",
+    "the weights of 2-D convolutions lie in channels-last layout, and activations follow them",
+    _channels_last_applies,
+    lambda c: {"convolution": (0.6, 1.05), "pointwise": (0.8, 1.0)}, lambda p: replace(p, channels_last=True),
+    "weights in channels-last layout", counted("channels_last", "weights in channels-last layout"),
+)  # fmt: skip
+
 FUSED_QKV = Rung(
     "fused-qkv", 3, "one GEMM for q, k and v", "reassociated",
     "linear layers that read the same input become one; in inference their weights move next to one another",
@@ -95,4 +120,6 @@ FUSED_GATE_UP = Rung(
     "fewer matrix products", rewritten("fused-gate-up"),
 )  # fmt: skip
 
-SURGERY = (SDPA, LEAN_SDPA, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP)
+SURGERY = (
+    SDPA, LEAN_SDPA, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
+)  # fmt: skip
