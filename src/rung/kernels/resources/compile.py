@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rung.errors import UsageError, WorkloadError
 from rung.kernels.resources.binaries import amdgcn, cubin
@@ -33,6 +33,8 @@ def warp_size(arch: str) -> int:
 
 def need_triton() -> None:
     """One sentence where kernels cannot be compiled here. Raises UsageError."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise UsageError("TRITON_INTERPRET=1 is set: kernels of an interpreter cannot be compiled; unset it.")
     try:
         import triton  # noqa: F401
     except ImportError:
@@ -40,6 +42,15 @@ def need_triton() -> None:
             "compiling needs Triton, which is not installed: it comes with PyTorch's builds for ROCm and CUDA, and on a "
             "machine without a GPU `pip install triton==3.7.1` fits torch 2.13."
         ) from None
+
+
+class Specialised(NamedTuple):
+    """A kernel's arguments as Triton sees them at a launch: a type, a constant or attributes by the argument's name."""
+
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    attributes: dict[str, list[list[Any]]]
+    options: dict[str, Any]
 
 
 def compile_for(
@@ -52,30 +63,36 @@ def compile_for(
     `num_warps` and other OPTIONS. As at a launch, integers divisible by 16 and pointers are taken to be aligned and an
     integer that is 1 to be constant. Raises UsageError for arguments that do not fit, WorkloadError where compiling fails.
     """
+    found = _specialised(name, kernel, values)
+    if config is None:
+        blocks = {k: v for k, v in found.constants.items() if k.isupper()}
+        config = _words({**blocks, **found.options})
+    return build(arch, name, kernel, found, source, config)
+
+
+def build(arch: str, name: str, kernel: Any, found: Specialised, source: str, config: str) -> Resources:
+    """The same where the arguments are known as Triton sees them."""
     need_triton()
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature, constants, attributes = _specialised(name, kernel, values)
-    options = {k: v for k, v in values.items() if k in OPTIONS and k not in kernel.arg_names}
     amd = arch.startswith("gfx")
-    options = {k: v for k, v in options.items() if k not in (_NVIDIA_ONLY if amd else _AMD_ONLY)}
+    options = {k: v for k, v in found.options.items() if k not in (_NVIDIA_ONLY if amd else _AMD_ONLY)}
     target = GPUTarget("hip", arch, warp_size(arch)) if amd else GPUTarget("cuda", int(arch[2:]), 32)
     position = {argument: (k,) for k, argument in enumerate(kernel.arg_names)}
     ast = ASTSource(
         fn=kernel,
-        signature=signature,
-        constexprs={position[k]: v for k, v in constants.items()},
-        attrs={position[k]: v for k, v in attributes.items()},
+        signature=found.signature,
+        constexprs={position[k]: v for k, v in found.constants.items()},
+        attrs={position[k]: v for k, v in found.attributes.items()},
     )
     try:
         built = triton.compile(ast, target=target, options=options)
     except Exception as error:
         lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
         raise WorkloadError(f"{name} does not compile for {arch}: {lines[-1].strip()[:300]}") from error
-    shown = " ".join(f"{k}={v}" for k, v in _shown(values, signature).items()) if config is None else config
-    return resources(built.asm, built.metadata._asdict(), name, arch, shown, source)
+    return resources(built.asm, built.metadata._asdict(), name, arch, config, source)
 
 
 def resources(
@@ -89,14 +106,12 @@ def resources(
     )
 
 
-def _shown(values: Mapping[str, Any], signature: Mapping[str, str]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if k in OPTIONS or (k.isupper() and signature.get(k) == "constexpr")}
+def _words(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in values.items())
 
 
-def _specialised(
-    name: str, kernel: Any, values: Mapping[str, Any]
-) -> tuple[dict[str, str], dict[str, Any], dict[str, list[list[Any]]]]:
-    """The signature, the constants and the attributes of arguments that Triton would find at a launch with these."""
+def _specialised(name: str, kernel: Any, values: Mapping[str, Any]) -> Specialised:
+    """What Triton would find at a launch with these."""
     missing = [p.name for p in kernel.params if p.name not in values and not p.has_default]
     unknown = [k for k in values if k not in kernel.arg_names and k not in OPTIONS]
     if missing or unknown:
@@ -113,7 +128,8 @@ def _specialised(
         kind = signature[p.name] = _type(name, p.name, value)
         if kind.startswith("*") or (type(value) is int and value % 16 == 0):
             attributes[p.name] = [["tt.divisibility", 16]]
-    return signature, constants, attributes
+    options = {k: v for k, v in values.items() if k in OPTIONS and k not in kernel.arg_names}
+    return Specialised(signature, constants, attributes, options)
 
 
 _POINTERS = {
@@ -139,8 +155,3 @@ def _type(name: str, argument: str, value: Any) -> str:
     raise UsageError(
         f"{name}: {argument} is {value!r}; give a tensor, a number or the name of a type, as *bf16 or i32."
     )
-
-
-def interpreted() -> bool:
-    """Whether kernels are defined for the interpreter in this process, which cannot compile them."""
-    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -94,3 +94,26 @@ def _cross_entropy(warp: int) -> Iterator[Launch]:
     yield Launch("cross_entropy_forward", "cross_entropy", "cross_entropy_forward", f"{n} classes", forward)
     backward = {**values, "DLOSS": "*fp32", "DLOGITS": TYPE, "d_stride": n, "dloss_stride": "i32"}
     yield Launch("cross_entropy_backward", "cross_entropy", "cross_entropy_backward", f"{n} classes", backward)
+
+
+_COMPUTES = {
+    "rms_norm": "x / sqrt(mean(x^2) + eps) * (offset + weight); either cast order",
+    "add_rms_norm": "the same of x + residual, and that sum",
+    "layer_norm": "LayerNorm over the last dimension",
+    "silu_mul": "silu(gate) * up; gate and up apart or in one tensor",
+    "gelu_mul": "gelu(gate) * up, by tanh or erf; gate and up apart or in one tensor",
+    "rope": "rotary position embedding; half-split or interleaved pairs",
+    "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
+    "linear_cross_entropy": "the same of hidden @ weight.T + bias, the logits never all in memory (uses cross_entropy's)",
+}
+
+
+def families() -> list[dict[str, Any]]:
+    """The functions of `rung.kernels`: name, what it computes, the kernels behind it; each has a backward pass."""
+    names = list(dict.fromkeys(k.name for k in launches(32)))
+
+    def behind(name: str) -> list[str]:
+        start = name if name != "linear_cross_entropy" else "cross_entropy"
+        return [k for k in names if k.startswith(start)]
+
+    return [{"name": name, "computes": text, "kernels": behind(name)} for name, text in _COMPUTES.items()]
