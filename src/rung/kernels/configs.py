@@ -74,5 +74,5 @@ def rotation(heads: int, half: int, warp: int) -> dict[str, Any]:
 
 def classes(columns: int, warp: int) -> dict[str, Any]:
     """Cross-entropy: a row of logits in blocks."""
-    block = min(8192, max(128, power_of_2(columns)))
-    return {"BLOCK": block, "num_warps": _warps(block, 16, warp)}
+    block = min(4096, max(128, power_of_2(columns)))
+    return {"BLOCK": block, "num_warps": _warps(block, 8, warp)}
