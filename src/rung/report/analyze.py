@@ -40,7 +40,8 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     elif record and record.get("clock") == "gpu":
         lines += ["", "Do first: nothing stands out (--show targets,roofline has the figures)."]
     if many and record:
-        lines += ["", *rank_lines(found, width), "", *across_lines(record, steps, width)]
+        for block in (rank_lines(found, width), across_lines(record, steps, width)):
+            lines += ["", *block] if block else []
     else:
         for part in found["parts"]:
             lines += ["", *_part(part, width, steps)]
