@@ -67,11 +67,17 @@ def candidate_memory(attempt: dict[str, Any]) -> float | None:
     return units.peak(units.section(attempt, "memory").get("candidate"))
 
 
+def part(key: Any, clock: Any = None) -> str:
+    """The words for a part. On the host's clock what lies outside of operators is not a wait for a launch."""
+    return "Python and dispatch" if (key, clock) == ("launch_gap", "cpu") else PARTS.get(key, units.clean(key))
+
+
 def parts(breakdown: Any) -> list[tuple[str, str, float]]:
     """(key, title, ns per step) of the parts that take any time; unknown ones last, under their own name."""
     found = units.section(breakdown, "parts")
     order = [*PARTS, *(key for key in found if key not in PARTS)]
-    known = ((key, PARTS.get(key, units.clean(key)), units.number(found.get(key))) for key in order)
+    clock = units.section(breakdown).get("clock")
+    known = ((key, part(key, clock), units.number(found.get(key))) for key in order)
     return [(key, title, value) for key, title, value in known if value is not None and value > 0]
 
 
@@ -81,7 +87,7 @@ def bottleneck(breakdown: Any, whole: str = "step") -> str:
     key = record.get("bottleneck")
     if not key:
         return ""
-    title = PARTS.get(key, units.clean(key))
+    title = part(key, record.get("clock"))
     return f"{title}, {units.percent(record.get('share'))} of the {whole}"
 
 
