@@ -1,9 +1,9 @@
 """What the profilers cost on an NVIDIA GPU, what sampling costs, whether its watts are true, and what `rung doctor` says.
 
-    python benchmarks/profilers/gpu.py FOLDER [--seconds 285] [--only doctor,sensors,profilers,sampling]
+    python benchmarks/profilers/gpu.py FOLDER [--seconds 285] [--only doctor,sensors,torch,nsight,sampling]
 
 Prints Markdown, and keeps what every command printed and wrote in FOLDER, files over 5 MB left out. Each part has a time
-limit; one that fails says so, and the next begins. Takes under 5 minutes.
+limit; one that fails says so, and the next begins; what no time is left for is left out, and says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 sys.path.insert(0, str(SOURCE))
-SAMPLING = 70  # seconds that the last part takes
 LARGEST = 5_000_000  # bytes of a file that is kept
 ENOUGH = 200_000  # bytes of a text
 TOOLS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/opt/nvidia/nsight-systems")
@@ -230,6 +229,9 @@ def sampling(bench: Bench) -> Iterator[str]:
              "|---|---|---|---|---|---|---|")  # fmt: skip
     small, large = bench.sizes[0], bench.sizes[-1]
     for size, rate, seconds in ((small, 10.0, 14.0), (small, 100.0, 10.0), (large, 10.0, 14.0)):
+        if bench.left() < seconds + 12:
+            yield f"| {size} | {rate:g} Hz | left out: no time was left | | | | |"
+            continue
         try:
             yield turns(bench, size, rate, seconds)
         except Exception as error:
@@ -281,36 +283,59 @@ def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
     return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
-def profilers(bench: Bench) -> Iterator[str]:
-    def torch(what: str, *options: str, steps: int = 10) -> tuple[str, list[str]]:
-        return what, ["--with", "torch", "--steps", str(steps), *options]
+TABLE = (
+    "| size | profiler | a step without | recorded | ratio | whole command | wrote |",
+    "|---|---|---|---|---|---|---|",
+)
+COST = ("", "Without: the same steps in the same process before (torch), or in a process of their own (nsys, ncu). "
+        "The whole command includes the start of Python, torch and CUDA, and the analysis.")  # fmt: skip
 
-    plain, stacks = torch("torch: shapes (default)"), torch("torch: --stacks", "--stacks")
-    least, work = torch("torch: --no-shapes", "--no-shapes"), torch("torch: --memory --flops", "--memory", "--flops")
-    everything = torch("torch: everything", "--modules", "--memory", "--flops")
-    sensed = torch("torch: shapes, --power --vram", "--power", "--vram", steps=100)
-    ncu = "ncu: preset nsight-counters", ["--preset", "nsight-counters", "--steps", "1"]
-    nsys = "nsys: preset nsight", ["--preset", "nsight", "--steps", "10"]
-    asked = [(size, one) for one in (plain, nsys, ncu, everything, sensed) for size in bench.sizes]
-    asked += [(bench.sizes[0], one) for one in (least, work, stacks)]
+
+def torch_profiler(bench: Bench) -> Iterator[str]:
+    def with_torch(what: str, steps: int, *options: str) -> tuple[str, list[str]]:
+        return f"torch: {what}", ["--with", "torch", "--steps", str(steps), *options]
+
+    plain, memory = with_torch("shapes (default)", 10), with_torch("--memory --flops", 10, "--memory", "--flops")
+    everything = with_torch("everything (stacks, modules, memory, FLOP)", 5, "--modules", "--memory", "--flops")
+    small = [plain, with_torch("--no-shapes", 10, "--no-shapes"), memory, with_torch("--stacks", 5, "--stacks"),
+             everything, with_torch("shapes, --power --vram", 30, "--power", "--vram")]  # fmt: skip
     bench.rung("list", ["profile", "--list"], 30)
-    for tool in ("torch", "nsys", "ncu"):
-        bench.rung(f"dry-{tool}", ["profile", "tiny-transformer", "--with", tool, "--dry-run"], 30)
-    yield from ("| size | profiler | a step without | recorded | ratio | whole command | wrote |", "|---|---|---|---|---|---|---|")  # fmt: skip
-    for size, (what, options) in asked:
-        tool = what.partition(":")[0]
-        if tool != "torch" and not shutil.which(tool, path=bench.env["PATH"]):
-            yield f"| {size} | {what} | {tool} is not on PATH | | | | |"
-            continue
-        if bench.left() < SAMPLING + 15:
-            yield f"| {size} | {what} | left out: no time was left | | | | |"
-            continue
-        name = f"{size}-{what}".replace(": ", "-").replace(" ", "-").replace(",", "").replace("(", "").replace(")", "")
-        out = bench.folder / name
-        words = ["profile", "tiny-transformer", "--size", size, "--out", str(out), "--deadline", "60", *options]
-        yield profiled(bench, size, what, out, bench.rung(f"{name}-page", words, 70))
-    yield from ("", "Without: the same steps in the same process before (torch), or in a process of their own (nsys, ncu). "
-            "The whole command includes the start of Python, torch and CUDA, and the analysis.")  # fmt: skip
+    yield from TABLE
+    for size, many in ((bench.sizes[0], small), (bench.sizes[-1], [plain, everything])):
+        for what, options in many:
+            yield from row(bench, size, what, ["--size", size, *options], 75)
+    yield from COST
+
+
+def nsight(bench: Bench) -> Iterator[str]:
+    """Of a small model: ncu keeps and restores the program's memory for every pass of every kernel."""
+    least = ["--hidden-dim", "128", "--num-layers", "1", "--steps", "1"]
+    yield from TABLE
+    for what, options in (
+        ("ncu: preset nsight-counters", ["--preset", "nsight-counters"]),
+        ("ncu: preset nsight-full, --kernels gemm", ["--preset", "nsight-full", "--kernels", "gemm"]),
+        ("nsys: preset nsight", ["--preset", "nsight"]),
+    ):
+        bench.rung(f"dry-{options[1]}", ["profile", "tiny-transformer", "--dry-run", *least, *options], 30)
+        yield from row(bench, "1 layer of 128", what, [*least, *options], 60)
+    small, size = "ncu: preset nsight-counters", bench.sizes[0]
+    yield from row(bench, size, small, ["--size", size, "--steps", "1", "--preset", "nsight-counters"], 60)
+    yield from COST
+
+
+def row(bench: Bench, size: str, what: str, options: Sequence[str], limit: float) -> Iterator[str]:
+    tool = what.partition(":")[0]
+    if tool != "torch" and not shutil.which(tool, path=bench.env["PATH"]):
+        yield f"| {size} | {what} | {tool} is not on PATH | | | | |"
+        return
+    if bench.left() < 25:
+        yield f"| {size} | {what} | left out: no time was left | | | | |"
+        return
+    name = "".join(c if c.isalnum() or c == "-" else "-" for c in f"{size}-{what}")
+    out, limit = bench.folder / name, min(limit, bench.left())
+    # The profiler is stopped by rung itself, early enough that its run without one and its answer fit.
+    words = ["profile", "tiny-transformer", "--out", str(out), "--deadline", f"{limit - 15:.0f}", *options]
+    yield profiled(bench, size, what, out, bench.rung(f"{name}-page", words, limit))
 
 
 def profiled(bench: Bench, size: str, what: str, out: Path, done: Done) -> str:
@@ -319,10 +344,21 @@ def profiled(bench: Bench, size: str, what: str, out: Path, done: Done) -> str:
         return f"| {size} | {what} | {done.why} | | | {done.seconds:.1f} s | {wrote / 1e6:.2f} MB |"
     record = json.loads((out / "profile.json").read_text())
     cost = record["overhead"]
+    what += replays(out / "recording" / "ncu.csv")
     if not cost:
         return f"| {size} | {what} | no times | | | {done.seconds:.1f} s | {wrote / 1e6:.2f} MB |"
     return (f"| {size} | {what} | {cost['bare_ns'] / 1e6:.3f} ms | {cost['recorded_ns'] / 1e6:.3f} ms | "
             f"{cost['recorded_ns'] / cost['bare_ns']:.2f} | {done.seconds:.1f} s | {wrote / 1e6:.2f} MB |")  # fmt: skip
+
+
+def replays(path: Path) -> str:
+    """How many kernels ncu ran, and how often each."""
+    if not path.is_file():
+        return ""
+    from rung.trace import read
+
+    passes = read(path).counters.filter(counter="profiler__replayer_passes")["value"]
+    return f", {len(passes)} kernels of at most {passes.max():.0f} passes" if len(passes) else ""
 
 
 def small_enough(folder: Path) -> list[str]:
@@ -338,7 +374,8 @@ def small_enough(folder: Path) -> list[str]:
 PARTS: dict[str, tuple[str, Callable[[Bench], Iterator[str]]]] = {
     "doctor": ("rung doctor", doctor),
     "sensors": ("Power and energy against nvidia-smi", sensors),
-    "profilers": ("What profilers cost", profilers),
+    "torch": ("What torch.profiler costs", torch_profiler),
+    "nsight": ("What Nsight costs", nsight),
     "sampling": ("What sampling costs", sampling),
 }
 

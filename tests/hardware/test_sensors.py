@@ -154,6 +154,26 @@ def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPat
     assert seen.throttled == ("power cap",)  # an idle bit holds nothing down
 
 
+@pytest.mark.parametrize("newer", [True, False])
+def test_nvml_memory_in_use_is_without_what_the_driver_keeps(monkeypatch: pytest.MonkeyPatch, newer: bool) -> None:
+    class NVMLError(Exception):
+        pass
+
+    def memory(gpu: object, version: int | None = None) -> object:
+        """Of an older driver the second form is not known."""
+        if version == 2 and not newer:
+            raise NVMLError
+        return types.SimpleNamespace(used=1000 if version == 2 else 1500, total=80_000)
+
+    nvml = types.ModuleType("pynvml")
+    for name, answer in {"NVMLError": NVMLError, "nvmlInit": lambda: None, "nvmlDeviceGetHandleByIndex": lambda index: index,
+                         "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVML_TEMPERATURE_GPU": 0, "nvmlMemory_v2": 2,
+                         "nvmlDeviceGetMemoryInfo": memory}.items():  # fmt: skip
+        setattr(nvml, name, answer)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert Nvml(None, None, 0).read().used == (1000 if newer else 1500)
+
+
 def test_no_sensor_is_no_error() -> None:
     assert sensor_for(None) is None
     assert sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:ff:00.0", "index": 9}) is None

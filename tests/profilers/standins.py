@@ -8,6 +8,7 @@ The files that they leave were made before by `prepare`, of three dispatches.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,7 +106,8 @@ def rocprofv3(words):
     cut = words.index("--")
     flags = [name for name, since in TRACES.items() if version() >= since]
     sampling = ["--pc-sampling-unit", "--pc-sampling-method", "--pc-sampling-interval"]
-    single = ["-d", "--output-directory", "-o", "--output-file", "-i", *(sampling if version() >= (6, 4) else [])]
+    single = ["-d", "--output-directory", "-o", "--output-file", "-i", *(sampling if version() >= (6, 4) else []),
+              *(["--kernel-include-regex", "--kernel-exclude-regex"] if version() >= (6, 3) else [])]  # fmt: skip
     found, rest = parsed(words[:cut], flags, single, ["--pmc", "--output-format", "-f"])
     if rest:
         refuse(f"unrecognized arguments: {' '.join(rest)}")
@@ -125,7 +127,8 @@ def rocprofv3(words):
         print(f"W Unable to find all counters for agent 4 (gpu-0, gfx942) in [..]. Missing: {lacking}", flush=True)
         counters = [name for name in counters if name not in lacking]
     folder = found.get("-d", ".")
-    write_v3(folder, formats, counters, bool(found.get("--pc-sampling-beta-enabled")))
+    included = re.compile(found.get("--kernel-include-regex", ""))
+    write_v3(folder, formats, counters, bool(found.get("--pc-sampling-beta-enabled")), included)
 
 
 def check_sampling(found, formats):
@@ -141,13 +144,13 @@ def check_sampling(found, formats):
         refuse("PC samples are only written as csv and json")
 
 
-def write_v3(folder, formats, counters, samples):
+def write_v3(folder, formats, counters, samples, included):
     pid = os.getpid()
     if "csv" in formats:
         for name, text in json.loads(made(f"v3_csv_{version()[0]}{'_counters' if counters else ''}.json")).items():
             put(folder, f"node7/{pid}_{name}", text.encode())
         if counters:
-            put(folder, f"node7/{pid}_counter_collection.csv", counter_csv(counters).encode())
+            put(folder, f"node7/{pid}_counter_collection.csv", counter_csv(counters, included).encode())
         if samples:
             titles = "Sample_Timestamp,Exec_Mask,Dispatch_Id,Instruction,Instruction_Comment,Correlation_Id"
             put(folder, f"node7/{pid}_pc_sampling_host_trap.csv", f'{titles}\n12500,1,1,"v_add","a.py:1",7\n'.encode())
@@ -155,19 +158,19 @@ def write_v3(folder, formats, counters, samples):
         if os.environ.get("STANDIN_FAILS") == "empty":
             put(folder, f"node7/{pid}_results.db", b"")
         else:
-            write_rocpd(Path(folder) / f"node7/{pid}_results.db", counters)
+            write_rocpd(Path(folder) / f"node7/{pid}_results.db", counters, included)
     if "pftrace" in formats:
         put(folder, f"node7/{pid}_results.pftrace", made("trace.pftrace"))
 
 
-def counter_csv(counters):
+def counter_csv(counters, included):
     """The 19 columns of 6.4 and later; kernels are numbered from 1 here, as nothing but they is recorded."""
     titles = ("Correlation_Id,Dispatch_Id,Agent_Id,Queue_Id,Process_Id,Thread_Id,Grid_Size,Kernel_Id,Kernel_Name,"
               "Workgroup_Size,LDS_Block_Size,Scratch_Size,VGPR_Count,Accum_VGPR_Count,SGPR_Count,Counter_Name,"
               "Counter_Value,Start_Timestamp,End_Timestamp")  # fmt: skip
     lines = [",".join(f'"{title}"' for title in titles.split(","))]
     for place, (kernel, _, start, long) in enumerate(KERNELS, start=1):
-        for counter in counters:
+        for counter in counters if included.search(kernel) else ():
             agent = '"Agent 2"' if version() >= (7, 0) else "2"
             lines.append(f'{place},{place},{agent},1,77,77,1024,1,"{kernel}",64,0,0,8,0,16,"{counter}",'
                          f"{value(counter, place)},{start},{start + long}")  # fmt: skip
@@ -179,7 +182,7 @@ def value(counter, place):
     return 1000.0 * place + len(counter)
 
 
-def write_rocpd(path, counters):
+def write_rocpd(path, counters, included=re.compile("")):
     sys.path.insert(0, str(Path(__file__).parents[1] / "trace" / "databases"))
     from rocpd_writer import Writer
 
@@ -188,7 +191,7 @@ def write_rocpd(path, counters):
         for place, (kernel, correlation, start, long) in enumerate(KERNELS, start=1):
             # A pass that collects counters traces less, so its correlation ids are others.
             number = place if counters else correlation
-            values = [(counter, value(counter, place)) for counter in counters]
+            values = [(counter, value(counter, place)) for counter in counters if included.search(kernel)]
             writer.dispatch(kernel, start, start + long, stack=number, counters=values)
             if not counters:
                 writer.region("HIP_RUNTIME_API_EXT", "hipLaunchKernel", start - 900, start - 800, stack=number)
@@ -335,14 +338,20 @@ def ncu(words):
         print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.1.0.0 (build 35237751) (public-release)")
         return
     single = ["--page", "--print-units", "--target-processes", "--metrics", "--log-file", "--profile-from-start",
-              "--clock-control"]  # fmt: skip
+              "--clock-control", "--cache-control", "--kernel-name", "--kernel-name-base"]  # fmt: skip
     found, command = parsed(words, ["--csv"], single)
+    if found.get("--cache-control", "all") not in ("all", "none") or found.get("--kernel-name-base") == "mangled":
+        refuse("the argument for an option is invalid")
+    wanted = found.get("--kernel-name", "regex:")
+    wanted = re.compile(wanted.removeprefix("regex:") if wanted.startswith("regex:") else f"^{re.escape(wanted)}$")
     program(command)
     counters = found["--metrics"].split(",")
     rows = ["==PROF== Connected to process 4242 (/usr/bin/python3.11)"]
     rows.append(",".join(f'"{t}"' for t in ["ID", "Process ID", "Kernel Name", "Device", *counters]))
     rows.append(",".join(f'"{t}"' for t in ["", "", "", "", *["ns"] * len(counters)]))
     for place, (kernel, *_) in enumerate(KERNELS):
+        if not wanted.search(kernel):
+            continue
         rows.append(
             ",".join(f'"{t}"' for t in [place, 4242, kernel, 0, *[f"{value(c, place):,.2f}" for c in counters]])
         )

@@ -74,7 +74,7 @@ def test_a_group_that_the_profiler_refuses_is_halved():
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", sorted(counters.tables()["sets"]))
 def test_every_set_has_counters_that_the_architecture_knows(arch, name):
-    if name == "ncu":
+    if name.startswith("ncu"):
         return
     chosen = counters.choose(counters.named(name), arch)
     assert chosen.counters

@@ -100,6 +100,12 @@ def test_nsight_switches_on_with_the_steps_of_a_workload():
     argv = nsight.plan_compute(asked("ncu", passes=(("a.sum", "b.pct"),))).runs[0].argv
     assert argv[argv.index("--metrics") + 1] == "a.sum,b.pct"
     assert argv[argv.index("--clock-control") + 1] == "none"  # the machine's clocks are nobody's to hold
+    assert "--kernel-name" not in argv
+    plan = nsight.plan_compute(
+        asked("ncu", passes=(("a.sum",),), kernels="gemm|dot", extra=("--cache-control", "none"))
+    )
+    assert plan.runs[0].argv[plan.runs[0].argv.index("--kernel-name") + 1] == "regex:gemm|dot"
+    assert "as the kernel before left them" in plan.notes[0]
     with pytest.raises(NotPlanned, match="needs counters"):
         nsight.plan_compute(asked("ncu"))
 

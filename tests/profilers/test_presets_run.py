@@ -6,6 +6,8 @@ import pytest
 import standins
 
 from rung.cli.main import main
+from rung.profilers.collect import read_kept
+from rung.profilers.counters import named
 from rung.profilers.presets import presets
 
 AMD = ("rocprofv3", "rocprofv3-avail", "rocprof-compute", "rocprof-sys-run")
@@ -30,8 +32,8 @@ def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, 
     assert code == 0, said.err
     answer = json.loads(said.out)
     analysis = answer["analysis"]
-    if name == "nsight-counters":
-        assert analysis["counters"] == 3 * 11
+    if presets()[name].tool == "ncu":
+        assert analysis["counters"] == 3 * len(named(presets()[name].counters))
         assert analysis["headlines"]["counters"].startswith("kernel time by what bounds it: memory")
         return
     kernels = [part["timeline"][0]["kernels"] for part in analysis["parts"]]
@@ -71,6 +73,35 @@ def test_counters_of_later_passes_belong_to_the_dispatches_of_the_first(tools_on
     assert found == [(c, kernel, standins.value("SQ_WAVES", place))
                      for place, (kernel, c, _, _) in enumerate(standins.KERNELS, start=1)]  # fmt: skip
     assert trace.events.filter(kind="kernel").height == 3
+
+
+@pytest.mark.parametrize(("preset", "rocm"), [("compute", "7.0"), ("compute", "6.4"), ("nsight-full", "7.0")])
+def test_counters_are_read_of_the_kernels_that_are_asked_for(
+    preset, rocm, tools_on_path, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3", "ncu", rocm=rocm)
+    words = ["--preset", preset, "--kernels", "^g.mm", "--arch", "gfx942", "--out", "out", "--", "true"]
+    assert main(["profile", *words]) == 0
+    assert "note: --kernels" not in capsys.readouterr().out
+    assert set(read_kept(tmp_path / "out").counters["kernel"]) == {"gemm(float*)"}
+
+
+@pytest.mark.parametrize("words", [["--preset", "trace"], ["--with", "nsys"], ["--preset", "rocprof-compute"]])
+def test_kernels_are_not_chosen_where_no_counters_are(words, tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3", "nsys", "rocprof-compute")
+    assert main(["profile", *words, "--kernels", "gemm", "--dry-run", "--", "true"]) == 2
+    assert "--kernels chooses the kernels whose counters are read, by rocprofv3 or ncu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tool", "rocm"), [("rocprofv3", "6.2"), ("rocprof", "6.0")])
+def test_older_tools_read_all_kernels_and_say_so(tool, rocm, tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path(tool, rocm=rocm)
+    words = ["--preset", "compute", "--kernels", "gemm", "--arch", "gfx90a", "--dry-run", "--", "true"]
+    assert main(["profile", *words]) == 0
+    assert "note: --kernels left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

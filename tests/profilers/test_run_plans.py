@@ -116,3 +116,20 @@ def test_what_a_tool_says_in_a_file_of_its_own_is_told_too(tmp_path):
     plan = Plan("ncu", Tool("ncu", None), folder, (Run("counters", argv, folder, says=says),), "k", "high", "r")
     with pytest.raises(run.ProfilerFailed, match=r"(?s)started\n.*ERR_NVGPUCTRPERM"):
         run.run(plan, 10.0)
+
+
+def test_what_takes_long_says_that_it_still_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "EVERY", 0.1)
+    said = []
+    run.run(plan_of(tmp_path, ["sleep", "0.5"]), 20.0, said.append)
+    assert said[1].startswith("rocprofv3 (trace): 0 s of at most 20 s")
+    assert 2 <= len(said) <= 6
+
+
+def test_what_was_recorded_before_the_deadline_is_not_lost(tmp_path):
+    folder = tmp_path / "recording"
+    # As ncu does: it writes when it is asked to end.
+    script = f"trap 'echo row > {folder}/ncu.csv; exit 1' TERM; while true; do sleep 0.05; done"
+    runs = (Run("counters", ("sh", "-c", script), folder, says=folder / "ncu.csv"),)
+    with pytest.raises(run.ProfilerFailed, match=rf"(?s)did not end within 1 s.*rung analyze {folder}"):
+        carried_out(Plan("ncu", Tool("ncu", None), folder, runs, "k", "high", "r"), 1.0)

@@ -73,3 +73,12 @@ def test_a_time_in_seconds_is_told_in_nanoseconds(tmp_path):
         1.5e6,
         2.5,
     ]
+
+
+def test_facts_of_the_machine_and_texts_are_no_counters(tmp_path):
+    text = TEXT.replace('"launch__waves_per_multiprocessor"', '"device__attribute_warp_size"')
+    assert set(read(put(tmp_path, text)).counters["counter"]) == {"gpu__time_duration.sum"}
+    text = TEXT.replace('"2.5"', '"PolicySpread"').replace('"n/a"', '""')
+    trace = read(put(tmp_path, text))
+    assert set(trace.counters["counter"]) == {"gpu__time_duration.sum"}
+    assert trace.unread == {}

@@ -52,6 +52,7 @@ def add(commands: Any, help_text: str) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for it (default: below .rung/profiles)")
     parser.add_argument("--counters", type=rung_names, metavar="A,B,...", help="these hardware counters")
+    parser.add_argument("--kernels", default="", metavar="REGEX", help="counters of these kernels only")
     parser.add_argument(
         "--madengine-config", type=Path, metavar="FILE", help="the tools of an --additional-context file"
     )
@@ -106,7 +107,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         need_torch()
     folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
     plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch, torch=torch_options(parsed),
-                   dry=parsed.dry_run, notes=notes, sample=rate)  # fmt: skip
+                   dry=parsed.dry_run, notes=notes, sample=rate, kernels=parsed.kernels)  # fmt: skip
     if parsed.dry_run:
         from rung.profilers.plan import shown
 

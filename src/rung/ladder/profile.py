@@ -29,6 +29,7 @@ PLANNERS: Mapping[str, Callable[[Request], Plan]] = {
     "nsys": nsight.plan_systems,
     "ncu": nsight.plan_compute,
 }
+FILTERS = ("rocprofv3", "ncu")  # read counters of some kernels only
 WARM = 3  # steps before those that are recorded
 SAMPLED = 2.0  # seconds of unrecorded steps beside sensors, whose counters are refreshed every 1 to 100 ms
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -90,6 +91,7 @@ def planned(
     dry: bool = False,
     notes: Sequence[str] = (),
     sample: float = 0.0,
+    kernels: str = "",
 ) -> Plan:
     """The plan for `wanted` into `folder`. names: counters beside or instead of the preset's; dry: plan for a profiler
     that is not installed, too; sample: how often a second sensors are read beside it. Raises UsageError for what cannot be done, and says what can."""
@@ -100,6 +102,9 @@ def planned(
     if sample:
         said.append(f"the sensors of every GPU are read {sample:g} times a second until the first recorded run has "
                     f"ended, into {folder / SAMPLES}.")  # fmt: skip
+    if kernels and not (wanted.tool in FILTERS and (names or wanted.counters)):
+        raise UsageError(f"--kernels chooses the kernels whose counters are read, by {' or '.join(FILTERS)}: "
+                         "give --counters, or a preset with counters (`rung profile --list`).")  # fmt: skip
     if wanted.tool == "torch":
         return _torch(target, folder, torch or Options(), said, seconds)
     tool, wanted = _found(wanted, dry, said)
@@ -116,9 +121,10 @@ def planned(
         formats=wanted.formats,
         sampling=wanted.sampling,
         rate=wanted.rate,
-        extra=wanted.extra,
+        extra=() if names and wanted.tool == "ncu" else wanted.extra,  # how many passes they need is not known
         env=wanted.env,
         arch=arch,
+        kernels=kernels,
         steps_only=not target.command,
     )
     try:
@@ -160,7 +166,7 @@ def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Pre
         raise UsageError(f"{program} is not on PATH, nor where its vendor installs it: install it, add its folder to PATH, "
                          "or see with --dry-run what it would do.")  # fmt: skip
     assumed = tools.planned(wanted.tool)
-    what = "" if wanted.tool in ("nsys", "ncu") else f" of ROCm {assumed.version_text}"
+    what = f" of ROCm {assumed.version_text}" if assumed.version else ""
     notes.append(f"{program} is not on PATH: planned for that{what}.")
     return assumed, wanted
 

@@ -39,6 +39,12 @@ def carried_out(
             again = UsageError(refused)
             again.exit_code = error.code
             raise again from None
+        if all(collect.collect(plan.profiler, one.output) for one in plan.runs if one.recorded):
+            raise run.ProfilerFailed(
+                f"{error}\nWhat it had recorded until then may be whole: `rung analyze {plan.folder}`.",
+                error.code,
+                error.log,
+            ) from None
         raise
     trace = collect.read_all(folder, plan.profiler, plan.runs, logs, steps_only=plan.steps_only)
     if plan.steps_only and not trace.events.filter(kind="annotation").height:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from rung.profilers.plan import NotPlanned, Plan, Request, Run
 
 _TRACES = {"kernels": "cuda", "hip": "cuda", "copies": "cuda", "markers": "nvtx", "rccl": "nvtx"}
@@ -35,6 +38,8 @@ def plan_compute(request: Request) -> Plan:
     log = request.folder / "ncu.csv"
     argv = [request.tool.command, "--csv", "--page", "raw", "--print-units", "base", "--target-processes", "all",
             "--clock-control", "none", "--metrics", ",".join(counters), "--log-file", str(log)]  # fmt: skip
+    if request.kernels:
+        argv += ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{request.kernels}"]
     if request.steps_only:
         argv += ["--profile-from-start", "off"]
     return Plan(
@@ -42,10 +47,14 @@ def plan_compute(request: Request) -> Plan:
         tool=request.tool,
         folder=request.folder,
         runs=(Run("counters", (*argv, *request.extra, *request.command), request.folder, dict(request.env), says=log),),
-        collects=f"{len(counters)} counters of every kernel",
+        collects=f"{len(counters)} counters of " + (f"kernels like {request.kernels}" if request.kernels else "every kernel"),
         overhead="high",
         read_by="rung analyze",
-        notes=(
-            "ncu replays each kernel with its caches flushed: its times are not those of a run. The clocks are left as they are.",
-        ),
-    )
+        notes=(f"ncu runs kernels alone, once a pass, {_caches(request.extra)}: their times are not those of a run. "
+               "The clocks are left as they are.",),
+    )  # fmt: skip
+
+
+def _caches(extra: Sequence[str]) -> str:
+    kept = ("--cache-control", "none") in itertools.pairwise(extra)
+    return "with the caches as the kernel before left them" if kept else "with its caches flushed"

@@ -32,6 +32,8 @@ def plan(request: Request) -> Plan:
     unread = [name for name in request.formats if name not in ("csv", "json")]
     if unread:
         notes.append(f"{', '.join(unread)} left out: rocprof writes CSV, JSON and a database.")
+    if request.kernels:
+        notes.append("--kernels left out: rocprof reads the counters of all kernels.")
     notes.append("rocprof is deprecated and left out of newer ROCm: use rocprofv3 where it is there.")
     traced = list(dict.fromkeys(options[source] for source in request.sources if options.get(source)))
     several = bool(request.passes)

@@ -24,6 +24,7 @@ OPTIONS = {
 }
 FORMATS = {"csv": (6, 2), "json": (6, 2), "pftrace": (6, 2), "otf2": (6, 3), "rocpd": (7, 0)}
 PC_SAMPLING = (6, 4)
+FILTER = (6, 3)  # of counters by kernel
 HOST_TRAP = ("gfx90a", "gfx94", "gfx95")
 STOCHASTIC = ("gfx94", "gfx95")
 CLOCK = 2.1e9  # Hz: what turns a rate into cycles; MI300X at its peak
@@ -52,7 +53,8 @@ def plan(request: Request) -> Plan:
     for number, counters in enumerate(request.passes, start=2 if several else 1):
         what = f"counters {number - several} of {len(request.passes)}"
         output = request.folder / f"pass_{number}" if several or len(request.passes) > 1 else request.folder
-        runs.append(_run(what, request, output, ["--pmc", *counters, "--kernel-trace"], notes, counters=True))
+        options = ["--pmc", *counters, "--kernel-trace", *_only(request, notes)]
+        runs.append(_run(what, request, output, options, notes, counters=True))
     return Plan(
         profiler="rocprofv3",
         tool=request.tool,
@@ -84,6 +86,13 @@ def _run(
     # Without -o every process writes <folder>/<host>/<pid>_…: no two processes or ranks meet.
     argv = [request.tool.command, *options, "--output-format", *formats, "-d", str(output), "--", *request.command]
     return Run(what, tuple(argv), output, dict(request.env))
+
+
+def _only(request: Request, notes: list[str]) -> list[str]:
+    if request.kernels and request.tool.version < FILTER:
+        notes.append("--kernels left out: rocprofv3 chooses kernels from ROCm 6.3 on.")
+        return []
+    return ["--kernel-include-regex", request.kernels] if request.kernels else []
 
 
 def _read_format(request: Request) -> str:

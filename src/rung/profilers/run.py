@@ -19,6 +19,7 @@ from rung.profilers.rocprof_compute import WORKLOAD
 
 LINES = 12  # of a log, in the error that it explains
 NOT_FOUND = 127
+EVERY = 30.0  # seconds between two words that it still runs
 
 
 class ProfilerFailed(WorkloadError):
@@ -54,7 +55,7 @@ def run(
             logs.append(log)
             said(f"{plan.profiler}: {one.what} ...")
             try:
-                _one(plan, one, log, deadline)
+                _one(plan, one, log, deadline, said)
             except ProfilerFailed as error:
                 if not one.optional:
                     raise
@@ -65,7 +66,7 @@ def run(
     return logs, list(dict.fromkeys(notes))
 
 
-def _one(plan: Plan, one: Run, log: Path, deadline: float) -> None:
+def _one(plan: Plan, one: Run, log: Path, deadline: float, said: Callable[[str], None]) -> None:
     one.output.mkdir(parents=True, exist_ok=True)
     argv = [_workload(plan, one) if word == WORKLOAD else word for word in one.argv]
     label = f"{plan.profiler} ({one.what})"
@@ -77,13 +78,28 @@ def _one(plan: Plan, one: Run, log: Path, deadline: float) -> None:
             raise ProfilerFailed(f"{label} could not be started: {argv[0]}: {error.strerror}.") from None
     with _ended(process):
         try:
-            code = process.wait(timeout=deadline)
+            code = _waited(
+                process, deadline, lambda seconds: said(f"{label}: {seconds:.0f} s of at most {deadline:g} s")
+            )
         except subprocess.TimeoutExpired:
             raise ProfilerFailed(
                 _with_log(f"{label} did not end within {deadline:g} s and was stopped", log, one.says)
             ) from None
     if code:
         raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log, one.says), code, log)
+
+
+def _waited(process: subprocess.Popen[bytes], deadline: float, said: Callable[[float], None]) -> int:
+    """The exit code; TimeoutExpired after `deadline` seconds. Until then tells now and then how long it has been."""
+    begun = time.monotonic()
+    while True:
+        left = begun + deadline - time.monotonic()
+        try:
+            return process.wait(timeout=max(0.0, min(EVERY, left)))
+        except subprocess.TimeoutExpired:
+            if left <= EVERY:
+                raise
+            said(time.monotonic() - begun)
 
 
 def _workload(plan: Plan, one: Run) -> str:

@@ -61,7 +61,7 @@ def find(name: str) -> Tool | None:
 
 def planned(name: str) -> Tool:
     """The profiler as it would be, for a plan on a machine without it."""
-    return Tool(name, None, ASSUMED, "v1" if name == "rocprof" else "")
+    return Tool(name, None, () if name in ("nsys", "ncu") else ASSUMED, "v1" if name == "rocprof" else "")
 
 
 def _legacy(path: Path) -> str:

@@ -21,8 +21,8 @@ from rung.trace.unread import Unread
 _TITLES = ("ID", "Process ID", "Kernel Name")
 # Times are ns: the base unit is that or, by version, the second.
 _NS = {"second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us": 1e3}
-# A counter is named unit__what; what else stands there is about the launch.
-_COUNTER = re.compile(r"^[a-z0-9]+__\w")
+# A counter is named unit__what; what else stands there is about the launch. A raw page has facts of the machine named so.
+_COUNTER = re.compile(r"^(?!(?:device|numa|nvlink|c2clink)__)[a-z0-9]+__\w")
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -61,7 +61,9 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     if not body:
         raise InputError(f"{path} has titles and no kernels: the program ran none, or none that was asked for.")
     index = {title: place for place, title in enumerate(titles)}
-    counters = [(title, place) for title, place in index.items() if _COUNTER.match(title)]
+    # A column of texts (the cache's configuration) is no counter either.
+    counters = [(title, place) for title, place in index.items() if _COUNTER.match(title)
+                and any(_number(row[place]) is not None for row in body if len(row) == len(titles))]  # fmt: skip
     found: list[tuple[Any, ...]] = []
     for row in body:
         if len(row) != len(titles):

@@ -74,7 +74,8 @@ def stretch(row: Mapping[str, Any], gpu: Gpu) -> float:
 
 def _compute(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
     found = _busy(row, gpu, {"VALU busy": "valu_busy_share", "MFMA busy": "mfma_busy_share",
-                              "SM throughput": "compute_share", "tensor pipe busy": "tensor_busy_share"})  # fmt: skip
+                              "SM throughput": "compute_share", "tensor pipe busy": "tensor_busy_share",
+                              "issue slots": "issue_share"})  # fmt: skip
     for matrix, said in ((False, "VALU FLOP/s"), (True, "MFMA FLOP/s")):
         seconds = _at_peak(row, gpu, matrix=matrix)
         if seconds and row["time_ns"]:
@@ -95,7 +96,7 @@ def _memory(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
         else:
             found[level.upper()] = rate / gpu.bandwidth[level]
     named = {"memory unit busy": "memory_busy_share", "LDS conflicts": "lds_conflict_share",
-             "memory throughput": "memory_share", "DRAM throughput": "dram_share"}  # fmt: skip
+             "memory throughput": "memory_share", "DRAM throughput": "dram_share", "L2 throughput": "l2_share"}  # fmt: skip
     return found | _busy(row, gpu, named)
 
 

@@ -45,11 +45,18 @@ class Nvml:
         except (AttributeError, self._nvml.NVMLError):
             return None
 
+    def _memory(self) -> Any:
+        """As nvidia-smi counts it: the second form has what the driver keeps for itself apart (`reserved`), the first, of
+        older drivers, has it among the used."""
+        newer = getattr(self._nvml, "nvmlMemory_v2", None)
+        found = self._ask("nvmlDeviceGetMemoryInfo", newer) if newer is not None else None
+        return found if found is not None else self._ask("nvmlDeviceGetMemoryInfo")
+
     def read(self) -> Reading:
         energy = self._ask("nvmlDeviceGetTotalEnergyConsumption")  # mJ
         power = self._ask("nvmlDeviceGetPowerUsage")  # mW
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
-        memory, rates = self._ask("nvmlDeviceGetMemoryInfo"), self._ask("nvmlDeviceGetUtilizationRates")
+        memory, rates = self._memory(), self._ask("nvmlDeviceGetUtilizationRates")
         return Reading(
             time.monotonic(),
             energy / 1e3 if energy is not None else None,
