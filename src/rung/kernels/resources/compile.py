@@ -99,7 +99,7 @@ def resources(
     asm: Mapping[str, Any], metadata: Mapping[str, Any], name: str, arch: str, config: str, source: str
 ) -> Resources:
     """What the compiler's results say: asm has `amdgcn` text or `cubin` bytes; metadata `num_warps` and `shared`."""
-    found = amdgcn(asm["amdgcn"]) if "amdgcn" in asm else cubin(asm["cubin"])
+    found: dict[str, Any] = amdgcn(asm["amdgcn"]) if "amdgcn" in asm else cubin(asm["cubin"])
     shared = max(found.pop("shared", 0), int(metadata["shared"]))
     return with_occupancy(
         Resources(name, arch, config, int(metadata["num_warps"]), shared=shared, source=source, **found)
