@@ -1,10 +1,12 @@
 """Whether a kernel agrees with its reference in float64, forward and backward."""
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 

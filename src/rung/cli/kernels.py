@@ -41,7 +41,9 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     if parsed.help:
         parser.print_help()
         return 0
-    no_rest(rest)
+    # What stands behind an option is no positional argument to argparse any more.
+    parsed.given += [word for word in rest if not word.startswith("-")]
+    no_rest([word for word in rest if word.startswith("-")])
     if parsed.action is None:
         raise UsageError("say what: `rung kernels list` or `rung kernels inspect`.")
     return _list(parsed) if parsed.action == "list" else _inspect(parsed)
@@ -52,7 +54,7 @@ def _list(parsed: argparse.Namespace) -> int:
     from rung.report.kernels import list_lines
     from rung.runs import to_json
 
-    if parsed.what or parsed.arch or parsed.call:
+    if parsed.what or parsed.given or parsed.arch or parsed.call:
         raise UsageError("`rung kernels list` takes no arguments; `rung kernels inspect` does.")
     found = families()
     print(to_json({"kind": "kernels", "kernels": found}) if parsed.json else "\n".join(list_lines(found)))

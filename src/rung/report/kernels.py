@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rung.report import units
+from rung.report.tables import shortened
 
 _HEADS = (
     "kernel",
@@ -55,8 +56,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     resident = "" if row["waves"] is None else f"{row['waves']:g}/{row['most']}"
     spilled = str(row["spills"]) if row["arch"].startswith("gfx") else units.data_size(row["spills"])
     return [
-        units.clean(row["kernel"]),
-        units.clean(row["source"].rpartition("/")[2]),
+        shortened(units.clean(row["kernel"]), 44),
+        shortened(units.clean(row["source"].rpartition("/")[2]), 24),
         str(row["warps"]),
         str(row["registers"]),
         str(row["agprs"] or ""),

@@ -8,13 +8,13 @@ import struct
 from rung.errors import InputError
 
 _AMD = {
-    "registers": r"^\s*\.vgpr_count:\s*(\d+)",
-    "agprs": r"^\s*(?:- )?\.agpr_count:\s*(\d+)",
-    "sgprs": r"^\s*\.sgpr_count:\s*(\d+)",
-    "vector spills": r"^\s*\.vgpr_spill_count:\s*(\d+)",
-    "scalar spills": r"^\s*\.sgpr_spill_count:\s*(\d+)",
-    "scratch": r"^\s*\.private_segment_fixed_size:\s*(\d+)",
-    "shared": r"^\s*\.group_segment_fixed_size:\s*(\d+)",
+    "registers": r"^[ \t]*\.vgpr_count:\s*(\d+)",
+    "agprs": r"^[ \t]*(?:- )?\.agpr_count:\s*(\d+)",
+    "sgprs": r"^[ \t]*\.sgpr_count:\s*(\d+)",
+    "vector spills": r"^[ \t]*\.vgpr_spill_count:\s*(\d+)",
+    "scalar spills": r"^[ \t]*\.sgpr_spill_count:\s*(\d+)",
+    "scratch": r"^[ \t]*\.private_segment_fixed_size:\s*(\d+)",
+    "shared": r"^[ \t]*\.group_segment_fixed_size:\s*(\d+)",
 }
 
 
