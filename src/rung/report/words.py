@@ -168,7 +168,7 @@ def predictions(data: dict[str, Any]) -> str:
     if off is None or not decided:
         return ""
     inside = units.count(record.get("inside"))
-    return f"Predictions were off by {off:.0f} points in the median; {inside} of {units.count(decided)} outcomes lay inside their range."
+    return f"Predictions were off by {off:.0f} points of the step in the median; {inside} of {units.count(decided)} outcomes lay inside their range."
 
 
 def status(data: dict[str, Any]) -> str:
