@@ -95,6 +95,18 @@ def test_undone_every_weight_has_its_own_memory_and_its_values():
         assert torch.equal(run(X), want)
 
 
+def test_after_inference_mode_the_model_still_trains():
+    model = Model()
+    run, _ = compiled(model)
+    with torch.inference_mode():
+        run(X)
+    assert together(model)
+    model(X).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    with torch.inference_mode():
+        torch.testing.assert_close(run(X), model(X))
+
+
 def test_a_saved_and_a_copied_model_are_whole(tmp_path):
     model = Model()
     run, _ = compiled(model)

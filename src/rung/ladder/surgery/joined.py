@@ -117,7 +117,8 @@ class Joined:
         return self._view
 
     def _move(self, tensors: Sequence[torch.Tensor]) -> None:
-        with torch.no_grad():
+        # Tensors made in inference mode could never be trained again.
+        with torch.inference_mode(False), torch.no_grad():
             whole = torch.cat([t.detach() for t in tensors])
             for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
                 tensor.data = part
