@@ -66,7 +66,7 @@ def test_on_the_hosts_clock_the_time_outside_of_operators_is_no_wait_for_a_launc
     made = part(0, 40, 60)
     made["timeline"], made["breakdown"]["clock"] = [], "cpu"
     found = {
-        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 2, "unread": {}, "notes": [],
+        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 2, "unread": {}, "completeness": [], "notes": [],
         "parts": [made, made | {"rank": 1}], "across": across([made, made | {"rank": 1}]),
     }  # fmt: skip
     lines = analyze_lines(found, 100)

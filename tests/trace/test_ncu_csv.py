@@ -50,7 +50,9 @@ def test_any_kernels_are_read_back_equal(tmp_path_factory, kernels):
     table.writerow(["", "", "", "", "byte"])
     table.writerows([n, 1, name, device, f"{value:,}"] for n, (name, device, value) in enumerate(kernels))
     found = read(put(tmp_path_factory.mktemp("ncu"), text.getvalue())).counters.rows()
-    assert found == [(n, device, name, "dram__bytes.sum", value) for n, (name, device, value) in enumerate(kernels)]
+    assert found == [
+        (n, device, name, "dram__bytes.sum", value, None) for n, (name, device, value) in enumerate(kernels)
+    ]
 
 
 def test_what_is_cut_off_is_refused_and_read_as_far_as_it_is_whole(tmp_path):
