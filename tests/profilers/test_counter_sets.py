@@ -61,6 +61,15 @@ def test_what_a_gpu_lacks_is_left_out_or_read_under_its_own_name():
     assert "SQ_INSTS_VALU_ADD_F32" in counters.choose(["SQ_INSTS_VALU_ADD_F32"], "gfx908").left_out
 
 
+@pytest.mark.parametrize(
+    ("name", "arch", "foreign"),
+    [("GL2C_EA_RDREQ_96B_sum", "gfx942", True), ("TCC_EA0_RDREQ_128B_sum", "gfx942", False), ("TCC_HIT_sum", "gfx1100", True),
+     ("SQ_WAVES", "gfx1100", False), ("NOBODYS", "gfx942", False), ("GL2C_EA_RDREQ_96B_sum", "", False)],
+)  # fmt: skip
+def test_counters_of_the_other_line_of_gpus_are_told_from_those_that_are_missed(name, arch, foreign):
+    assert counters.foreign(name, arch) == foreign
+
+
 def test_the_profilers_own_list_decides_where_there_is_one():
     found = counters.choose(["SQ_WAVES", "NEW_COUNTER", "TCC_HIT_sum"], "gfx942", available=["NEW_COUNTER", "TCC_HIT"])
     assert found.counters == ("NEW_COUNTER", "TCC_HIT_sum")

@@ -204,3 +204,14 @@ def test_the_list_names_every_preset_and_what_is_here(tools_on_path, capsys):
     assert found["profilers"]["nsys"] is None
     assert main(["profile", "--list"]) == 0
     assert "rocprofv3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(["--preset", "memory"], False), (["--counters", "SQ_WAVES,GL2C_EA_RDREQ_96B_sum"], True)]
+)
+def test_what_a_set_has_for_other_gpus_is_not_missed(words, told, tools_on_path, capsys):
+    tools_on_path("rocprofv3")
+    assert main(["profile", "--with", "rocprofv3", *words, "--arch", "gfx942", "--dry-run", "--", "true"]) == 0
+    out = capsys.readouterr().out
+    assert ("GL2C_EA_RDREQ_96B_sum: gfx942 has none" in out) == told
+    assert ("TCC_EA0_RDREQ_128B_sum" in out) == (not told)  # of a newer GPU of the same line

@@ -111,7 +111,7 @@ def planned(
     arch = arch or next(iter(tools.architectures()), "")
     passes: tuple[tuple[str, ...], ...] = ()
     if names or wanted.counters:
-        passes = _passes(tool, [*(() if names else counters.named(wanted.counters)), *names], arch, said)
+        passes = _passes(tool, names or counters.named(wanted.counters), arch, said, of_a_set=not names)
     request = Request(
         command=target.argv(),
         folder=folder / RECORDING,
@@ -176,7 +176,9 @@ def _marked(wanted: Preset) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*wanted.sources, "markers"]))
 
 
-def _passes(tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str]) -> tuple[tuple[str, ...], ...]:
+def _passes(
+    tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str], *, of_a_set: bool
+) -> tuple[tuple[str, ...], ...]:
     if tool.name == "ncu":
         return (tuple(names),)
     listed = tools.available_counters(tool)
@@ -186,6 +188,8 @@ def _passes(tool: tools.Tool, names: Sequence[str], arch: str, notes: list[str])
     found = counters.choose(names, arch, listed.get(arch))
     reasons: dict[str, list[str]] = {}
     for name, why in found.left_out.items():
+        if of_a_set and counters.foreign(name, arch):
+            continue  # a set serves both lines of GPUs; nobody misses the other's
         reasons.setdefault(why, []).append(name)
     notes += [f"{', '.join(some)}: {why}." for why, some in reasons.items()]
     if not found.counters:

@@ -111,6 +111,12 @@ def choose(wanted: Sequence[str], arch: str, available: Collection[str] | None =
     return Chosen(tuple(taken), left_out)
 
 
+def foreign(name: str, arch: str) -> bool:
+    """Whether our tables have a counter for GPUs of the other line alone: CDNA (gfx9) or RDNA (gfx11, gfx12)."""
+    lines = {on.startswith("gfx9") for table in tables()["names"] for on in table["on"] if _has(known(on), name)}
+    return bool(lines) and bool(arch) and arch.startswith("gfx9") not in lines
+
+
 def _has(listed: Collection[str], name: str) -> bool:
     plain = _ALSO.sub("", name.partition(":")[0])
     return plain in listed or _REDUCED.sub("", plain) in listed
