@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor
 
 ALIGNED = 16  # bytes
@@ -78,8 +79,8 @@ def joined_input(graph: fx.Graph, members: Sequence[fx.Node]) -> fx.Node | None:
     made.meta[MEMBERS] = wanted
     made.meta["example_value"] = torch.cat([v.detach() for v in values])
     made.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
-    # AOTAutograd asks every input where in the user's program it comes from; None: from nowhere.
-    made._dynamo_source = None  # type: ignore[attr-defined]
+    # AOTAutograd asks every input where in the user's program it comes from, and no two may come from one place.
+    made._dynamo_source = ConstantSource(source_name=str(made.target))  # type: ignore[attr-defined]
     return made
 
 
