@@ -156,7 +156,7 @@ def shapes(data: dict[str, Any]) -> list[str]:
         lost = row.get("answer") in ("slower", "fails")
         text = "it fails" if row.get("answer") == "fails" else "unknown" if not gain else text
         said.append(
-            f"On {units.clean(row.get('shape'))}: {text}{'; the recipe leaves such inputs to the original' if lost else ''}."
+            f"On {units.clean(row.get('shape'))}, a shape not used for the choice: {text}{'; the recipe leaves such inputs to the original' if lost else ''}."
         )
     return said
 
