@@ -123,8 +123,14 @@ class _At:
         try:
             self.candidate = _theirs(self.build, mine, self.plan)
             for index, make in enumerate(shapes(self.workload)):
+<<<<<<< HEAD
                 for _ in range(WARM_CALLS + 1 if self.plan.capture else 0):
                     _theirs(self.candidate, to_device(make(0), self.device))
+=======
+                # What is replayed is judged in its replays, not in the calls that come before.
+                for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
+                    self._theirs(self.candidate, to_device(make(0), self.device))
+>>>>>>> 0a445b3c33e2aa8e804aec7c51d07895293fb452
                 for seed in SEEDS:
                     self._case(make, seed, f"shape {index + 1}, seed {seed}")
             if self.workload.mode == "train":
@@ -198,7 +204,7 @@ class _At:
     def _trained(self) -> None:
         """The change of every weight over a few optimizer steps on fresh batches, from equal weights."""
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
-        count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture else 0)
+        count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         changes = []
         for step in (self.reference.step, self.baseline, self.candidate):
             start = self._noisy(weights, 0) if step is self.baseline else weights

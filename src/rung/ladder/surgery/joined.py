@@ -19,6 +19,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rung.ladder.surgery.captured import add_weight, is_weight
+
 ALIGNED = 16  # bytes
 HOME, MEMBERS = "rung_home", "rung_members"
 
@@ -42,7 +44,7 @@ def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
     if any(getattr(node.target, "__name__", "") == "_set_grad_enabled" for node in gm.graph.nodes):
         return
     for node, tensor in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
-        if _movable(tensor) and node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"):
+        if _movable(tensor) and is_weight(node):
             storage = tensor.untyped_storage()
             start = tensor.storage_offset() * tensor.element_size()
             node.meta[HOME] = Home(storage.data_ptr(), storage.nbytes(), start, tensor.nbytes)
@@ -72,15 +74,8 @@ def joined_input(graph: fx.Graph, members: Sequence[fx.Node]) -> fx.Node | None:
         return None  # the compiler takes for granted that weights begin where wide loads can
     if len(set(wanted)) < len(wanted) or not (all(home.alone for home in homes) or _adjacent(homes)):
         return None
-    values = [member.meta["example_value"] for member in members]
-    with graph.inserting_after(inputs[-1]):
-        made = graph.placeholder(f"joined_{len(inputs)}")
-    made.meta[MEMBERS] = wanted
-    made.meta["example_value"] = torch.cat([v.detach() for v in values])
-    made.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
-    # AOTAutograd asks every input where in the user's program it comes from; None: from nowhere.
-    made._dynamo_source = None  # type: ignore[attr-defined]
-    return made
+    values = [member.meta["example_value"].detach() for member in members]
+    return add_weight(graph, torch.cat(values), {MEMBERS: wanted})
 
 
 def _adjacent(homes: Sequence[Home]) -> bool:

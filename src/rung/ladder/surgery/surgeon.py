@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from rung.ladder.surgery.batch_norm import fold_batch_norm
+from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.counts import NAMES, count
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.joined import Joined, examples, joined_inputs, note_homes
@@ -96,7 +97,7 @@ class Surgeon:
         key = _fingerprint(gm, example_inputs)
         record = _Record(dict.fromkeys(self.passes, 0), [])
         # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
-        gm = _copied(gm)
+        gm = own_copy(gm)
         note_homes(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         record.before = count(parts)
@@ -140,22 +141,6 @@ class Surgeon:
         part.recompile()
         record.matches[name] += found
         record.skipped += [f"{name}: {reason}" for reason in reasons]
-
-
-def _copied(gm: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with what AOTAutograd asks of it; Dynamo goes on counting the inputs of its own."""
-    nodes: dict[fx.Node, fx.Node] = {}
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, nodes))
-    for old, new in nodes.items():
-        if hasattr(old, "_dynamo_source"):
-            new._dynamo_source = old._dynamo_source  # type: ignore[attr-defined]
-    made = fx.GraphModule(gm, graph)
-    for name, held in vars(gm).items():
-        if name not in vars(made):
-            setattr(made, name, held)
-    made.meta = gm.meta
-    return made
 
 
 def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:
