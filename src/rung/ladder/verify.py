@@ -123,14 +123,9 @@ class _At:
         try:
             self.candidate = _theirs(self.build, mine, self.plan)
             for index, make in enumerate(shapes(self.workload)):
-<<<<<<< HEAD
-                for _ in range(WARM_CALLS + 1 if self.plan.capture else 0):
-                    _theirs(self.candidate, to_device(make(0), self.device))
-=======
                 # What is replayed is judged in its replays, not in the calls that come before.
                 for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
-                    self._theirs(self.candidate, to_device(make(0), self.device))
->>>>>>> 0a445b3c33e2aa8e804aec7c51d07895293fb452
+                    _theirs(self.candidate, to_device(make(0), self.device))
                 for seed in SEEDS:
                     self._case(make, seed, f"shape {index + 1}, seed {seed}")
             if self.workload.mode == "train":
