@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 import types
 from pathlib import Path
@@ -152,6 +153,39 @@ def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPat
     assert (seen.used, seen.total, seen.busy, seen.memory_busy) == (10, 80, 0.99, 0.4)
     assert (seen.energy, seen.power, seen.core, seen.memory, seen.celsius) == (None, 266.5, 1980, 2619, 44)
     assert seen.throttled == ("power cap",)  # an idle bit holds nothing down
+
+
+def metrics(version: int, *fields: tuple[int, str, int]) -> bytes:
+    """A gpu_metrics table of format 1: fields are offset, form and value."""
+    table = bytearray(struct.pack("<HBB", 512, 1, version) + bytes(508))
+    for offset, form, value in fields:
+        struct.pack_into(form, table, offset, value)
+    return bytes(table)
+
+
+def test_sysfs_says_what_holds_the_clocks_down_and_counts_energy(tmp_path: Path) -> None:
+    """MI200 states it by bits, MI300 counts for how long it did: what grew since the reading before."""
+    card(tmp_path, 0, "0000:05:00.0", {"power1_average": "301000000\n"})
+    card(tmp_path, 1, "0000:0c:00.0", {"power1_input": "612000000\n"})
+    old, new = (tmp_path / "devices" / bus / "gpu_metrics" for bus in ("0000:05:00.0", "0000:0c:00.0"))
+    old.write_bytes(metrics(3, (112, "<Q", 1 << 0 | 1 << 36 | 1 << 34)))
+    seen = Sysfs(None, 0, tmp_path).read()
+    assert seen.throttled == ("power cap", "temperature", "temperature of the memory")
+    assert seen.energy is None
+    old.write_bytes(metrics(3, (112, "<Q", 2**64 - 1)))  # not supported
+    assert Sysfs(None, 0, tmp_path).read().throttled == ()
+
+    new.write_bytes(metrics(7, (24, "<Q", 5 * 2**16), (48, "<I", 70), (60, "<I", 2**32 - 1)))
+    sensor = Sysfs(None, 1, tmp_path)
+    seen = sensor.read()
+    assert (seen.energy, seen.throttled) == (5.0, ())  # 70 cycles ago, nobody knows when
+    new.write_bytes(metrics(7, (24, "<Q", 6 * 2**16), (48, "<I", 71), (60, "<I", 2**32 - 1)))
+    seen = sensor.read()
+    assert (seen.energy, seen.throttled) == (6.0, ("power cap",))
+    assert sensor.read().throttled == ()
+    for strange in (b"", b"\x04", metrics(9), metrics(6)[:20], struct.pack("<HBB", 512, 2, 3) + bytes(508)):
+        new.write_bytes(strange)
+        assert (sensor.read().energy, sensor.read().throttled) == (None, ())
 
 
 @pytest.mark.parametrize("newer", [True, False])

@@ -8,6 +8,7 @@ import re
 import time
 from pathlib import Path
 
+from rung.hardware.sensors.gpu_metrics import GpuMetrics
 from rung.hardware.sensors.reading import Reading
 
 DRM = Path("/sys/class/drm")
@@ -27,6 +28,7 @@ class Sysfs:
         monitor = next(iter(sorted((folder / "hwmon").glob("hwmon*"))), None)
         self._device, self._hwmon = _Files(folder), _Files(monitor) if monitor else None
         self.bus: str | None = bus or folder.resolve().name
+        self._metrics = GpuMetrics()
         self.limit = self._scaled("power1_cap", 1e6)
 
     def _scaled(self, name: str, unit: float) -> float | None:
@@ -37,14 +39,16 @@ class Sysfs:
         return next((v for v in (self._scaled(name, unit) for name in names) if v is not None), None)
 
     def read(self) -> Reading:
+        counted = self._scaled("energy1_input", 1e6)  # µJ
+        energy, throttled = self._metrics.read(self._device.data("gpu_metrics"))
         return Reading(
             time.monotonic(),
-            self._scaled("energy1_input", 1e6),  # µJ
+            counted if counted is not None else energy,
             self._first(("power1_input", "power1_average"), 1e6),  # µW: MI300 and later; MI200, Radeon
             self._first(("freq1_input",), 1e6) or self._current("pp_dpm_sclk"),  # Hz
             self._first(("freq2_input",), 1e6) or self._current("pp_dpm_mclk"),
             self._first(("temp2_input", "temp1_input"), 1e3),  # m°C: junction, edge
-            (),
+            throttled,
             self._whole("mem_info_vram_used"),
             self._whole("mem_info_vram_total"),
             self._percent("gpu_busy_percent"),
@@ -74,6 +78,10 @@ class _Files:
 
     def text(self, name: str) -> str:
         """The stripped text; "" where the file is not there, or the driver refuses just now."""
+        return self.data(name).decode("ascii", "replace").strip()
+
+    def data(self, name: str) -> bytes:
+        """The first 4096 bytes, as they are."""
         if name not in self._open:
             try:
                 self._open[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -81,11 +89,11 @@ class _Files:
                 self._open[name] = None
         file = self._open[name]
         if file is None:
-            return ""
+            return b""
         try:
-            return os.pread(file, 4096, 0).decode("ascii", "replace").strip()
+            return os.pread(file, 4096, 0)
         except OSError:
-            return ""
+            return b""
 
     def __del__(self) -> None:
         for file in self._open.values():
