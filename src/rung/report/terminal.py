@@ -87,7 +87,7 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
     say(" · ".join([*(h for h in head[:2] if h), f"numerics {head[2] or 'unknown'}"]), "dim")
     _say_baseline(data, say)
     if words.attempts(data):
-        console.print(_table(words.attempts(data), wide=console.width >= _WIDE))
+        console.print(_table(words.folded(words.attempts(data)), wide=console.width >= _WIDE))
     _say_outcome(data, say)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"

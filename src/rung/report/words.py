@@ -34,6 +34,23 @@ def attempts(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [a for a in data.get("attempts") or [] if isinstance(a, dict)]
 
 
+def folded(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempts, those that were never measured, for one and the same reason, as one: its `rung` names them all."""
+    found: list[dict[str, Any]] = []
+    by_reason: dict[tuple[str, str], dict[str, Any]] = {}
+    for attempt in attempts:
+        reason = units.clean(attempt.get("verdict")), units.clean(attempt.get("why"))
+        if attempt.get("log") or not reason[0]:
+            found.append(attempt)
+        elif reason in by_reason:
+            by_reason[reason]["rung"] = f"{by_reason[reason]['rung']}, {attempt.get('rung')}"
+            by_reason[reason]["title"] = by_reason[reason]["changes"] = ""
+        else:
+            by_reason[reason] = dict(attempt)
+            found.append(by_reason[reason])
+    return found
+
+
 def name(attempt: dict[str, Any]) -> str:
     return units.clean(attempt.get("rung")) or "rung"
 
