@@ -31,12 +31,23 @@ def test_the_error_is_that_of_the_format(kind: str, most: float) -> None:
     x = torch.randn(5, 7, 64).bfloat16()
     right = copy.deepcopy(made).double()(x.double()).detach()
     eight = EightBits(made, kind, "sm90")
-    found = made(x).detach()
+    with torch.no_grad():
+        found = made(x)
     assert (found.shape, found.dtype) == ((5, 7, 32), torch.bfloat16)
     error = float((found.double() - right).norm() / right.norm())
     assert 0.001 < error < most
     eight.undo()
     torch.testing.assert_close(made(x), model()(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_with_gradients_the_layers_are_the_old_ones(kind: str) -> None:
+    made, plain = model(), model()
+    EightBits(made, kind, "sm90")
+    x = torch.randn(5, 64).bfloat16()
+    for each in (made, plain):
+        each(x).square().sum().backward()
+    torch.testing.assert_close(made[0].weight.grad, plain[0].weight.grad, rtol=0, atol=0)
 
 
 def test_state_dict_class_and_parameters_stay() -> None:

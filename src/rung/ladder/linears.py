@@ -32,7 +32,7 @@ def suitable(model: nn.Module) -> list[nn.Linear]:
 
 class EightBits:
     """The suitable layers of a model in `kind` (`fp8` or `int8`), until `undo`. Weights are copied: the originals stay,
-    and a change of theirs is not seen."""
+    and a change of theirs is not seen. With gradients enabled, the layers compute as they always did."""
 
     def __init__(self, model: nn.Module, kind: str, arch: str) -> None:
         self.layers = suitable(model)
@@ -57,6 +57,8 @@ def fp8_forward(layer: nn.Linear, arch: str) -> Forward:
     _stays(weight, across)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return nn.Linear.forward(layer, x)
         result = torch.bfloat16 if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type) else x.dtype
         rows, down = _rows(x.reshape(-1, x.shape[-1]), dtype, most)
         out = torch._scaled_mm(rows, transposed, scale_a=down, scale_b=across, out_dtype=torch.bfloat16).to(result)
@@ -74,6 +76,8 @@ def int8_forward(layer: nn.Linear) -> Forward:
     _stays(weight, scales)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return nn.Linear.forward(layer, x)
         out = F.linear(x, weight.to(x.dtype)) * scales.to(x.dtype)
         return out if bias is None else out + bias.to(out.dtype)
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.errors import WorkloadError
-from rung.hardware.device import Device, matmul_precision_name, to_device
+from rung.hardware.device import Device, to_device
 from rung.ladder.capture import WARM_CALLS
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import Row, Seen, large, missing, observe, relative, rows, same
@@ -26,6 +26,7 @@ from rung.ladder.plan import Numerics, Plan
 from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.ladder.step import Step, matmul_precision
+from rung.ladder.untouched import changed, changed_settings, fingerprint, process
 from rung.ladder.verification import Check, Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 
@@ -119,7 +120,7 @@ class _At:
 
     def verify(self) -> None:
         mine = copy.deepcopy(self.model)
-        before, process = _fingerprint(mine), _process()
+        before, settings = fingerprint(mine), process()
         try:
             self.candidate = _theirs(self.build, mine, self.plan)
             for index, make in enumerate(shapes(self.workload)):
@@ -132,14 +133,7 @@ class _At:
                 self._trained()
         except CandidateFailed as failed:
             self.result.failures.append(f"{failed} ({self.numerics})")
-        self.result.failures += _changed(before, _fingerprint(mine))
-        after = _process()
-        self.result.failures += [
-            f"the candidate changes {what} for the whole process, from {process[what]} to {after[what]}"
-            for what in process
-            if process[what] != after[what]
-        ]
-        _restore(process)
+        self.result.failures += changed(before, fingerprint(mine)) + changed_settings(settings)
         self.result.checks += judge(self.rows, self.numerics)
         if self.reference.name != "float64":
             self.result.reference = self.reference.name
@@ -263,40 +257,3 @@ def _other_settings(mine: Any, theirs: Any) -> list[str]:
                 f"the candidate's optimizer steps {len(b['params'])} parameters, the baseline's {len(a['params'])}"
             )
     return said
-
-
-def _fingerprint(model: torch.nn.Module) -> dict[str, Any]:
-    """What a candidate must leave as it was, apart from the weights' values."""
-    modules = dict(model.named_modules())
-    return {
-        "state-dict keys": list(model.state_dict()),
-        "train or eval mode": [m.training for m in modules.values()],
-        "classes of the modules": [type(m) for m in modules.values()],
-        "parameter objects": [id(p) for p in model.parameters()],
-        "requires_grad": [p.requires_grad for p in model.parameters()],
-        "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules.values()],
-    }  # fmt: skip
-
-
-def _process() -> dict[str, Any]:
-    """Settings of torch that hold for all code, the reference's and the user's included."""
-    return {
-        "float32 matmul precision": matmul_precision_name(),
-        "the default dtype": torch.get_default_dtype(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "gradients": torch.is_grad_enabled(),
-        "autocast": torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
-        "the number of threads": torch.get_num_threads(),
-    }
-
-
-def _restore(process: dict[str, Any]) -> None:
-    torch.set_float32_matmul_precision(process["float32 matmul precision"])
-    torch.set_default_dtype(process["the default dtype"])
-    torch.use_deterministic_algorithms(process["deterministic algorithms"])
-    torch.set_grad_enabled(process["gradients"])
-    torch.set_num_threads(process["the number of threads"])
-
-
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [f"the candidate changed the model's {what}" for what in before if before[what] != after[what]]

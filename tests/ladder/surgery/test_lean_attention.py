@@ -18,8 +18,11 @@ class Recorder(Surgeon):
     """Keeps the SDPA calls of the graphs it has rewritten."""
 
     calls: list
+    shapes: list
 
     def compiled(self, gm, inputs):
+        queries = [n.args[0] for n in gm.graph.nodes if n.target is F.scaled_dot_product_attention]
+        self.shapes = [(2, 2, *q.args[3:]) for q in queries if q.target == "reshape"]
         self.calls = [dict(n.kwargs) for n in gm.graph.nodes if n.target is F.scaled_dot_product_attention]
         return super().compiled(gm, inputs)
 
@@ -125,6 +128,51 @@ def test_grouped_heads_are_not_repeated():
     surgeon = check(fn, heads=(4, 2))
     assert surgeon.calls[0]["enable_gqa"] is True
     assert surgeon.calls[0]["is_causal"] is True
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_with_one_query_a_head_the_queries_of_a_group_are_rows_of_one(masked, monkeypatch):
+    # As on a GPU, where grouped heads need a call without a mask tensor.
+    monkeypatch.setattr("rung.ladder.surgery.lean.takes_groups", lambda *a: False)
+
+    def fn(q, k, v, open_to):
+        mask = (torch.arange(6) <= open_to)[None, None] if masked else None
+        out = F.scaled_dot_product_attention(q, repeated(k, 2), repeated(v, 2), attn_mask=mask)
+        return out.transpose(1, 2).reshape(2, 1, -1)
+
+    surgeon = check(fn, heads=(4, 2), lengths=(1, 6), extra=(torch.tensor([3]),))
+    assert surgeon.rewritten == {"lean-sdpa": 1}
+    assert surgeon.shapes == [(2, 2, 2, 8)]
+
+
+def test_a_mask_of_its_own_for_each_head_keeps_the_repeat(monkeypatch):
+    monkeypatch.setattr("rung.ladder.surgery.lean.takes_groups", lambda *a: False)
+
+    def fn(q, k, v, bias):
+        return F.scaled_dot_product_attention(q, repeated(k, 2), repeated(v, 2), attn_mask=bias)
+
+    surgeon = check(fn, heads=(4, 2), lengths=(1, 6), extra=(torch.randn(1, 4, 1, 6),))
+    assert surgeon.rewritten == {}
+
+
+def test_a_cache_is_not_repeated_and_what_was_written_into_it_is_read(monkeypatch):
+    monkeypatch.setattr("rung.ladder.surgery.lean.takes_groups", lambda *a: False)
+    keys, values = torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+
+    def fn(q, k, v, keys, values, place):
+        keys.index_copy_(2, place, k)
+        values.index_copy_(2, place, v)
+        mask = (torch.arange(6) <= place)[None, None]
+        return F.scaled_dot_product_attention(q, repeated(keys, 2), repeated(values, 2), attn_mask=mask)
+
+    q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 1, 8), torch.randn(2, 2, 1, 8)
+    surgeon = Surgeon(["lean-sdpa"], "eager")
+    run = torch.compile(fn, backend=surgeon, dynamic=False)
+    for place in (torch.tensor([2]), torch.tensor([3])):
+        mine, theirs = (keys.clone(), values.clone()), (keys.clone(), values.clone())
+        torch.testing.assert_close(run(q, k, v, *theirs, place), fn(q, k, v, *mine, place))
+        assert torch.equal(mine[0], theirs[0])
+    assert surgeon.rewritten == {"lean-sdpa": 1}
 
 
 def test_keys_written_after_they_were_repeated_stay_repeated():

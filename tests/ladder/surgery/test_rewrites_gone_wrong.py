@@ -56,6 +56,17 @@ class Model(nn.Module):
         return self.head(self.norm(x + self.down(F.silu(self.gate(x)) * self.up(x))))
 
 
+class Decoding(Model):
+    """The last token's query meets the keys of all."""
+
+    def forward(self, tokens):
+        h = self.norm(self.embed(tokens))
+        parts = (self.q(h[:, -1:]), self.k(h), self.v(h))
+        q, k, v = (part.view(*part.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for part in parts)
+        k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
+        return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
 def inputs(seed, rows=2, length=7):
     drawn = torch.randint(CLASSES, (rows, length), generator=torch.Generator().manual_seed(seed))
     labels = drawn.clone()
@@ -79,6 +90,14 @@ TRAINED = Workload(
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
 )
 LEAN = replace(TRAINED, model=lambda: Model(by_hand=False))
+ONE_QUERY = replace(
+    TRAINED,
+    model=Decoding,
+    forward=lambda model, batch: model(batch["tokens"]),
+    mode="infer",
+    loss=None,
+    optimizer=None,
+)
 LAST = replace(
     TRAINED, forward=lambda model, batch: model(batch["tokens"])[:, -1], mode="infer", loss=None, optimizer=None
 )
@@ -108,6 +127,16 @@ def heads_tiled(graph):
         with graph.inserting_before(node):
             wide = [graph.call_method("repeat", (item, 1, HEADS // GROUPS, 1, 1)) for item in node.args[1:3]]
         node.args = (node.args[0], *wide)
+
+
+def groups_mixed(graph):
+    # The queries of different groups as rows of one head.
+    for node in calls(graph, F.scaled_dot_product_attention):
+        source, batch, _, rows, width = node.args[0].args
+        with graph.inserting_before(node):
+            wrong = graph.call_method("reshape", (source, batch, rows, -1, width))
+            wrong = graph.call_method("transpose", (wrong, 1, 2))
+        node.args = (wrong, *node.args[1:])
 
 
 def fused(graph: fx.Graph) -> list[fx.Node]:
@@ -170,6 +199,7 @@ MUTATIONS = {
     "sdpa: heads in another order": (TRAINED, "sdpa", heads_tiled),
     "lean-sdpa: mask dropped": (LEAN, "lean-sdpa", attention(is_causal=False)),
     "lean-sdpa: scale forgotten": (LEAN, "lean-sdpa", attention(scale=None)),
+    "lean-sdpa: groups mixed": (ONE_QUERY, "lean-sdpa", groups_mixed),
     "fused-qkv: parts swapped": (TRAINED, "fused-qkv", chunks_swapped),
     "fused-qkv: bias missing": (TRAINED, "fused-qkv", bias_missing),
     "fused-qkv: bias one place off": (TRAINED, "fused-qkv", bias_shifted),
@@ -204,7 +234,9 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
     assert found["failures"]
 
 
-@pytest.mark.parametrize("workload", [TRAINED, LEAN, LAST], ids=["by hand", "by SDPA", "last token"])
+@pytest.mark.parametrize(
+    "workload", [TRAINED, LEAN, LAST, ONE_QUERY], ids=["by hand", "by SDPA", "last token", "one query"]
+)
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)
     found = verifying.verify(workload, Plan(passes=passes), pick("cpu"), precisions=["exact"]).as_dict()

@@ -46,15 +46,15 @@ def _lean_applies(c: Context) -> Inapplicable | None:
     # Once the model's own switch has put SDPA in the place of what the survey found, its masks are there to be seen.
     if dict(c.plan.switches).get("attention") == "sdpa" and c.facts["matches"].get("sdpa"):
         return None
-    return matches("lean-sdpa", "attention with a mask tensor")(c)
+    return matches("lean-sdpa", "attention with a mask tensor or repeated heads")(c)
 
 
 LEAN_SDPA = Rung(
-    "lean-sdpa", 3, "attention without a mask tensor", "reassociated",
-    "SDPA is told that its mask is the causal one, or none, where that is proved; grouped heads are not repeated then",
+    "lean-sdpa", 3, "attention without mask tensors and repeated heads", "reassociated",
+    "SDPA is told that its mask is the causal one, or none, where that is proved; grouped heads are not repeated",
     _lean_applies,
-    lambda c: {"attention": (0.25, 0.9), "pointwise": (0.85, 1.0)}, with_pass("lean-sdpa"),
-    "attention calls without a mask tensor", rewritten("lean-sdpa"),
+    lambda c: {"attention": (0.25, 0.95), "pointwise": (0.7, 1.0), "copy": (0.5, 1.0)}, with_pass("lean-sdpa"),
+    "attention calls without a mask tensor or a repeat", rewritten("lean-sdpa"),
 )  # fmt: skip
 
 
