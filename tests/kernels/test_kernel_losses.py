@@ -46,7 +46,7 @@ def test_any_number_of_classes(classes: int, device: str) -> None:
     agree(*both("cross_entropy", label_smoothing=0.2), tensor(3, classes, device=device), targets(3, classes, device))
 
 
-@pytest.mark.parametrize("kind", ["slice", "columns"])
+@pytest.mark.parametrize("kind", ["slice", "swapped", "columns"])
 def test_strides_of_logits_do_not_matter(kind: str, device: str) -> None:
     x = strided(kind, tensor(2, 3, 55, device=device))
     agree(*both("cross_entropy"), x, torch.randint(0, 55, (2, 3)).to(device))
