@@ -93,7 +93,7 @@ def test_chunks_change_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> 
     agree(*both("linear_cross_entropy"), *given)
 
 
-def test_a_chunk_is_a_part_of_the_rows() -> None:
+def test_a_chunk_is_a_part_of_the_rows(device: str) -> None:
     from rung.kernels.families.linear_cross_entropy import CHUNK_BYTES, chunk_rows
 
     for rows, classes in ((1, 10), (4096, 128256), (100_000, 50257), (8192, 1000)):
