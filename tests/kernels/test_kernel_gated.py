@@ -29,7 +29,7 @@ def test_a_gate_and_its_gradients_agree_with_float64(name: str, dtype: torch.dty
     agree(*pair(name), *(tensor(3, 5, 129, dtype=dtype, device=device) for _ in range(2)))
 
 
-@pytest.mark.parametrize("kind", ["slice", "columns"])
+@pytest.mark.parametrize("kind", ["slice", "swapped", "columns"])
 @pytest.mark.parametrize("name", NAMES)
 def test_strides_of_a_gate_do_not_matter(name: str, kind: str, device: str) -> None:
     gate, up = (tensor(4, 3, 33, device=device) for _ in range(2))

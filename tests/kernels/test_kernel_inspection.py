@@ -20,11 +20,11 @@ ARCHES = "gfx90a,gfx942,gfx950,sm90,sm100"
 # One process compiles for all tests: what it takes to import torch and Triton, once.
 ASKED: dict[str, list[str]] = {
     "heavy": ["layer_norm_backward", "--arch", "gfx942,sm90"],
-    "everywhere": ["cross_entropy", "--arch", ARCHES],
+    "everywhere": ["cross_entropy_forward", "--arch", ARCHES],
     "example": [f"{MINE}:double", "--arch", "gfx942,sm90"],
     "call": [f"{MINE}:double", "num_warps=4", "--call", "two_warps", "--arch", "sm90"],
     "called": [f"{MINE}:double", "--call", "two_warps", "--arch", "sm90"],
-    "arguments": [f"{MINE}:tuned", "X=*fp32", "Y=*fp32", "n=i32", "--arch", "gfx942,sm90"],
+    "arguments": [f"{MINE}:tuned", "X=*fp32", "Y=*fp32", "n=i32", "--arch", "sm90"],
     "greedy": [f"{MINE}:greedy", "X=*bf16", "Y=*bf16", "BLOCK=4096", "num_warps=1", "waves_per_eu=8", "--arch", "gfx942"],
     "greedy too": [f"{MINE}:greedy", "X=*bf16", "Y=*bf16", "BLOCK=1024", "num_warps=1", "maxnreg=24", "--arch", "sm90"],
     "matrix": [f"{MINE}:product", "X=*bf16", "Y=*bf16", "Z=*fp32", "BLOCK=64", "matrix_instr_nonkdim=16", "--arch", "gfx942,sm90"],
@@ -48,7 +48,7 @@ def answers(cache: Path) -> dict[str, dict[str, Any]]:
     asked = {name: ["kernels", "inspect", *words, "--json"] for name, words in ASKED.items()}
     asked["cached"] = ["kernels", "inspect", str(cache), "--json"]
     asked["cached for one"] = ["kernels", "inspect", str(cache), "--arch", "gfx950", "--json"]
-    asked["table"] = ["kernels", "inspect", "cross_entropy", "--arch", "gfx942,sm90"]
+    asked["table"] = ["kernels", "inspect", "cross_entropy_forward", "--arch", "gfx942,sm90"]
     env = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
     env.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
@@ -77,7 +77,7 @@ def test_no_kernel_of_rungs_spills_at_its_configuration(name: str, answers: dict
 def test_registers_and_sizes_are_told_for_every_architecture(answers: dict[str, Any]) -> None:
     for row in rows(answers["everywhere"]):
         assert 16 <= row["registers"] <= 512
-        assert (row["shared"] > 0) == (row["kernel"] == "cross_entropy_forward")  # a sum over the threads
+        assert row["shared"] > 0  # a sum over the threads
         amd = row["arch"].startswith("gfx")
         assert (row["sgprs"] is not None) == amd
         threads = row["warps"] * (64 if amd else 32)
@@ -94,7 +94,7 @@ def test_a_kernel_of_a_user_with_its_example(answers: dict[str, Any]) -> None:
 
 def test_every_configuration_of_an_autotuned_kernel(answers: dict[str, Any]) -> None:
     found = [(row["arch"], row["warps"], "BLOCK=512" in row["config"]) for row in rows(answers["arguments"])]
-    assert found == [(a, w, w == 4) for a in ("gfx942", "sm90") for w in (4, 8)]
+    assert found == [("sm90", w, w == 4) for w in (4, 8)]
 
 
 def test_spills_are_found_and_told_by_the_exit_code(answers: dict[str, Any]) -> None:
@@ -130,8 +130,8 @@ def test_a_cache_of_tritons_says_what_compiling_said(answers: dict[str, Any]) ->
 def test_the_table_is_read_at_a_glance(answers: dict[str, Any]) -> None:
     text = answers["table"]["out"]
     assert "gfx942: registers of a thread (VGPRs)" in text
-    assert "cross_entropy_backward" in text
-    assert "no kernel of 4 spills registers" in text
+    assert "cross_entropy_forward" in text
+    assert "no kernel of 2 spills registers" in text
 
 
 @pytest.mark.parametrize(

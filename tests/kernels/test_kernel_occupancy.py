@@ -17,7 +17,8 @@ def kernel(arch: str, warps: int, registers: int, shared: int = 0) -> Resources:
     ("arch", "warps", "registers", "shared", "waves", "limit"),
     [
         ("gfx942", 4, 64, 0, 8, "nothing"),
-        ("gfx942", 4, 65, 0, 7, "registers"),  # 72 of 512
+        ("gfx942", 4, 65, 0, 7, "registers"),
+        ("gfx942", 4, 81, 0, 5, "registers"),  # 88 of 512
         ("gfx942", 4, 128, 0, 4, "registers"),
         ("gfx942", 4, 512, 0, 1, "registers"),
         ("gfx942", 16, 70, 0, 4, "registers"),  # 28 waves of a compute unit hold one workgroup of 16
@@ -26,6 +27,7 @@ def kernel(arch: str, warps: int, registers: int, shared: int = 0) -> Resources:
         ("gfx90a", 1, 32, 0, 8, "nothing"),
         ("sm90", 8, 32, 0, 64, "nothing"),
         ("sm90", 8, 40, 0, 48, "registers"),  # 6 blocks of 8
+        ("sm90", 8, 41, 0, 40, "registers"),  # 48 a thread: 5 blocks
         ("sm90", 16, 64, 0, 32, "registers"),
         ("sm90", 1, 16, 0, 32, "blocks"),
         ("sm90", 4, 32, 115712, 8, "shared memory"),  # half of 228 KiB, less what is reserved
