@@ -1,6 +1,6 @@
 """What the profilers cost on an NVIDIA GPU, what sampling costs, whether its watts are true, and what `rung doctor` says.
 
-    python benchmarks/profilers/gpu.py FOLDER [--seconds 285] [--only doctor,sensors,torch,nsight,sampling]
+    python benchmarks/profilers/gpu.py FOLDER [--seconds 480] [--only doctor,sensors,torch,nsight,sampling]
 
 Prints Markdown, and keeps what every command printed and wrote in FOLDER, files over 5 MB left out. Each part has a time
 limit; one that fails says so, and the next begins; what no time is left for is left out, and says so.
@@ -298,7 +298,7 @@ def torch_profiler(bench: Bench) -> Iterator[str]:
     plain, memory = with_torch("shapes (default)", 10), with_torch("--memory --flops", 10, "--memory", "--flops")
     everything = with_torch("everything (stacks, modules, memory, FLOP)", 5, "--modules", "--memory", "--flops")
     small = [plain, with_torch("--no-shapes", 10, "--no-shapes"), memory, with_torch("--stacks", 5, "--stacks"),
-             everything, with_torch("shapes, --power --vram", 30, "--power", "--vram")]  # fmt: skip
+             everything, with_torch("shapes, --power --vram", 10, "--power", "--vram")]  # fmt: skip
     bench.rung("list", ["profile", "--list"], 30)
     yield from TABLE
     for size, many in ((bench.sizes[0], small), (bench.sizes[-1], [plain, everything])):
@@ -383,7 +383,7 @@ PARTS: dict[str, tuple[str, Callable[[Bench], Iterator[str]]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=285.0, help="for all of it (default: 285)")
+    parser.add_argument("--seconds", type=float, default=480.0, help="for all of it (default: 480)")
     parser.add_argument("--sizes", default="small,medium", help="of the tiny transformer (default: small,medium)")
     parser.add_argument("--only", default=",".join(PARTS), help="of " + ",".join(PARTS))
     parsed = parser.parse_args()

@@ -192,6 +192,21 @@ def test_a_verdict_names_the_counters_that_say_so(counters: dict[str, float], bo
     assert because in found["because"]
 
 
+def test_a_kernel_of_two_ranks_has_a_point_of_each_in_the_roofline() -> None:
+    """Rank 1 writes twice as much in the same millisecond."""
+    one, two = (made(MEMORY | {"TCC_EA0_WRREQ": n, "TCC_EA0_WRREQ_64B": n}) for n in (1e6, 2e6))
+    events, counted = (
+        pl.concat([getattr(t, part).with_columns(rank=pl.lit(r, pl.Int32)) for r, t in enumerate((one, two))])
+        for part in ("events", "counters")
+    )
+    both = Trace(events=events, devices=one.devices, counters=counted)
+    amounts = {}
+    for name, trace in (("one", one), ("two", two), ("both", both)):
+        rows = table("counter_roofline", trace).filter(roof="HBM")
+        amounts[name] = sorted(rows.select("rank", "rate").rows())
+    assert amounts["both"] == [(0, amounts["one"][0][1]), (1, amounts["two"][0][1])]
+
+
 def test_flops_of_each_type_add_up_and_what_was_not_counted_is_left_out() -> None:
     add = {f"SQ_INSTS_VALU_{op}_F32": 1000.0 for op in ("ADD", "MUL", "TRANS", "FMA")}
     found = kernel(add | {"SQ_INSTS_VALU_MFMA_MOPS_F16": 10.0, "SQ_INSTS_VALU_MFMA_MOPS_I8": 3.0})

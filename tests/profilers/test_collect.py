@@ -7,7 +7,7 @@ from rocpd_writer import Writer
 from rung.analysis.counters import counters as counters_by_kernel
 from rung.analysis.counters import dispatch_counters
 from rung.errors import InputError
-from rung.profilers.collect import UNMATCHED, joined, read_all, read_kept
+from rung.profilers.collect import UNMATCHED, joined, read_all, read_kept, within_steps
 from rung.profilers.plan import Run, is_kept
 from rung.trace import Trace
 from rung.trace.links import counters_by_row
@@ -93,6 +93,26 @@ def test_counters_of_ranks_that_number_alike_stay_apart(tmp_path):
     assert dispatch_counters(trace).select("rank", "waves").rows() == [(0, 7.0), (1, 107.0)]
     _, orphans = counters_by_row(trace)
     assert orphans.height == 0
+
+
+def test_outside_of_the_steps_a_rank_loses_the_counters_of_its_own_dispatches_alone():
+    def rank(number, begin):
+        """A dispatch of the number 1 in all ranks."""
+        trace = trace_of("a", ["X"], first=1)
+        events = trace.events.with_columns(ts=pl.lit(begin, pl.Int64), rank=pl.lit(number, pl.Int32))
+        return events, trace.counters.with_columns(rank=pl.lit(number, pl.Int32))
+
+    (events, counted), (others, more) = rank(0, 10), rank(1, 500)
+    step = events.with_columns(
+        kind=pl.lit("annotation", SCHEMA["kind"]),
+        name=pl.lit("ProfilerStep#0", SCHEMA["name"]),
+        ts=pl.lit(0, pl.Int64),
+        dur=pl.lit(100, pl.Int64),
+    )
+    trace = Trace(events=pl.concat([step, events, others]), counters=pl.concat([counted, more]))
+    kept = within_steps(trace)
+    assert kept.events.filter(kind="kernel")["rank"].to_list() == [0]
+    assert kept.counters["rank"].to_list() == [0]
 
 
 def test_dispatches_that_the_first_run_did_not_have_are_counted():

@@ -80,6 +80,37 @@ def test_a_step_has_the_energy_of_the_steps_that_were_not_recorded(tools_on_path
     assert "energy of a step: not known" in capsys.readouterr().out
 
 
+TORCH = """
+import gzip, json, os, sys, time
+begin = time.monotonic_ns()
+time.sleep(0.4)
+middle = time.monotonic_ns()
+told = {"steps_ns": [10**8], "bare_ns": [10**8] * 5, "bare_span": [begin, middle], "bus": "0000:03:00.0"}
+time.sleep(0.2)
+json.dump(told, open(os.environ["RUNG_STEPS"], "w"))
+kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"device": 0, "stream": 7}}
+with gzip.open(sys.argv[1], "wt") as file:
+    json.dump({"schemaVersion": 1, "traceEvents": [kernel]}, file)
+"""
+
+
+def test_of_torch_the_energy_is_that_of_the_steps_before_it_records(tmp_path, monkeypatch):
+    from rung.hardware.sensors.reading import Reading
+    from rung.ladder import profile
+    from rung.profilers import sampling
+
+    seen = Reading(at=0.0, power=500.0)
+    sensor = SimpleNamespace(source="sysfs", limit=750.0, bus="0000:03:00.0", read=lambda: seen)
+    monkeypatch.setattr(sampling, "sensors_here", lambda: [sensor])
+    monkeypatch.setattr(profile.Target, "argv", lambda _, torch, *__: (sys.executable, "-c", TORCH, torch["path"]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", "tiny-transformer", "--power", "--rate", "50", "--out", "o"]) == 0
+    step = json.loads((tmp_path / "o" / "profile.json").read_text())["sensors"]["step"]
+    assert step["steps"] == 5
+    assert step["seconds"] < 0.6  # without the recording, which took 0.2 s more
+    assert step["energy_j"] == pytest.approx(500 * step["seconds"] / 5)
+
+
 def test_power_and_memory_are_in_the_answer(tools_on_path, tmp_path, capsys, monkeypatch):
     from rung.hardware.sensors.reading import Reading
     from rung.profilers import sampling
