@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._functorch.config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from cases import Case, cases, liger
@@ -61,7 +62,7 @@ def passes(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> tuple[St
 
 def compiled(case: Case) -> Callable[..., Any]:
     torch.compiler.reset()
-    return torch.compile(case.eager, dynamic=False)
+    return torch.compile(lambda *inputs: case.eager(*inputs), dynamic=False)
 
 
 def or_failed(call: Callable[[], Any], what: str) -> Any:

@@ -21,7 +21,7 @@ from rung.hardware import pick
 from rung.ladder.observe import missing, observe, rows
 from rung.ladder.perturb import perturbed
 from rung.ladder.plan import Plan
-from rung.ladder.reference import Reference
+from rung.ladder.reference import Reference, jittered
 from rung.ladder.step import Step
 from rung.ladder.surgery import PASSES
 from rung.ladder.verify import judge
@@ -60,8 +60,11 @@ def examine(name: str, mode: str, attention: str = "eager") -> Row:
     keys = list(model.state_dict())
     weights = perturbed(model, SHARP_SEED)
     batch = workload.inputs(SHARP_SEED)
-    truth = Reference(workload, model, cpu).run(weights, batch)
-    mine = observe(Step(workload, copy.deepcopy(model), Plan(), cpu), weights, batch)
+    reference = Reference(workload, model, cpu)
+    truth = reference.run(weights, batch)
+    # Mixtral's grouped products know no float64: rounding is then shown by weights moved by an ulp.
+    own = weights if reference.name == "float64" else jittered(weights, SHARP_SEED)
+    mine = observe(Step(workload, copy.deepcopy(model), Plan(), cpu), own, batch)
     candidate = Step(workload, model, Plan(passes=PASSES), cpu)
     theirs = observe(candidate, weights, batch)
     checks = judge(rows(truth, mine, theirs, ""), "exact")
@@ -82,6 +85,13 @@ def examine(name: str, mode: str, attention: str = "eager") -> Row:
     )
 
 
+def _found(row: Row) -> tuple[str, str]:
+    counts = [f"{row.before[k]} → {row.after[k]}" for k in ("gemm", "sdpa", "masked_sdpa")]
+    rewrites = ", ".join(f"{name} {n}" for name, n in row.matches.items() if n)
+    reasons = dict.fromkeys(r.rpartition("): ")[2].replace("|", "/") for r in row.skipped)
+    return " | ".join([*counts, rewrites]), "; ".join(reasons)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="architectures (all of them)")
@@ -89,18 +99,16 @@ def main() -> int:
     options = parser.parse_args()
     began, failed = time.perf_counter(), []
     print(
-        f"| architecture | mode | graphs | GEMMs | SDPA calls | with a mask | {' | '.join(PASSES)} | error / noise | left alone |"
+        "| architecture | GEMMs | SDPA calls | with a mask | rewrites | error / noise: inference | training | left alone |"
     )
-    print("|" + "---|" * (8 + len(PASSES)))
+    print("|---|---|---|---|---|---|---|---|")
     for name in options.names or toys.ARCHITECTURES:
-        for mode in ("infer", "train"):
-            row = examine(name, mode, options.attention)
-            counts = " | ".join(f"{row.before[k]} → {row.after[k]}" for k in ("gemm", "sdpa", "masked_sdpa"))
-            found = " | ".join(str(row.matches[p]) for p in PASSES)
-            reasons = "; ".join(r.rpartition(": ")[2].replace("|", "/") for r in row.skipped)
-            print(f"| {name} | {mode} | {row.graphs} | {counts} | {found} | {row.ratio:.1f} | {reasons} |", flush=True)
-            if not row.passed:
-                failed.append(f"{name} ({mode})")
+        rows = [examine(name, mode, options.attention) for mode in ("infer", "train")]
+        failed += [f"{name} ({row.mode})" for row in rows if not row.passed]
+        if _found(rows[0]) != _found(rows[1]):
+            failed.append(f"{name} (training is rewritten otherwise: {_found(rows[1])})")
+        counts, reasons = _found(rows[0])
+        print(f"| {name} | {counts} | {rows[0].ratio:.1f} | {rows[1].ratio:.1f} | {reasons} |", flush=True)
     print(f"\n{options.attention} attention, torch {torch.__version__}, {time.perf_counter() - began:.0f} s")
     print(f"not equal: {', '.join(failed)}" if failed else "all equal, state dicts untouched, one graph each")
     return 1 if failed else 0

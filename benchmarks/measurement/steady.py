@@ -31,8 +31,8 @@ class Result:
     half: float
 
 
-def bench(stream: Stream, level: float, seed: int) -> Result:
-    """`rung bench` on a machine from cold; level: the stream's median without drift and luck, ns."""
+def bench(stream: Stream, noise: np.ndarray, seed: int) -> Result:
+    """`rung bench` on a machine from cold; noise: `noise_of` the stream."""
     machine = Machine(stream, seed)
     process = machine.process()
     process.run()
@@ -41,26 +41,35 @@ def bench(stream: Stream, level: float, seed: int) -> Result:
     found = collect(lambda: process.run(LOOKED), precision=0.005, seconds=30, clock=lambda: machine.load)
     interval = median_interval(found.kept)
     window = np.linspace(cold + sum(found.samples[: found.begin or 0]) / 1e9, machine.load, 200)
-    drift = float(np.median(stream.drift * (1 - np.exp(-window / 3))))
-    here = level * process.factor
+    drift = stream.drift * (1 - np.exp(-window / 3))
     return Result(
         found.begin is None or trend(found.kept) is not None,
-        interval.low <= here * math.exp(drift) <= interval.high,
-        interval.value / (here * math.exp(stream.drift)) - 1,
+        interval.low <= process.factor * median_of(noise, drift) <= interval.high,
+        interval.value / (process.factor * median_of(noise, np.array([stream.drift]))) - 1,
         machine.load - cold,
         (interval.high - interval.low) / 2 / interval.value,
     )
 
 
-def level_of(stream: Stream) -> float:
-    """The median of a stream's calls, warm and without drift, from two million of them."""
+def noise_of(stream: Stream) -> np.ndarray:
+    """The logarithms, in order, of how much longer than CALL warm calls take without drift: 200,000 of them."""
     random = np.random.default_rng(0)
-    n = 2_000_000
+    n = 200_000
     log = random.normal(0, math.hypot(stream.jitter, stream.wander), n) + stream.clocks * (random.random(n) < 0.5)
     log += np.where(random.random(n) < stream.spikes, np.log1p(random.exponential(stream.spike, n)), 0)
     if stream.clocks > 4 * stream.jitter:  # nothing lies between two clocks: the middle stands for the median
-        return CALL * math.exp(stream.clocks / 2)
-    return CALL * float(np.exp(np.median(log)))
+        log = np.array([stream.clocks / 2])
+    return np.sort(log)
+
+
+def median_of(noise: np.ndarray, drift: np.ndarray) -> float:
+    """The median, ns, of the calls of a stretch of time over which the drift was this: of all their times together."""
+    low, high = float(noise[0] + drift.min()), float(noise[-1] + drift.max())
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        below = np.searchsorted(noise, middle - drift).mean() / len(noise)
+        low, high = (middle, high) if below < 0.5 else (low, middle)
+    return CALL * math.exp(low)
 
 
 def median_table(trials: int, seed: int, streams: list[str]) -> None:
@@ -72,8 +81,8 @@ def median_table(trials: int, seed: int, streams: list[str]) -> None:
     print("|---|---|---|---|---|---|---|")
     for name in streams:
         stream = STREAMS[name]
-        level = level_of(stream)
-        runs = [bench(stream, level, seed * 10**6 + k) for k in range(trials)]
+        noise = noise_of(stream)
+        runs = [bench(stream, noise, seed * 10**6 + k) for k in range(trials)]
         seconds = [r.seconds for r in runs]
         claimed = [r.covered for r in runs if not r.drifts]
         print(

@@ -8,6 +8,7 @@ The database has the schema of rocprofv3 (ROCm 7.0) and 200 kernels; making it t
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -69,7 +70,8 @@ def main() -> None:
         for name, code in ROUTES.items():
             done = subprocess.run(
                 [sys.executable, "-c", PROCESS + code + REPORT, str(path)],
-                env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))},
                 capture_output=True,
                 text=True,
                 check=True,

@@ -40,9 +40,11 @@ def calibration() -> float:
 def measured(route: str, file: Path, cache: Path) -> dict[str, float] | None:
     # Compiled modules are kept, as where the package is installed.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    path = filter(None, [os.environ.get("PYTHONPATH")])
     done = subprocess.run(
         [sys.executable, str(HERE / "routes.py"), route, str(file)],
-        env=environment | {"RUNG_CACHE": str(cache), "PYTHONPATH": str(HERE.parents[1] / "src")},
+        env=environment
+        | {"RUNG_CACHE": str(cache), "PYTHONPATH": os.pathsep.join([str(HERE.parents[1] / "src"), *path])},
         capture_output=True,
         text=True,
         check=False,

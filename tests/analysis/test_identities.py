@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from random_traces import TRACES
 
 from rung.analysis.analyses import ANALYSES, table
+from rung.analysis.breakdown import breakdown
 from rung.analysis.dry_times import dry_times
 from rung.analysis.origins import host_calls, origins
 from rung.analysis.stabbing import open_at
@@ -37,6 +38,12 @@ def test_idle_by_cause_by_gap_and_by_stream_is_the_idle_time_of_the_timeline(tra
     assert table("gaps", trace)["gap_ns"].sum() == idle
     assert (dry_times(trace)["end"] - dry_times(trace)["ts"]).sum() == idle
     assert table("launches", trace)["gap_ns"].sum() == idle
+    late = table("gaps", trace).filter(pl.col("cause").is_in(["host", "sync", "data loading"]))["gap_ns"].sum()
+    assert table("launches", trace)["host_bound_ns"].sum() == late
+    parts = breakdown(trace, steps=1)
+    if parts.clock == "gpu" and origins(trace)["device"].n_unique() == 1:  # the page says the same
+        assert parts.parts["launch_gap"] == late
+        assert parts.parts["launch_gap"] + parts.parts["idle"] == idle
     for row in table("streams", trace).to_dicts():
         assert row["idle_ns"] == row["collective_ns"] + row["other_stream_ns"] + row["nothing_ns"]
         assert row["total_ns"] == row["busy_ns"] + row["idle_ns"]

@@ -1,11 +1,8 @@
 """The kernels' tests run on the GPU that there is, else by Triton's interpreter on the CPU; the same functions."""
 
-import importlib.util
-
 import pytest
 import torch
-
-HAS_TRITON = importlib.util.find_spec("triton") is not None
+from kernel_agreement import HAS_TRITON
 
 INTERPRETED = HAS_TRITON and not torch.cuda.is_available()
 

@@ -1,10 +1,12 @@
 """Whether a kernel agrees with its reference in float64, forward and backward."""
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -14,13 +16,16 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu",
 
 
 def strided(kind: str, x: torch.Tensor) -> torch.Tensor:
-    """The same values with other strides: a slice of a wider tensor, or columns that do not lie side by side."""
+    """The same values with other strides: a slice of a wider tensor, leading dimensions in another order, or columns that
+    do not lie side by side."""
     if kind == "contiguous":
         return x
     if kind == "slice":
         wide = torch.zeros(*x.shape[:-1], x.shape[-1] + 5, dtype=x.dtype, device=x.device)
         wide[..., 3:-2] = x.detach()
         return wide[..., 3:-2].requires_grad_(x.requires_grad)
+    if kind == "swapped":
+        return x.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_(x.requires_grad)
     return x.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_(x.requires_grad)
 
 

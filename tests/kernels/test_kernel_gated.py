@@ -29,7 +29,7 @@ def test_a_gate_and_its_gradients_agree_with_float64(name: str, dtype: torch.dty
     agree(*pair(name), *(tensor(3, 5, 129, dtype=dtype, device=device) for _ in range(2)))
 
 
-@pytest.mark.parametrize("kind", ["slice", "columns"])
+@pytest.mark.parametrize("kind", ["slice", "swapped", "columns"])
 @pytest.mark.parametrize("name", NAMES)
 def test_strides_of_a_gate_do_not_matter(name: str, kind: str, device: str) -> None:
     gate, up = (tensor(4, 3, 33, device=device) for _ in range(2))
@@ -44,8 +44,8 @@ def test_both_halves_in_one_tensor(name: str, device: str) -> None:
     agree(lambda x: ours(*x.chunk(2, -1)), truth, tensor(3, 4, 66, device=device))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.integers(1, 5), columns=st.integers(1, 5000), name=st.sampled_from(NAMES))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.integers(1, 5), columns=st.integers(1, 3000), name=st.sampled_from(NAMES))
 def test_any_shape_of_a_gate(rows: int, columns: int, name: str, device: str) -> None:
     wide_gate = tensor(rows, columns + 3, device=device, grad=False)
     agree(*pair(name), wide_gate[:, 2:-1].requires_grad_(), tensor(rows, columns, device=device))

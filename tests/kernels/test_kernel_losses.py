@@ -46,7 +46,7 @@ def test_any_number_of_classes(classes: int, device: str) -> None:
     agree(*both("cross_entropy", label_smoothing=0.2), tensor(3, classes, device=device), targets(3, classes, device))
 
 
-@pytest.mark.parametrize("kind", ["slice", "columns"])
+@pytest.mark.parametrize("kind", ["slice", "swapped", "columns"])
 def test_strides_of_logits_do_not_matter(kind: str, device: str) -> None:
     x = strided(kind, tensor(2, 3, 55, device=device))
     agree(*both("cross_entropy"), x, torch.randint(0, 55, (2, 3)).to(device))
@@ -93,7 +93,7 @@ def test_chunks_change_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> 
     agree(*both("linear_cross_entropy"), *given)
 
 
-def test_a_chunk_is_a_part_of_the_rows() -> None:
+def test_a_chunk_is_a_part_of_the_rows(device: str) -> None:
     from rung.kernels.families.linear_cross_entropy import CHUNK_BYTES, chunk_rows
 
     for rows, classes in ((1, 10), (4096, 128256), (100_000, 50257), (8192, 1000)):

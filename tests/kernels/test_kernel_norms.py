@@ -26,13 +26,13 @@ def test_a_norm_and_its_gradients_agree_with_float64(name: str, dtype: torch.dty
     agree(getattr(kernels, name), getattr(reference, name), *inputs(name, (3, 5, 100), dtype, device))
 
 
-@pytest.mark.parametrize("kind", ["slice", "columns"])
+@pytest.mark.parametrize("kind", ["slice", "swapped", "columns"])
 @pytest.mark.parametrize("name", NORMS)
 def test_strides_do_not_matter(name: str, kind: str, device: str) -> None:
     agree(getattr(kernels, name), getattr(reference, name), *inputs(name, (4, 3, 33), torch.float32, device, kind))
 
 
-@pytest.mark.parametrize("columns", [5, 7, 2049, 8193, 16385])
+@pytest.mark.parametrize("columns", [5, 2049, 16385])
 @pytest.mark.parametrize("name", NORMS)
 def test_sizes_that_fit_no_block(name: str, columns: int, device: str) -> None:
     agree(getattr(kernels, name), getattr(reference, name), *inputs(name, (3, columns), torch.float32, device))
@@ -45,8 +45,7 @@ def test_rows_of_one(name: str, device: str) -> None:
     agree(getattr(kernels, name), getattr(reference, name), *given)
 
 
-@pytest.mark.parametrize("columns", [64, 20000])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("columns", "dtype"), [*((64, dtype) for dtype in DTYPES), (16400, torch.float16)], ids=str)
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("cast_first", [False, True])
 def test_both_cast_orders_and_the_offset_of_the_weight(

@@ -12,6 +12,7 @@ from torch import nn
 
 from rung.hardware import pick
 from rung.ladder import duel
+from rung.ladder import observe as observing
 from rung.ladder.climb.attempt import MOST_HIDDEN, _no_gain
 from rung.ladder.observe import observe
 from rung.ladder.plan import Plan
@@ -206,6 +207,15 @@ def test_the_same_harness_lets_the_honest_pass() -> None:
     assert verified(lambda step, run: run, "train")["passed"]
 
 
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_a_model_whose_results_are_kept_on_the_host_is_judged_the_same(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "LARGE", 0)
+    assert verified(lambda step, run: run, mode)["passed"]
+    assert not verified(skipping if mode == "train" else old_weights, mode)["passed"]
+
+
 class Claims:
     """A worker in this process: it takes `takes` seconds for a step and says `says`."""
 
@@ -213,7 +223,10 @@ class Claims:
         self.takes, self.says = takes, says
 
     def warm(self, seconds: float) -> dict[str, Any]:
-        return {"steady": True, "estimate": self.says * 1e9, "first_run_seconds": 1.0, "runs": 3, "memory": {"x": 1}}
+        return {"steady": True, "first_run_seconds": 1.0, "runs": 3, "memory": {"x": 1}}
+
+    def estimate(self) -> float:
+        return self.says * 1e9
 
     def block(self, count: int) -> dict[str, Any]:
         time.sleep(count * self.takes)

@@ -46,3 +46,14 @@ def test_what_forks_and_prints_is_measured_all_the_same() -> None:
     found = rung.bench(f"{HERE}:forks_and_prints", call=True, preset="quick")
     assert len(found.samples) == 5
     assert "This is no measurement" in str(found)
+
+
+def test_a_point_of_a_sweep_that_fails_costs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bench", f"{HERE}:fits", "--call", "--sweep", "n=16,1", "--time", "0.5", "--csv", str(tmp_path / "s.csv")]
+    assert main(asked) == 4
+    captured = capsys.readouterr()
+    assert "| 16 | failed |" in captured.out
+    assert captured.out.splitlines()[-1].startswith("| 1 | ")
+    assert "rung: n=16: " in captured.err
+    assert "no room for 16" in captured.err
+    assert {line.split(",")[1] for line in (tmp_path / "s.csv").read_text().splitlines()[1:]} == {"1"}

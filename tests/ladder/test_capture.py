@@ -1,12 +1,32 @@
 """A whole step as one graph: needs a GPU, and skips, saying so, without one."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.capture import WARM_CALLS, Captured
+from rung.ladder.capture import WARM_CALLS, Captured, why_not
+
+
+def reads_the_loss(x: torch.Tensor) -> float:
+    raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore of it")
+
+
+def test_a_step_that_cannot_be_captured_says_where_and_why() -> None:
+    try:
+        reads_the_loss(torch.ones(1))
+    except RuntimeError as error:
+        said = why_not(error)
+    assert "test_capture.py" in said
+    assert "in reads_the_loss" in said
+    assert "operation not permitted" in said
+    assert ".item()" in said
+    assert "\n" not in said
+    assert why_not(ValueError("odd")) == "the step cannot be captured as a graph: ValueError: odd"
+
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="capture needs a GPU")
 
@@ -46,3 +66,31 @@ def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate(
     assert captured[1] == pytest.approx(plain[1], rel=1e-4)
     for a, b in zip(plain[0], captured[0], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@needs_gpu
+def test_dropout_draws_anew_at_every_replay_and_as_the_seed_says() -> None:
+    device = pick("cuda")
+    model = nn.Dropout(0.5).cuda()
+    x = torch.ones(1 << 12, device="cuda")
+
+    def drawn() -> list[torch.Tensor]:
+        run = Captured(lambda batch: model(batch), device)
+        torch.manual_seed(3)
+        return [run(x).clone() for _ in range(WARM_CALLS + 4)]
+
+    first, again = drawn(), drawn()
+    for a, b in itertools.pairwise(first):
+        assert not torch.equal(a, b)
+        assert 0.4 < float((b == 0).float().mean()) < 0.6
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_gpu
+def test_a_step_that_reads_its_result_is_refused_with_the_line() -> None:
+    run = Captured(lambda x: x * x.sum().item(), pick("cuda"))
+    for _ in range(WARM_CALLS):
+        run(torch.ones(8, device="cuda"))
+    with pytest.raises(WorkloadError, match=r"cannot be captured.*test_capture\.py.*\.item\(\)"):
+        run(torch.ones(8, device="cuda"))

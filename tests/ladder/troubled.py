@@ -36,6 +36,12 @@ def memory() -> None:
     raise MemoryError("no room")
 
 
+def fits(n: int = 1) -> None:
+    time.sleep(0.002)
+    if n > 8:
+        raise MemoryError(f"no room for {n}")
+
+
 def forks_and_prints() -> None:
     print("this is no JSON")
     if os.fork() == 0:

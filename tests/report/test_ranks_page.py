@@ -60,3 +60,15 @@ def test_of_many_ranks_those_that_are_idle_most_and_least_are_shown():
     shown = [int(line.split()[0]) for line in lines if "%" in line and line[:4].strip().isdigit()]
     assert shown == [39, 38, 37, 36, 3, 2, 1, 0]
     assert "... and 32 more ranks: --show timeline" in lines
+
+
+def test_on_the_hosts_clock_the_time_outside_of_operators_is_no_wait_for_a_launch():
+    made = part(0, 40, 60)
+    made["timeline"], made["breakdown"]["clock"] = [], "cpu"
+    found = {
+        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 2, "unread": {}, "completeness": [], "notes": [],
+        "parts": [made, made | {"rank": 1}], "across": across([made, made | {"rank": 1}]),
+    }  # fmt: skip
+    lines = analyze_lines(found, 100)
+    assert "Bottleneck: Python and dispatch, 60 % of the recording (CPU time, mean of the ranks)." in lines
+    assert not [line for line in lines if "launch " in line or line.startswith("rank ")]

@@ -5,7 +5,7 @@ import sys
 import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, unfinished
 
-from rung.report import terminal
+from rung.report import terminal, words
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -73,3 +73,15 @@ def test_importing_the_room_loads_neither_rich_nor_jinja2() -> None:
     code = "import sys, rung.report, rung.report.terminal, rung.report.html\n"
     code += "sys.exit(bool({'rich', 'jinja2', 'torch', 'polars'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_rungs_that_were_not_tried_for_one_reason_are_one_row() -> None:
+    data = climb()
+    never = [{"rung": name, "verdict": "no-op", "why": "it is for AMD GPUs."} for name in ("queues", "kernargs", "scratch")]  # fmt: skip
+    data["attempts"] = [*data["attempts"], *never, {"rung": "odd", "verdict": "no-op", "why": "another reason."}]
+    rows = words.folded(data["attempts"])
+    assert [r["rung"] for r in rows[-2:]] == ["queues, kernargs, scratch", "odd"]
+    assert len(rows) == len(data["attempts"]) - 2
+    assert never[0]["rung"] == "queues"  # the records themselves stay
+    text = terminal.summary(data, width=120)
+    assert text.count("it is for AMD GPUs.") == 1

@@ -82,3 +82,10 @@ def test_what_is_no_finite_number_is_a_dash(value: object) -> None:
 
 def test_control_characters_do_not_reach_the_reader() -> None:
     assert units.clean("a\x1b[31mb\x00\n") == "a\ufffd[31mb\ufffd\n"
+
+
+def test_a_number_is_not_parted_from_its_unit():
+    assert units.wrapped("it waits 12 % of 3.4 ms a step", 13) == ["it waits 12 %", "of 3.4 ms a", "step"]
+    assert units.wrapped("it takes 3.4 ms", 12, "- ", "  ") == ["- it takes", "  3.4 ms"]
+    assert units.wrapped("of 2 steps", 6) == ["of 2", "steps"]  # no unit
+    assert units.wrapped("", 10) == []

@@ -1,6 +1,11 @@
 """The counters that Nsight Compute prints, as a log file holds them."""
 
+import csv
+import io
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rung.errors import InputError
 from rung.trace import read
@@ -31,6 +36,23 @@ def test_one_row_a_kernel_and_counter(tmp_path):
     ]
     assert trace.events.height == 0
     assert trace.unread == {"counter without a number": 1}
+
+
+_names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(_names, st.integers(0, 7), st.integers(0, 10**12)), min_size=1, max_size=8))
+def test_any_kernels_are_read_back_equal(tmp_path_factory, kernels):
+    text = io.StringIO()
+    table = csv.writer(text, quoting=csv.QUOTE_ALL)
+    table.writerow(["ID", "Process ID", "Kernel Name", "Device", "dram__bytes.sum"])
+    table.writerow(["", "", "", "", "byte"])
+    table.writerows([n, 1, name, device, f"{value:,}"] for n, (name, device, value) in enumerate(kernels))
+    found = read(put(tmp_path_factory.mktemp("ncu"), text.getvalue())).counters.rows()
+    assert found == [
+        (n, device, name, "dram__bytes.sum", value, None) for n, (name, device, value) in enumerate(kernels)
+    ]
 
 
 def test_what_is_cut_off_is_refused_and_read_as_far_as_it_is_whole(tmp_path):

@@ -5,11 +5,14 @@ import gzip
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import made_traces
 import polars as pl
 import pytest
 from fuzz_files import event, made
+from hypothesis import HealthCheck, given, settings
 from mutations import attempt, sample
 from rocprof_files import csv_files, results_json, write_json
 from rocprof_files import write as write_files
@@ -217,14 +220,29 @@ def test_a_second_opening_reads_no_text_and_gives_the_same(kept, monkeypatch):
     monkeypatch.setattr("rung.trace.kineto.reader.read", no_reader)
     second = read(kept)
     assert second.events.equals(first.events)
-    assert (second.devices, second.meta, second.unread, second.source) == (
+    assert (second.devices, second.meta, second.unread, second.unread_ns, second.source) == (
         first.devices,
         first.meta,
         first.unread,
+        first.unread_ns,
         first.source,
     )
     with pytest.raises(AssertionError):
         read(kept, cache=False)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made_traces.traces())
+def test_the_cache_gives_back_any_events(kept, trace):
+    assert cache.save("entry", replace(trace, unread={"flow event": 3}, unread_ns={"negative duration": 7})) == ""
+    again = cache.load("entry")
+    assert again.events.equals(trace.events)
+    assert again.counters.equals(trace.counters)
+    assert (again.devices, again.unread, again.unread_ns) == (
+        trace.devices,
+        {"flow event": 3},
+        {"negative duration": 7},
+    )
 
 
 def test_a_changed_file_is_read_again(kept):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, show_help, target_options
-from rung.errors import RungError, UsageError
+from rung.errors import RungError, UsageError, WorkloadError
 
 EXAMPLE = """\
 examples:
@@ -79,10 +79,16 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         cold=parsed.cold,
     )
     try:
-        results = sweep(parsed.target, options, grid(parsed.sweep), measure)
+        points = grid(parsed.sweep)
+        results = (
+            sweep(parsed.target, options, points, measure)
+            if points
+            else [{**measure(parsed.target, options), "point": {}}]
+        )
     except RungError as error:
         keep_partial(error, parsed)
         raise
+    done = [r for r in results if "error" not in r]
     if parsed.csv:
         write_whole(parsed.csv, samples_csv(results))
     if parsed.json:
@@ -91,12 +97,15 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         print("\n".join(sweep_lines(results) if parsed.sweep else markdown_lines(results[0])))
     else:
         print("\n".join(sweep_lines(results) if parsed.sweep else bench_lines(results[0])))
-    if parsed.html:
+    if parsed.html and done:
         from rung.report.samples_page import bench_page
 
-        write_whole(parsed.html, bench_page(results))
+        write_whole(parsed.html, bench_page(done))
         say(f"page: {parsed.html}")
-    return 0
+    for r in results:
+        if "error" in r:
+            say(f"rung: {', '.join(f'{k}={v}' for k, v in r['point'].items())}: {r['error']}")
+    return 0 if len(done) == len(results) else WorkloadError.exit_code
 
 
 def keep_partial(error: RungError, parsed: argparse.Namespace) -> None:

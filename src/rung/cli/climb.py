@@ -142,6 +142,7 @@ def progress(event: str, data: dict[str, Any]) -> None:
     """One plain line, or a few, an event; on stderr."""
     from rung.report.lines import baseline_lines
     from rung.report.terminal import attempt_line, prediction_line
+    from rung.report.words import folded
 
     if event == "survey":
         say(f"looking at {data['target']}: does it run, does it train, what does its graph hold ...")
@@ -158,6 +159,9 @@ def progress(event: str, data: dict[str, Any]) -> None:
             say(line)
     elif event in ("try", "plan"):
         say(prediction_line(data))
+    elif event == "inapplicable":
+        for attempt in folded(data["attempts"]):
+            say(attempt_line(attempt))
     elif event == "verify":
         say(f"  {data['rung']}: faster; verifying outputs, loss, gradients and weights ...")
     elif event == "verdict":

@@ -21,6 +21,7 @@ COMMANDS = {
     "query": "ask a recorded trace in SQL",
     "estimate": "what does a transformer of a given shape cost: work, memory, time at the roof?",
     "replay": "write a script that times one operator of a trace, with its shapes",
+    "kernels": "Rung's Triton kernels, and what any Triton kernel takes of a GPU that need not be here",
     "doctor": "is this machine set up to be fast, and to measure honestly?",
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",

@@ -59,7 +59,7 @@ class Applied:
         self._limits: dict[str, int] = {}
         if plan.compiles or plan.passes:
             self._raise_limits()
-        self._compiled = Compiled(forward, model, plan)
+        self._compiled = Compiled(forward, model, plan, device.arch)
         self._call = self._compiled
         self._captured: Captured | None = None
         if plan.capture:

@@ -16,7 +16,7 @@ from rung.ladder.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
-from rung.launch import Worker, log_folder
+from rung.launch import Worker, WorkerFailed, log_folder
 from rung.measure import Collected, collect, median_interval
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
@@ -236,6 +236,24 @@ def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
 def sweep(
     target: str, options: Mapping[str, str], grid: Mapping[str, Sequence[str]], measure: Callable[..., dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """`measure(target, options)` at every point of a grid of options, the last name varying fastest."""
-    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return [{**measure(target, {**options, **point}), "point": point} for point in points]
+    """`measure(target, options)` at every point of a grid of options, the last name varying fastest.
+
+    Where the workload fails (the largest batch does not fit, say) the point's record has `error` and the `samples` until
+    then, and the next point is measured; what is refused (an option that the target does not have) raises.
+    """
+    found = []
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        try:
+            record = measure(target, {**options, **point})
+        except WorkerFailed as error:
+            if error.kind == "refused":
+                raise
+            record = {
+                "target": target,
+                "measured": False,
+                "error": str(error),
+                "samples": getattr(error, "samples", []),
+            }
+        found.append({**record, "point": point})
+    return found

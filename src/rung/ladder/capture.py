@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,31 @@ from torch.utils import _pytree as pytree
 
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
+from rung.ladder.dynamo import place
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 MOST_SHAPES = 8  # each holds its own memory; further shapes run uncaptured
+
+
+# What CUDA and HIP say when something cannot be recorded, and what that means in a step.
+MEANS = (
+    ("capturing", "something in it waits for the GPU or brings data to the host (.item(), .cpu(), print, a mask as index)"),
+    ("captures_underway", "something in it frees or allocates in a way that a graph cannot repeat"),
+    ("Offset increment", "it draws random numbers from a generator that is not registered with the graph"),
+    ("RNG", "it draws random numbers, or is compiled, for the first time while it is captured"),
+    ("synchronize", "something in it waits for the GPU"),
+)  # fmt: skip
+
+
+def why_not(error: BaseException) -> str:
+    """Why a step cannot be captured: where in the user's source, what was said, and what that means."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    means = next((text for key, text in MEANS if key.lower() in str(error).lower()), "")
+    where = place(list(traceback.extract_tb(error.__traceback__)))
+    at = f" at {where['where']}: `{where['line']}`" if where["line"] else ""
+    return f"the step cannot be captured as a graph{at}: {type(error).__name__}: {said}" + (
+        f"; {means}" if means else ""
+    )
 
 
 @dataclass
@@ -95,6 +118,8 @@ class Captured:
         try:
             with recording(graph, self._stream, self._device):
                 result = self._run(batch)
+        except Exception as error:
+            raise WorkloadError(why_not(error)) from error
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate

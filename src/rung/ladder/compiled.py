@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
+from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.dynamo import Watched, forget, skipped_replays
+from rung.ladder.linears import EightBits
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
 from rung.ladder.surgery import Surgeon
+from rung.ladder.switches import Switched, switches
 
 
 class Compiled:
@@ -21,8 +24,11 @@ class Compiled:
     the next call compiles anew. A weight that is changed through `.data` is not seen: torch itself does not see it.
     """
 
-    def __init__(self, function: Callable[..., Any], model: torch.nn.Module, plan: Plan) -> None:
-        self._function, self._model, self._plan = function, model, plan
+    def __init__(self, function: Callable[..., Any], model: torch.nn.Module, plan: Plan, arch: str) -> None:
+        self._function, self._model, self._plan, self._arch = function, model, plan, arch
+        self._switched = Switched(model, plan.switches)
+        self._channels_last = ChannelsLast(model) if plan.channels_last else None
+        self._eight_bits: EightBits | None = None
         self.surgeon: Surgeon | None = None
         self._watched: Watched | None = None
         self._regions: list[torch.nn.Module] = []
@@ -57,18 +63,32 @@ class Compiled:
             "compiled_graphs": self.surgeon.graphs if self.surgeon and inductor else 0,
             "graph_breaks": sum(b["count"] for b in self.breaks),
             "regions": len(self._regions),
+            "eight_bits": len(self._eight_bits.layers) if self._eight_bits else 0,
+            "channels_last": len(self._channels_last) if self._channels_last else 0,
+            **{f"switch {name}": value for name, value in switches(self._model).items()},
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
 
     def undo(self) -> None:
+        if self.surgeon:
+            self.surgeon.undo()
         for block in self._regions:
             block._compiled_call_impl = None
+        if self._eight_bits:
+            self._eight_bits.undo()
+        if self._channels_last:
+            self._channels_last.undo()
+        self._switched.undo()
 
     def _prepared(self) -> Callable[..., Any]:
         plan = self._plan
         if plan.keeps_weights:
             self._seen = self._versions()
+        if plan.linears:
+            if self._eight_bits:
+                self._eight_bits.undo()
+            self._eight_bits = EightBits(self._model, plan.linears, self._arch)
         if not plan.compiles and not plan.passes:
             return self._function
         inner = "inductor" if plan.compiles else "eager"

@@ -126,7 +126,7 @@ def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
     serves = FUNCTION if side.call else WORKLOAD
     planned = variables(plan_of(side.rungs), setup.files)
     worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
-    shape = {} if side.call else {"shape": side.shape}
+    shape = {"shape": side.shape} if side.shape else {}  # another revision's worker may know of one shape only
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **shape)
     return worker
 

@@ -1,5 +1,5 @@
 """What Dynamo does with a function: where it breaks the graph, why it compiles again. Its private names are used here
-alone; a test asks the installed torch for each of them."""
+and in `surgery/captured.py` alone; a test asks the installed torch for each of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 _LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
+_OURS = str(Path(__file__).parents[1])
 _RECOMPILES = "torch._dynamo.guards.__recompiles"
 
 
@@ -40,18 +41,24 @@ class Watched:
 
 
 def located(reason: str, stack: list[Any]) -> dict[str, Any]:
-    """A graph break in the user's own source: the innermost frame that is no library's, if there is one."""
-    own = [f for f in stack if not f.filename.startswith(_LIBRARY) and "site-packages" not in f.filename] or stack
-    frame = own[-1] if own else None
+    """A graph break in the user's own source, with what Dynamo says of it."""
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     hints = [line.partition(":")[2].strip() for line in lines if line.startswith("Hint:")]
     why = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
     return {
-        "where": f"{frame.filename}:{frame.lineno} in {frame.name}" if frame else "unknown",
-        "line": (frame.line or "").strip() if frame else "",
+        **place(stack),
         "why": ". ".join(part.rstrip(".") for part in (lines[0] if lines else "unknown", why) if part),
         "hint": hints[0] if hints else "",
     }
+
+
+def place(stack: list[Any]) -> dict[str, str]:
+    """`where` and the `line` of the innermost frame that is the user's own; of any, where all are a library's or ours."""
+    own = [f for f in stack if not f.filename.startswith((*_LIBRARY, _OURS)) and "site-packages" not in f.filename]
+    frame = (own or stack or [None])[-1]
+    if frame is None:
+        return {"where": "unknown", "line": ""}
+    return {"where": f"{frame.filename}:{frame.lineno} in {frame.name}", "line": (frame.line or "").strip()}
 
 
 @contextlib.contextmanager

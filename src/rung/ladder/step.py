@@ -28,7 +28,7 @@ class Step:
     def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
         self.workload, self.model, self.plan, self.device = workload, model, plan, device
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
-        self._forward = Compiled(self._plain_forward, model, plan)
+        self._forward = Compiled(self._plain_forward, model, plan, device.arch)
         self.optimizer: torch.optim.Optimizer | None = None
         self.fresh()
 

@@ -12,14 +12,17 @@ from rung.hardware.doctor.variables import in_effect
 from rung.hardware.peaks import Peaks
 from rung.ladder import fit
 from rung.ladder.audit import audit
+from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.disturbed import elements, shapes_of
 from rung.ladder.dynamo import inductor_settings, recompilations
+from rung.ladder.linears import suitable
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.regions import blocks
 from rung.ladder.rungs.inductor import names
 from rung.ladder.step import Step
+from rung.ladder.switches import generates, switches
 from rung.workload import Workload, seeded_model, shapes
 
 
@@ -55,10 +58,14 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
         "without_gradient": without_gradient,
         "own_precision": own_precision(workload, model, device),
+        "contiguous_convolutions": len(ChannelsLast(model)),
         "rates": _rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
         "shapes": [described(make(0)) for make in shapes(workload)],
+        "linears": len(suitable(model)),
+        "switches": switches(model),
+        "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
         "blocks": len(blocks(model)),
         "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "inductor": inductor_settings(names()),

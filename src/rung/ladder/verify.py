@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.errors import WorkloadError
-from rung.hardware.device import Device, matmul_precision_name, to_device
+from rung.hardware.device import Device, to_device
 from rung.ladder.capture import WARM_CALLS
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import Row, Seen, large, missing, observe, relative, rows, same
@@ -26,18 +26,19 @@ from rung.ladder.plan import Numerics, Plan
 from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.ladder.step import Step, matmul_precision
+from rung.ladder.untouched import changed, changed_settings, fingerprint, process
 from rung.ladder.verification import Check, Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
-# Products in 8 bits are off by percents: where attention decides on logits of 4, that is past judging.
-FAINT_SEEDS = (11, 14, 17)
 OPTIMIZER_STEPS = 3
 # How many times the untouched model's own error a candidate may have. In full precision a re-ordered sum may
 # well be ten times off while a real mistake is thousands; at low precision a mistake may be only ten times off.
-ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 3.0}
+# fp8 is judged by bfloat16's error, whose unit in the last place is 1/32 of FP8's: on sharp weights an honest product
+# was seen at 8 times, a layer zeroed at 40 times of it.
+ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 16.0}
 # Errors below this are rounding, whatever the untouched model's are: a few ulp of the format's products.
-FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.1}
+FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.02}
 # Settings of an optimizer that say how it computes, not what.
 HOW = {"params", "fused", "foreach", "capturable", "lr"}
 
@@ -119,26 +120,20 @@ class _At:
 
     def verify(self) -> None:
         mine = copy.deepcopy(self.model)
-        before, process = _fingerprint(mine), _process()
+        before, settings = fingerprint(mine), process()
         try:
             self.candidate = _theirs(self.build, mine, self.plan)
             for index, make in enumerate(shapes(self.workload)):
-                for _ in range(WARM_CALLS + 1 if self.plan.capture else 0):
+                # What is replayed is judged in its replays, not in the calls that come before.
+                for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
                     _theirs(self.candidate, to_device(make(0), self.device))
-                for seed in FAINT_SEEDS if self.numerics == "fp8" else SEEDS:
+                for seed in SEEDS:
                     self._case(make, seed, f"shape {index + 1}, seed {seed}")
             if self.workload.mode == "train":
                 self._trained()
         except CandidateFailed as failed:
             self.result.failures.append(f"{failed} ({self.numerics})")
-        self.result.failures += _changed(before, _fingerprint(mine))
-        after = _process()
-        self.result.failures += [
-            f"the candidate changes {what} for the whole process, from {process[what]} to {after[what]}"
-            for what in process
-            if process[what] != after[what]
-        ]
-        _restore(process)
+        self.result.failures += changed(before, fingerprint(mine)) + changed_settings(settings)
         self.result.checks += judge(self.rows, self.numerics)
         if self.reference.name != "float64":
             self.result.reference = self.reference.name
@@ -198,7 +193,7 @@ class _At:
     def _trained(self) -> None:
         """The change of every weight over a few optimizer steps on fresh batches, from equal weights."""
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
-        count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture else 0)
+        count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         changes = []
         for step in (self.reference.step, self.baseline, self.candidate):
             start = self._noisy(weights, 0) if step is self.baseline else weights
@@ -262,40 +257,3 @@ def _other_settings(mine: Any, theirs: Any) -> list[str]:
                 f"the candidate's optimizer steps {len(b['params'])} parameters, the baseline's {len(a['params'])}"
             )
     return said
-
-
-def _fingerprint(model: torch.nn.Module) -> dict[str, Any]:
-    """What a candidate must leave as it was, apart from the weights' values."""
-    modules = dict(model.named_modules())
-    return {
-        "state-dict keys": list(model.state_dict()),
-        "train or eval mode": [m.training for m in modules.values()],
-        "classes of the modules": [type(m) for m in modules.values()],
-        "parameter objects": [id(p) for p in model.parameters()],
-        "requires_grad": [p.requires_grad for p in model.parameters()],
-        "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules.values()],
-    }  # fmt: skip
-
-
-def _process() -> dict[str, Any]:
-    """Settings of torch that hold for all code, the reference's and the user's included."""
-    return {
-        "float32 matmul precision": matmul_precision_name(),
-        "the default dtype": torch.get_default_dtype(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "gradients": torch.is_grad_enabled(),
-        "autocast": torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
-        "the number of threads": torch.get_num_threads(),
-    }
-
-
-def _restore(process: dict[str, Any]) -> None:
-    torch.set_float32_matmul_precision(process["float32 matmul precision"])
-    torch.set_default_dtype(process["the default dtype"])
-    torch.use_deterministic_algorithms(process["deterministic algorithms"])
-    torch.set_grad_enabled(process["gradients"])
-    torch.set_num_threads(process["the number of threads"])
-
-
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [f"the candidate changed the model's {what}" for what in before if before[what] != after[what]]

@@ -58,7 +58,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
     In a correlated stream this share varies as that of fewer samples does: as many as its own correlation says, which
     is that of the samples' sides, whatever their sizes. It is looked at from the ends, too: a stream of two levels has its
     median within one of them, and how it changes between them shows only from outside of it. The number is an estimate,
-    and too high where it is small: hence Student's quantile with half as many degrees of freedom.
+    and too high where it is small: hence Student's quantile with a quarter as many degrees of freedom.
     """
     x = np.asarray(samples, dtype=float)
     if len(x) == 0:
@@ -82,7 +82,7 @@ def _end(x: np.ndarray, ordered: np.ndarray, away: float, confidence: float) -> 
 def _half_width(below: np.ndarray, confidence: float) -> float:
     """Of the interval of the share of samples below, were it one half."""
     count = max(2.0, _worth(below))
-    return float(special.stdtrit(max(1.0, count / 2), 0.5 + confidence / 2)) * 0.5 / math.sqrt(count)
+    return float(special.stdtrit(max(1.0, count / 4), 0.5 + confidence / 2)) * 0.5 / math.sqrt(count)
 
 
 def _quantile(ordered: np.ndarray, share: float) -> float:

@@ -40,7 +40,8 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     elif record and record.get("clock") == "gpu":
         lines += ["", "Do first: nothing stands out (--show targets,roofline has the figures)."]
     if many and record:
-        lines += ["", *rank_lines(found, width), "", *across_lines(record, steps, width)]
+        for block in (rank_lines(found, width), across_lines(record, steps, width)):
+            lines += ["", *block] if block else []
     else:
         for part in found["parts"]:
             lines += ["", *_part(part, width, steps)]
@@ -97,6 +98,11 @@ def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:
         longest = max(len(units.duration(ns)) for _, _, ns, _ in record["top"][:TOP])
         for title, category, ns, count in record["top"][:TOP]:
             share = ns / record["step_ns"] if record["step_ns"] else 0.0
-            start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {category:<13} {units.count(count):>6} x  "
+            start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {category:<13} {_times(count):>6} x  "
             lines.append(start + shortened(readable(units.clean(title)), max(20, width - len(start))))
     return lines
+
+
+def _times(count: float) -> str:
+    """How often in a step: "0.5", "36", "1.2 k"."""
+    return f"{count:.2g}" if count < 10 and count != int(count) else units.count(count)

@@ -138,6 +138,9 @@ def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
         "|" + "---|" * (len(names) + 4),
     ]
     for r in results:
+        if "error" in r:
+            lines.append(f"| {' | '.join(r['point'].values())} | failed | | | |")
+            continue
         time = r["time"]
         rate = units.digits(r["samples_per_step"] / time["value"] * 1e9) if r["samples_per_step"] else units.NONE
         cells = [*r["point"].values(), units.duration(time["value"]),
@@ -175,7 +178,7 @@ def partial_line(summary: dict[str, Any]) -> str:
 
 
 def partial_csv(target: str, samples: Sequence[float]) -> str:
-    return samples_csv([{"workload": target, "point": {}, "samples": samples}])
+    return samples_csv([{"target": target, "point": {}, "samples": samples}])
 
 
 def samples_csv(results: Sequence[dict[str, Any]]) -> str:
@@ -185,5 +188,7 @@ def samples_csv(results: Sequence[dict[str, Any]]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["workload", *names, "step", "ns"])
     for r in results:
-        writer.writerows([r["workload"], *r["point"].values(), k, ns] for k, ns in enumerate(r["samples"]))
+        writer.writerows(
+            [r.get("workload", r["target"]), *r["point"].values(), k, ns] for k, ns in enumerate(r["samples"])
+        )
     return out.getvalue()

@@ -23,7 +23,7 @@ def ladder(data: dict[str, Any]) -> str:
     """The step time after each attempt: the staircase of what was kept, faint marks for what was not."""
     baseline = units.section(data, "baseline", "time")
     start = positive(baseline.get("value"))
-    attempts = words.attempts(data)
+    attempts = [a for a in words.attempts(data) if a.get("log")]  # what does not apply has no place on the way
     if start is None or not attempts:
         return ""
     tried = [units.section(a, "times", "candidate") for a in attempts]

@@ -48,7 +48,9 @@ def render(data: dict[str, Any]) -> str:
         manifest=units.section(data, "manifest"),
         baseline=baseline,
         result=result,
-        attempts=[(attempt, Markup(charts.strip(attempt.get("restarts")))) for attempt in words.attempts(data)],
+        attempts=[
+            (attempt, Markup(charts.strip(attempt.get("restarts")))) for attempt in words.folded(words.attempts(data))
+        ],
         facts=_facts(data),
         ladder=Markup(charts.ladder(data)),
         bars=Markup(charts.time_bars(bars)),

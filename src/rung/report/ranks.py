@@ -31,7 +31,7 @@ def rank_lines(found: dict[str, Any], width: int) -> list[str]:
         record = part["breakdown"] or {}
         cells = [f"{_share(part, key) * 100:.1f} %".rjust(7) for key in _COLUMNS]
         step, key = units.duration(record.get("step_ns")), record.get("bottleneck") or ""
-        most = f"{words.PARTS.get(key, units.clean(key))} {units.percent(round(record.get('share') or 0.0, 2))}"
+        most = f"{words.part(key, record.get('clock'))} {units.percent(round(record.get('share') or 0.0, 2))}"
         lines.append(f"{part['rank']!s:>4}  {step:>8}  {'  '.join(cells)}  {most if key else ''}".rstrip())
     left = found["ranks"] - len(shown)
     return [*lines, f"... and {left} more ranks: --show timeline"] if left else lines
@@ -49,7 +49,7 @@ def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
         if share < 0.01 and row["most_ns"] / step_ns < 0.01:
             continue
         bar = f"{'█' * max(1, round((bars - 2) * min(share, 1.0))):<{bars}}" if bars else ""
-        title = words.PARTS.get(row["part"], units.clean(row["part"]))
+        title = words.part(row["part"], record["clock"])
         least, most = (f"{units.duration(row[f'{end}_ns'])} (rank {row[f'{end}_rank']})" for end in ("least", "most"))
         lines.append(f"  {title:<21}{units.duration(row['mean_ns']):>8}  {share:>4.0%}  {bar}{least:<19}  {most}")
     lines.append(f"  {words.per_step({**record, 'steps': steps})}.")

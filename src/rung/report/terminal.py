@@ -87,7 +87,12 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
     say(" · ".join([*(h for h in head[:2] if h), f"numerics {head[2] or 'unknown'}"]), "dim")
     _say_baseline(data, say)
     if words.attempts(data):
-        console.print(_table(words.attempts(data), wide=console.width >= _WIDE))
+        rows = words.folded(words.attempts(data))
+        measured = [row for row in rows if row.get("log")]
+        if measured:
+            console.print(_table(measured, wide=console.width >= _WIDE))
+        for row in (row for row in rows if not row.get("log")):  # nothing to put into the columns but the reason
+            say(attempt_line({**row, "seconds": None}), "dim")
     _say_outcome(data, say)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"

@@ -34,6 +34,23 @@ def attempts(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [a for a in data.get("attempts") or [] if isinstance(a, dict)]
 
 
+def folded(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempts, those that were never measured, for one and the same reason, as one: its `rung` names them all."""
+    found: list[dict[str, Any]] = []
+    by_reason: dict[tuple[str, str], dict[str, Any]] = {}
+    for attempt in attempts:
+        reason = units.clean(attempt.get("verdict")), units.clean(attempt.get("why"))
+        if attempt.get("log") or not reason[0]:
+            found.append(attempt)
+        elif reason in by_reason:
+            by_reason[reason]["rung"] = f"{by_reason[reason]['rung']}, {attempt.get('rung')}"
+            by_reason[reason]["title"] = by_reason[reason]["changes"] = ""
+        else:
+            by_reason[reason] = dict(attempt)
+            found.append(by_reason[reason])
+    return found
+
+
 def name(attempt: dict[str, Any]) -> str:
     return units.clean(attempt.get("rung")) or "rung"
 
@@ -67,11 +84,17 @@ def candidate_memory(attempt: dict[str, Any]) -> float | None:
     return units.peak(units.section(attempt, "memory").get("candidate"))
 
 
+def part(key: Any, clock: Any = None) -> str:
+    """The words for a part. On the host's clock what lies outside of operators is not a wait for a launch."""
+    return "Python and dispatch" if (key, clock) == ("launch_gap", "cpu") else PARTS.get(key, units.clean(key))
+
+
 def parts(breakdown: Any) -> list[tuple[str, str, float]]:
     """(key, title, ns per step) of the parts that take any time; unknown ones last, under their own name."""
     found = units.section(breakdown, "parts")
     order = [*PARTS, *(key for key in found if key not in PARTS)]
-    known = ((key, PARTS.get(key, units.clean(key)), units.number(found.get(key))) for key in order)
+    clock = units.section(breakdown).get("clock")
+    known = ((key, part(key, clock), units.number(found.get(key))) for key in order)
     return [(key, title, value) for key, title, value in known if value is not None and value > 0]
 
 
@@ -81,7 +104,7 @@ def bottleneck(breakdown: Any, whole: str = "step") -> str:
     key = record.get("bottleneck")
     if not key:
         return ""
-    title = PARTS.get(key, units.clean(key))
+    title = part(key, record.get("clock"))
     return f"{title}, {units.percent(record.get('share'))} of the {whole}"
 
 
@@ -161,7 +184,7 @@ def shapes(data: dict[str, Any]) -> list[str]:
         lost = row.get("answer") in ("slower", "fails")
         text = "it fails" if row.get("answer") == "fails" else "unknown" if not gain else text
         said.append(
-            f"On {units.clean(row.get('shape'))}: {text}{'; the recipe leaves such inputs to the original' if lost else ''}."
+            f"On {units.clean(row.get('shape'))}, a shape not used for the choice: {text}{'; the recipe leaves such inputs to the original' if lost else ''}."
         )
     return said
 
@@ -173,7 +196,7 @@ def predictions(data: dict[str, Any]) -> str:
     if off is None or not decided:
         return ""
     inside = units.count(record.get("inside"))
-    return f"Predictions were off by {off:.0f} points in the median; {inside} of {units.count(decided)} outcomes lay inside their range."
+    return f"Predictions were off by {off:.0f} points of the step in the median; {inside} of {units.count(decided)} outcomes lay inside their range."
 
 
 def status(data: dict[str, Any]) -> str:

@@ -35,10 +35,8 @@ def state(tmp_path: Path, *, budget: float | None = None, named: bool = False, f
 
 
 def tried(made: State, name: str, verdict: str, against: str = "baseline", **more: Any) -> None:
-    number = len(made.run.attempts()) + 1
-    made.run.add_attempt(
-        {"number": number, "rung": name, "verdict": verdict, "against": against, "log": "x", **more}
-    )  # fmt: skip
+    number = len(made.attempts) + 1
+    made.add({"number": number, "rung": name, "verdict": verdict, "against": against, "log": "x", **more})
 
 
 def test_the_best_gain_per_second_comes_first(tmp_path: Path) -> None:
@@ -123,20 +121,21 @@ def test_what_does_not_apply_says_so_once_at_the_end(tmp_path: Path) -> None:
 def test_predictions_are_held_against_what_was_measured() -> None:
     def attempt(name: str, low: float, high: float, measured: float, **more: Any) -> dict[str, Any]:
         comparison = {"speedup": {"value": measured}}
-        return {"rung": name, "prediction": {"low": low, "high": high}, "comparison": comparison, **more}
+        told = {"low": low, "high": high, "shares": {}}
+        return {"rung": name, "prediction": told, "comparison": comparison, **more}
 
     found = predictions.summary(
         [
-            attempt("a", 1.0, 1.0, 1.1),  # 10 points
-            attempt("a", 2.0, 2.0, 1.7),  # 30
-            attempt("b", 1.0, 1.21, 1.1, forecast="inside"),  # the middle of the range: 0
+            attempt("a", 1.0, 1.0, 1.25),  # the step takes 80 % and not 100: 20 points
+            attempt("a", 2.0, 2.0, 1.6),  # 62.5 % and not 50: 12.5
+            attempt("b", 1.0, 2.0, 4 / 3, forecast="inside"),  # 75 %, the middle of 100 and 50: 0
             attempt("c", 1.0, 9.0, 1.0, cut=True),
             {"rung": "d", "prediction": None, "comparison": None},
         ]
     )
-    assert found["median_error"] == pytest.approx(10)
+    assert found["median_error"] == pytest.approx(12.5)
     assert (found["decided"], found["inside"]) == (3, 1)
-    assert found["by_rung"] == {"a": pytest.approx(20), "b": pytest.approx(0)}
+    assert found["by_rung"] == {"a": pytest.approx(16.25), "b": pytest.approx(0)}
 
 
 def test_names_on_the_ladder_are_unique_and_every_rung_says_how_it_shows() -> None:

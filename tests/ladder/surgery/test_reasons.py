@@ -38,3 +38,16 @@ def test_a_capture_that_failed_is_said_by_all(rung: str) -> None:
     assert "could not be captured" in said
     assert "ValueError: odd" in said
     assert " found in " not in said
+
+
+def test_masks_are_looked_for_again_once_the_models_own_switch_made_sdpa_calls() -> None:
+    facts = {"matches": {"sdpa": 2}, "skipped": []}
+    assert BY_NAME["lean-sdpa"].applies(Context(Plan(), "exact", facts, {}, {})) is not None
+    switched = Plan(switches=(("attention", "sdpa"),))
+    assert BY_NAME["lean-sdpa"].applies(Context(switched, "exact", facts, {}, {})) is None
+
+
+def test_fewer_logits_are_predicted_from_the_flop_that_they_spare() -> None:
+    facts = {"captured": {"layer_flop": 100}, "rewritten": {"layer_flop": 80}}
+    shrinks = BY_NAME["narrow-logits"].shrinks(Context(Plan(), "exact", facts, {}, {}))
+    assert shrinks["gemm"] == pytest.approx((0.72, 0.88))

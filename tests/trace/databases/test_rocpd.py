@@ -205,6 +205,7 @@ def test_rows_of_no_use_are_counted_by_reason(tmp_path):
         "counter of no kernel": 1,
         "row of rocpd_hip_event": 2,
     }
+    assert trace.unread_ns == {"negative duration": 10}
 
 
 def test_secrets_of_the_recorded_process_are_not_kept(tmp_path):

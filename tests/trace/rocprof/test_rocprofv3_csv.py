@@ -262,6 +262,7 @@ def test_times_that_are_none_are_counted_by_reason(tmp_path):
         "no readable start or duration": 3,
         "negative duration": 1,
     }
+    assert trace.unread_ns == {"negative duration": 1}
 
 
 KERNELS = csv_files("7.0", [EVENT, EVENT | {"ts": 7}])["77_kernel_trace.csv"]

@@ -103,24 +103,14 @@ def _backward(
     smoothing: float,
 ) -> torch.Tensor:
     d = logits.new_empty(logits.shape)
-    flat, target, dloss = rows(logits), target.contiguous(), dloss.contiguous()
+    # As a mean has it, the gradient of every row may be one number: a stride of 0.
+    flat, target, dloss = rows(logits), target.contiguous(), dloss.reshape(-1)
     n_rows, n_cols = flat.shape
     config = configs.classes(n_cols, configs.warp_size(logits.device))
     wrap_triton(cross_entropy_backward)[(n_rows * triton.cdiv(n_cols, config["BLOCK"]),)](
-        dloss,
-        flat,
-        target,
-        lse,
-        d,
-        n_cols,
-        flat.stride(0),
-        n_cols,
-        1,
-        ignore_index,
-        smoothing,
-        smoothing != 0.0,
-        **config,
-    )
+        dloss, flat, target, lse, d, n_cols, flat.stride(0), n_cols, dloss.stride(0), ignore_index, smoothing,
+        smoothing != 0.0, **config,
+    )  # fmt: skip
     return d
 
 

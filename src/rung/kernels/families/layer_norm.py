@@ -70,6 +70,7 @@ def layer_norm_forward_long(
 def layer_norm_backward(
     DY, X, W, MEAN, RSTD, DX, DW, DB, n_rows, n_cols, dy_stride, x_stride,
     WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     col = tl.arange(0, BLOCK)
     if WEIGHT:
@@ -77,7 +78,8 @@ def layer_norm_backward(
         dw = tl.zeros([ROWS, BLOCK], tl.float32)
     if BIAS:
         db = tl.zeros([ROWS, BLOCK], tl.float32)
-    for first in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
+    # STAGES rows are on their way at once: the next ones are fetched while these are reduced.
+    for first in tl.range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS).to(tl.int64)
         mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
         n = tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)

@@ -76,12 +76,14 @@ def rms_norm_forward_long(
 def rms_norm_backward(
     DY, DS, V, W, RSTD, DX, DW, n_rows, n_cols, dy_stride, ds_stride, v_stride, offset,
     SUM_GRAD: tl.constexpr, WEIGHT: tl.constexpr, CAST_FIRST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     col = tl.arange(0, BLOCK)
     if WEIGHT:
         w = offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
         dw = tl.zeros([ROWS, BLOCK], tl.float32)
-    for first in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
+    # STAGES rows are on their way at once: the next ones are fetched while these are reduced.
+    for first in tl.range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS).to(tl.int64)
         mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
         v = tl.load(V + row[:, None] * v_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)

@@ -28,7 +28,7 @@ def opened(state: State, rung: Rung) -> dict[str, Any]:
     stack = added(state.kept, rung)
     return {
         "schema": 1,
-        "number": len(state.run.attempts()) + 1,
+        "number": len(state.attempts) + 1,
         "rung": rung.name,
         "level": rung.level,
         "title": rung.title,
@@ -68,13 +68,13 @@ def attempt(state: State, rung: Rung) -> None:
         state.kept = list(record["stack"])
         record["breakdown"] = seen[0]
         state.take(*seen)
-    state.run.add_attempt(record)
+    state.add(record)
     state.say("verdict", record)
 
 
 def taken_up(state: State) -> None:
     """Goes on from what the attempts in the run directory kept."""
-    for record in state.run.attempts():
+    for record in state.attempts:
         if record["verdict"] == "kept":
             state.kept = list(record.get("stack") or [*state.kept, record["rung"]])
             name = f"{record['number']:02d}-{record['rung']}"

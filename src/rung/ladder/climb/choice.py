@@ -78,7 +78,7 @@ def near_floor(state: State) -> bool:
 
 def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
     """The attempts at this rung that were measured, or failed, and came to an end."""
-    return [a for a in state.run.attempts() if a["rung"] == rung.name and not a.get("cut") and a.get("log")]
+    return [a for a in state.attempts if a["rung"] == rung.name and not a.get("cut") and a.get("log")]
 
 
 def worth_another(state: State, rung: Rung) -> bool:
@@ -95,7 +95,7 @@ def worth_another(state: State, rung: Rung) -> bool:
 
 def untold(state: State, rungs: Sequence[Rung]) -> list[Rung]:
     """Those that do not apply and have not said so yet."""
-    told = {a["rung"] for a in state.run.attempts()}
+    told = {a["rung"] for a in state.attempts}
     return [r for r in rungs if r.name not in told and not _applies(state, r)]
 
 
@@ -104,7 +104,7 @@ def _applies(state: State, rung: Rung) -> bool:
 
 
 def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
-    told = {a["rung"] for a in state.run.attempts() if not a.get("cut")}
+    told = {a["rung"] for a in state.attempts if not a.get("cut")}
     todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
     if not todo:
         return Stop("tried", "every rung that was asked for was tried.", {})

@@ -54,7 +54,7 @@ class Climb:
             attempt(state, said)
         if said.rule != "budget":
             for rung in untold(state, rungs):
-                attempt(state, rung)
+                state.add({**opened(state, rung), "seconds": 0.0})
         finish(state, said)
 
     def _planned(self, rungs: Sequence[Rung]) -> None:
@@ -64,7 +64,9 @@ class Climb:
         if self.request.rungs is None:
             plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0]["verdict"] else 1.0)
         for record, _ in plan:
-            self.say("plan", record)
+            if not record["verdict"]:
+                self.say("plan", record)
+        self.say("inapplicable", {"attempts": [record for record, _ in plan if record["verdict"]]})
         self.run.write("plan.json", {"rungs": [record for record, _ in plan]})
         state.status("planned", "a dry run measures the baseline only")
 

@@ -24,7 +24,7 @@ def finish(state: State, stop: Stop) -> None:
     result: dict[str, Any] = {
         "kept": state.kept, "speedup": None, "confidence": None, "times": None, "memory": None,
         "breakdown": state.breakdown, "recipe": None, "recipe_text": "",
-        "stopped": stop.as_dict(), "predictions": predictions.summary(state.run.attempts()),
+        "stopped": stop.as_dict(), "predictions": predictions.summary(state.attempts),
     }  # fmt: skip
     if state.kept:
         state.say("final", {"kept": state.kept})

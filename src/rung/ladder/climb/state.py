@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ class State:
         self.facts: dict[str, Any] = {}
         self.numerics: Numerics = "exact"
 
+    @cached_property
+    def attempts(self) -> list[dict[str, Any]]:
+        """All so far, those of an earlier sitting included."""
+        return self.run.attempts()
+
+    def add(self, attempt: dict[str, Any]) -> None:
+        self.run.add_attempt(attempt)
+        self.attempts.append(attempt)
+
     @property
     def best_name(self) -> str:
         return " + ".join(self.kept) or "baseline"
@@ -65,18 +75,18 @@ class State:
     @property
     def step_ns(self) -> float:
         """Of the best so far: as the last attempt that was kept measured it, else the baseline's."""
-        kept = [a for a in self.run.attempts() if a["verdict"] == "kept" and a.get("times")]
+        kept = [a for a in self.attempts if a["verdict"] == "kept" and a.get("times")]
         return float(kept[-1]["times"]["candidate"]["value"] if kept else self.baseline["time"]["value"])
 
     @property
     def pace(self) -> float:
         """Seconds that a restart took in the last attempt that was measured; 0 before the first."""
-        made = [a for a in self.run.attempts() if a.get("restarts")]
+        made = [a for a in self.attempts if a.get("restarts")]
         return made[-1]["seconds"] / len(made[-1]["restarts"]) if made else 0.0
 
     def context(self) -> Context:
         parts = self.breakdown["parts"] if self.breakdown else {}
-        attempts = self.run.attempts()
+        attempts = self.attempts
         firsts = [f["candidate"] for a in attempts if a["verdict"] == "kept" and (f := a.get("first_run_seconds"))]
         failed = tuple(a["rung"] for a in attempts if a["verdict"] == "failed")
         first = firsts[-1] if firsts else self.baseline.get("first_run_seconds", 0.0)

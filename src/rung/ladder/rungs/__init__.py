@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.compiling import COMPILE, REGIONS
+from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
 from rung.ladder.rungs.graphs import CAPTURE
 from rung.ladder.rungs.inductor import INDUCTOR
+from rung.ladder.rungs.own_switches import OWN_SWITCHES
 from rung.ladder.rungs.precision import BF16, TF32
 from rung.ladder.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
 from rung.ladder.rungs.surgery import SURGERY
@@ -22,7 +24,19 @@ __all__ = [
 
 # Where predictions are equal, in this order: what frees the step from its launches comes before what makes kernels
 # faster, because nothing else can be seen before; the precision before surgery, because it changes which surgery pays.
-LADDER: tuple[Rung, ...] = (TF32, COMPILE, FUSED_OPTIMIZER, CAPTURE, BF16, *SURGERY, *INDUCTOR, REGIONS, *ENVIRONMENT)
+LADDER: tuple[Rung, ...] = (
+    TF32,
+    COMPILE,
+    FUSED_OPTIMIZER,
+    CAPTURE,
+    BF16,
+    *OWN_SWITCHES,
+    *SURGERY,
+    *INDUCTOR,
+    REGIONS,
+    *EIGHT_BITS,
+    *ENVIRONMENT,
+)
 
 BY_NAME = {rung.name: rung for rung in LADDER}
 

@@ -47,8 +47,8 @@ class Prediction:
 
     @property
     def value(self) -> float:
-        """The middle of the range, of ratios: what is expected."""
-        return float((self.low * self.high) ** 0.5)
+        """What is expected: the middle of the range, of the time that is left."""
+        return 2 / (1 / self.low + 1 / self.high)
 
     def judge(self, measured: float) -> str:
         return "below" if measured < self.low else "above" if measured > self.high else "inside"

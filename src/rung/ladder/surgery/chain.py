@@ -83,6 +83,8 @@ def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, lis
             if scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
             masks.append(mask)
+        elif _matmul_above(node) and kind(node) == "tanh":
+            raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
         elif _matmul_above(node):
             raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
         else:

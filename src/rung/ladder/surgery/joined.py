@@ -10,13 +10,16 @@ concatenated in the graph as in training.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+
+from rung.ladder.surgery.captured import add_weight, is_weight
 
 ALIGNED = 16  # bytes
 HOME, MEMBERS = "rung_home", "rung_members"
@@ -41,7 +44,7 @@ def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
     if any(getattr(node.target, "__name__", "") == "_set_grad_enabled" for node in gm.graph.nodes):
         return
     for node, tensor in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
-        if _movable(tensor) and node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"):
+        if _movable(tensor) and is_weight(node):
             storage = tensor.untyped_storage()
             start = tensor.storage_offset() * tensor.element_size()
             node.meta[HOME] = Home(storage.data_ptr(), storage.nbytes(), start, tensor.nbytes)
@@ -71,15 +74,8 @@ def joined_input(graph: fx.Graph, members: Sequence[fx.Node]) -> fx.Node | None:
         return None  # the compiler takes for granted that weights begin where wide loads can
     if len(set(wanted)) < len(wanted) or not (all(home.alone for home in homes) or _adjacent(homes)):
         return None
-    values = [member.meta["example_value"] for member in members]
-    with graph.inserting_after(inputs[-1]):
-        made = graph.placeholder(f"joined_{members[0].name}"[:80])
-    made.meta[MEMBERS] = wanted
-    made.meta["example_value"] = torch.cat([v.detach() for v in values])
-    made.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
-    # AOTAutograd asks every input where in the user's program it comes from; None: from nowhere.
-    made._dynamo_source = None  # type: ignore[attr-defined]
-    return made
+    values = [member.meta["example_value"].detach() for member in members]
+    return add_weight(graph, torch.cat(values), {MEMBERS: wanted})
 
 
 def _adjacent(homes: Sequence[Home]) -> bool:
@@ -93,6 +89,14 @@ class Joined:
     def __init__(self, spots: Sequence[int]) -> None:
         self.spots = tuple(spots)
         self._addresses: list[int] = []
+        self._moved: list[weakref.ref[torch.Tensor]] = []
+
+    def undo(self) -> None:
+        """Gives every weight that was moved memory of its own again."""
+        for tensor in (moved() for moved in self._moved):
+            if tensor is not None and not _alone(tensor):
+                tensor.data = tensor.detach().clone()
+        self._moved.clear()
 
     def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
         tensors = [arguments[spot] for spot in self.spots]
@@ -103,30 +107,23 @@ class Joined:
                 if not all(_alone(t) for t in tensors):
                     with torch.no_grad():
                         return torch.cat([t.detach() for t in tensors])
-                lay_together(tensors)
+                self._move(tensors)
             self._remember(tensors)
         return self._view
+
+    def _move(self, tensors: Sequence[torch.Tensor]) -> None:
+        # Tensors made in inference mode could never be trained again.
+        with torch.inference_mode(False), torch.no_grad():
+            whole = torch.cat([t.detach() for t in tensors])
+            for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
+                tensor.data = part
+        self._moved += [weakref.ref(t) for t in tensors]
 
     def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
         first = tensors[0].detach()
         rows = sum(len(t) for t in tensors)
         self._addresses = [t.data_ptr() for t in tensors]
         self._view = first.as_strided((rows, *first.shape[1:]), first.stride())
-
-
-def lay_together(tensors: Sequence[torch.Tensor]) -> None:
-    """Moves the values into one piece of memory, one tensor after the other; the objects stay."""
-    with torch.no_grad():
-        whole = torch.cat([t.detach() for t in tensors])
-        for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
-            tensor.data = part
-
-
-def apart(module: torch.nn.Module) -> None:
-    """Gives every parameter that shares its memory with another one of its own again: the undo of `lay_together`."""
-    for parameter in module.parameters():
-        if type(parameter) is torch.nn.Parameter and not _alone(parameter):
-            parameter.data = parameter.detach().clone()
 
 
 def _alone(tensor: torch.Tensor) -> bool:
@@ -143,19 +140,14 @@ def _together(tensors: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def with_joined(
-    gm: fx.GraphModule, example_inputs: Sequence[Any]
-) -> tuple[list[Any], Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """The inputs to compile for, and what gives the compiled function the joined weights in every call.
-
-    The weights move in the first call: while it compiles, the compiler relies on where they were when it looked.
-    """
+def joined_inputs(gm: fx.GraphModule) -> list[Joined]:
+    """The inputs that the passes added, in the order in which the compiled function takes them after its own."""
     inputs = gm.graph.find_nodes(op="placeholder")
     spots = {node.name: spot for spot, node in enumerate(inputs)}
-    added = [node for node in inputs if MEMBERS in node.meta]
-    joined = [Joined([spots[name] for name in node.meta[MEMBERS]]) for node in added]
+    return [Joined([spots[name] for name in node.meta[MEMBERS]]) for node in inputs if MEMBERS in node.meta]
 
-    def wrapped(compiled: Callable[..., Any]) -> Callable[..., Any]:
-        return compiled if not joined else lambda *arguments: compiled(*arguments, *[one(arguments) for one in joined])
 
-    return [*example_inputs, *(node.meta["example_value"] for node in added)], wrapped
+def examples(gm: fx.GraphModule) -> list[torch.Tensor]:
+    """What to compile the added inputs for. Fake tensors: while it compiles, the compiler relies on the weights being
+    where they were when it looked, so they move in the first call."""
+    return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder") if MEMBERS in node.meta]

@@ -2,6 +2,7 @@
 
 A mask tensor rules out the flash kernels and makes every key head be repeated for its query heads. Where the mask is
 provably the causal one (or hides nothing), SDPA is told so instead; where it then takes grouped heads, the repeat goes.
+Where each head has one query (decoding), the queries of a group become the rows of one: no repeat, with or without a mask.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import fx
 
 from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.grouped import repeated_from, takes_groups
+from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.masks import Mask, is_causal, is_open
 from rung.ladder.surgery.normalize import argument, kind, source_line, value
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
@@ -46,18 +48,40 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         without = causal or is_open(known)
         if without:
             options.update(attn_mask=None, is_causal=causal)
-    grouped = _grouped(node, key, values, q, v, options)
+    sources = None if options["enable_gqa"] else _sources(node, key, values, q)
+    masked = options["attn_mask"] is not None
+    packed = sources is not None and q.shape[2] == 1 and _same_for_all(options)
+    grouped = not packed and sources is not None and takes_groups(q, q.dtype, v.shape[-1], masked)
+    if not without and not grouped and not packed:
+        return "its mask is not provably the causal one" if isinstance(mask, fx.Node) else ""
     if grouped:
         options["enable_gqa"] = True
-    if not without and not grouped:
-        return "its mask is not provably the causal one" if isinstance(mask, fx.Node) else ""
+    if sources and (grouped or packed):
+        key, values = sources
     with graph.inserting_before(node):
-        lean = graph.call_function(F.scaled_dot_product_attention, (query, *(grouped or (key, values))), options)
+        if packed:
+            rows = q.shape[1] // value(key).shape[1]  # type: ignore[union-attr]
+            query = graph.call_method("reshape", (query, q.shape[0], -1, rows, q.shape[3]))
+        lean = graph.call_function(F.scaled_dot_product_attention, (query, key, values), options)
+        if packed:
+            lean = graph.call_method("reshape", (lean, *q.shape[:3], v.shape[3]))
+        if free_readers(node) and packed:
+            lean = graph.call_method("contiguous", (lean,))
     lean.meta = dict(node.meta)
+    repeats = [item for item in (mask, *node.args[1:3]) if isinstance(item, fx.Node)]
     node.replace_all_uses_with(lean)
     graph.erase_node(node)
-    sweep([item for item in (mask, key, values) if isinstance(item, fx.Node)])
+    sweep(repeats)
     return None
+
+
+def _same_for_all(options: dict[str, Any]) -> bool:
+    """Whether all heads have one mask, which a group's rows can then share."""
+    mask = options["attn_mask"]
+    if options["is_causal"] or mask is None:
+        return not options["is_causal"]
+    shape = value(mask)
+    return shape is not None and all(size == 1 for size in shape.shape[-3:-1])
 
 
 _DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
@@ -70,12 +94,8 @@ def _options(node: fx.Node) -> dict[str, Any] | None:
     return found if set(found) == set(_DEFAULTS) and len(node.args) <= 6 else None
 
 
-def _grouped(
-    node: fx.Node, key: fx.Node, values: fx.Node, q: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
-) -> tuple[fx.Node, fx.Node] | None:
-    """Key and value without their repeat, where SDPA takes them so and nothing changes them in between."""
-    if options["enable_gqa"] or not takes_groups(q, q.dtype, v.shape[-1], options["attn_mask"] is not None):
-        return None
+def _sources(node: fx.Node, key: fx.Node, values: fx.Node, q: torch.Tensor) -> tuple[fx.Node, fx.Node] | None:
+    """Key and value without their repeat, where nothing changes them in between."""
     found = repeated_from(key, 1), repeated_from(values, 1)
     if not found[0] or not found[1] or found[0][1] != found[1][1] or found[0][1] <= 1 or q.shape[1] % found[0][1]:
         return None

@@ -46,7 +46,7 @@ def fuse_qkv(graph: fx.Graph) -> tuple[int, list[str]]:
 
 
 def _fuse(graph: fx.Graph, gate_up: bool) -> tuple[int, list[str]]:
-    count, skipped = 0, []
+    count, skipped = 0, [] if gate_up else _subclasses(graph)
     for source, members in _groups(graph):
         if _meet_in_a_product(members) != gate_up:
             continue
@@ -89,6 +89,18 @@ def projection(node: fx.Node) -> tuple[Any, Any, Any] | None:
         return None
     turned = permutation(node.args[1]) if isinstance(node.args[1], fx.Node) else None
     return (node.args[0], turned[0], None) if turned and turned[1] == [1, 0] else None
+
+
+def _subclasses(graph: fx.Graph) -> list[str]:
+    """Siblings whose weights are not plain tensors: quantised, sharded, wrapped; each keeps a product of its own."""
+    found: dict[Any, list[tuple[fx.Node, str]]] = defaultdict(list)
+    for node in graph.nodes:
+        read = projection(node) if node.users else None
+        tensor = value(read[1]) if read else None
+        if read and tensor is not None and is_traceable_wrapper_subclass(tensor):
+            found[read[0]].append((node, type(tensor).__name__))
+    groups = [group for group in found.values() if len(group) > 1]
+    return [f"linear at {source_line(g[0][0])}: its weight is a {g[0][1]}, not a plain tensor" for g in groups]
 
 
 def _plain(node: object) -> bool:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import fx
 
+from rung.ladder.surgery.batch_norm import fold_batch_norm
+from rung.ladder.surgery.captured import own_copy
+from rung.ladder.surgery.counts import NAMES, count
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
-from rung.ladder.surgery.joined import note_homes, with_joined
+from rung.ladder.surgery.joined import Joined, examples, joined_inputs, note_homes
 from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
-from rung.ladder.surgery.normalize import argument, kind, names, value
 from rung.ladder.surgery.sdpa import fuse_attention
-from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv, projection
+from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
+    "folded-batch-norm": fold_batch_norm,
     "narrow-logits": narrow_logits,
     "fused-cross-entropy": fuse_cross_entropy,
     "fused-qkv": fuse_qkv,
@@ -36,8 +39,8 @@ PASSES = tuple(_RUNNERS)
 class _Record:
     matches: dict[str, int]
     skipped: list[str]
-    before: dict[str, int] = field(default_factory=dict)
-    after: dict[str, int] = field(default_factory=dict)
+    before: Counter[str] = field(default_factory=Counter)
+    after: Counter[str] = field(default_factory=Counter)
 
 
 class Surgeon:
@@ -59,6 +62,7 @@ class Surgeon:
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self._records: dict[str, _Record] = {}
+        self._joined: list[Joined] = []
 
     @property
     def matches(self) -> dict[str, int]:
@@ -72,13 +76,13 @@ class Surgeon:
 
     @property
     def before(self) -> dict[str, int]:
-        """Operations that the passes count on, by `COUNTED` kind, in the graphs as they were captured."""
-        return _summed([record.before for record in self._records.values()])
+        """Operations that the passes count on, by `counts.NAMES`, in the graphs as they were captured."""
+        return _summed(record.before for record in self._records.values())
 
     @property
     def after(self) -> dict[str, int]:
         """The same once rewritten: what the rewrites did, told by the graph and not by the passes."""
-        return _summed([record.after for record in self._records.values()])
+        return _summed(record.after for record in self._records.values())
 
     @property
     def graphs(self) -> int:
@@ -93,7 +97,7 @@ class Surgeon:
         key = _fingerprint(gm, example_inputs)
         record = _Record(dict.fromkeys(self.passes, 0), [])
         # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
-        gm = _copied(gm)
+        gm = own_copy(gm)
         note_homes(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         record.before = count(parts)
@@ -103,8 +107,15 @@ class Surgeon:
         record.after = count(parts)
         gm.recompile()
         self._records[key] = record
-        inputs, wrapped = with_joined(gm, example_inputs)
-        return wrapped(self.compiled(gm, inputs))
+        joined = joined_inputs(gm)
+        run = self.compiled(gm, [*example_inputs, *examples(gm)])
+        self._joined += joined
+        return run if not joined else lambda *arguments: run(*arguments, *[one(arguments) for one in joined])
+
+    def undo(self) -> None:
+        """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
+        for one in self._joined:
+            one.undo()
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The rewritten graph, handed over."""
@@ -132,50 +143,9 @@ class Surgeon:
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 
 
-def _copied(gm: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with what AOTAutograd asks of it; Dynamo goes on counting the inputs of its own."""
-    nodes: dict[fx.Node, fx.Node] = {}
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, nodes))
-    for old, new in nodes.items():
-        if hasattr(old, "_dynamo_source"):
-            new._dynamo_source = old._dynamo_source  # type: ignore[attr-defined]
-    made = fx.GraphModule(gm, graph)
-    for name, held in vars(gm).items():
-        if name not in vars(made):
-            setattr(made, name, held)
-    made.meta = gm.meta
-    return made
-
-
-# Matrix products, by weights and inside hand-written attention; SDPA calls, and those of them with a mask tensor;
-# FLOP of the layers' products going forward.
-COUNTED = {
-    "gemm": names("linear matmul addmm mm baddbmm"),
-    "sdpa": names("scaled_dot_product_attention"),
-    "masked_sdpa": frozenset(),
-    "softmax": names("softmax"),
-}
-
-
-def count(parts: Sequence[fx.GraphModule]) -> dict[str, int]:
-    """Operations by `COUNTED` kind."""
-    nodes = [node for part in parts for node in part.graph.nodes]
-    kinds = Counter(kind(node) for node in nodes)
-    masked = sum(kind(n) in COUNTED["sdpa"] and argument(n, 3, "attn_mask") is not None for n in nodes)
-    flop = sum(_layer_flop(node) for node in nodes)
-    counts = {what: sum(kinds[name] for name in COUNTED[what]) for what in COUNTED}
-    return counts | {"masked_sdpa": masked, "layer_flop": flop}
-
-
-def _layer_flop(node: fx.Node) -> int:
-    read = projection(node) if node.op in ("call_function", "call_method") else None
-    weight, made = value(read[1]) if read else None, value(node)
-    return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
-
-
-def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    return {what: sum(one.get(what, 0) for one in counts) for what in COUNTED}
+def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:
+    total = sum(counts, Counter[str]())
+    return {name: total[name] for name in NAMES}
 
 
 def _fingerprint(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:

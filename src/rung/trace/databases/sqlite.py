@@ -66,9 +66,10 @@ def open_database(path: Path, *, partial: bool = False, max_bytes: int | None = 
             _harden(connection)
             yield Database(connection, path, plain.stat().st_size, partial, warnings)
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a column's name
+            # Where the list of its tables is damaged, nothing is whole.
+            hint = "" if partial else ", or read what is whole of it with --partial"
             raise InputError(
-                f"{path} is a damaged database ({_brief(error)}): copy or record it again, or read what is whole of it with"
-                " --partial."
+                f"{path} is a damaged database ({_brief(error)}): copy or record it again{hint}."
             ) from None
         finally:
             connection.close()

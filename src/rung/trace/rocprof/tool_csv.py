@@ -14,6 +14,7 @@ from rung.errors import InputError
 CUT = "row cut off at the end of the file"
 DAMAGED = "row with an unclosed quote"
 _BOM = b"\xef\xbb\xbf"
+_WHY = 120  # letters of an error of the parser
 _SCIENTIFIC = r"^\d+(\.\d+)?[eE]\+?\d+$"
 _FRACTION = r"^(\d+)\.(\d)\d*$"
 
@@ -65,7 +66,7 @@ def table(data: bytes, path: Path, partial: bool = False, wanted: Collection[str
             truncate_ragged_lines=True,
         )
     except (pl.exceptions.PolarsError, ValueError) as error:
-        raise _damaged(path, str(error).split("\n")[0]) from None
+        raise _damaged(path, str(error).split("\n")[0][:_WHY]) from None  # it may hold a whole row of the file
     read = [title.strip() for title in header if not wanted or plain(title) in wanted]
     if len(read) != len(frame.columns):
         raise _damaged(path, "its first line is no whole line of titles")

@@ -1,0 +1,91 @@
+"""`rung kernels`: parse, call, render."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rung.cli.common import add_command, no_rest
+from rung.errors import UsageError, WorkloadError
+
+EXAMPLE = """\
+examples:
+  rung kernels list                                           Rung's own Triton kernels
+  rung kernels inspect rms_norm --arch gfx942,sm90            what they take of a GPU: compiled here, for any GPU
+  rung kernels inspect my.py:kernel x='*bf16' n=4096 BLOCK=1024 num_warps=8
+  rung kernels inspect my.py:kernel --call example            example() of my.py returns the arguments as a dict
+  rung kernels inspect /tmp/torchinductor_me                  what Inductor generated and Triton compiled
+  rung kernels inspect output_code.log --arch gfx942          a log that was made with TORCH_LOGS=output_code
+
+An argument is a type (*bf16, *fp32, *i64, i32, fp32), a number or a constexpr's value; num_warps, num_stages, waves_per_eu,
+matrix_instr_nonkdim, kpack and maxnreg are options of the compiler. A kernel KERNEL whose file has a function
+KERNEL_example needs no --call. Exit code 1: some registers were spilled.
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "kernels", help_text, EXAMPLE)
+    parser.add_argument("action", nargs="?", choices=("list", "inspect"), metavar="list|inspect")
+    parser.add_argument(
+        "what", nargs="?", metavar="WHAT", help="a name, FILE.py:KERNEL, a file or directory (default: all)"
+    )
+    parser.add_argument("given", nargs="*", metavar="NAME=VALUE", help="arguments of FILE.py:KERNEL")
+    parser.add_argument("--arch", metavar="ARCH,...", help="architectures (default: gfx90a,gfx942,gfx950,sm90,sm100)")
+    parser.add_argument("--call", metavar="FUNCTION", help="of FILE.py: returns the kernel's arguments as a dict")
+    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
+
+
+def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
+    if parsed.help:
+        parser.print_help()
+        return 0
+    # What stands behind an option is no positional argument to argparse any more.
+    parsed.given += [word for word in rest if not word.startswith("-")]
+    no_rest([word for word in rest if word.startswith("-")])
+    if parsed.action is None:
+        raise UsageError("say what: `rung kernels list` or `rung kernels inspect`.")
+    return _list(parsed) if parsed.action == "list" else _inspect(parsed)
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    from rung.kernels.resources.own import families
+    from rung.report.kernels import list_lines
+    from rung.runs import to_json
+
+    if parsed.what or parsed.given or parsed.arch or parsed.call:
+        raise UsageError("`rung kernels list` takes no arguments; `rung kernels inspect` does.")
+    found = families()
+    print(to_json({"kind": "kernels", "kernels": found}) if parsed.json else "\n".join(list_lines(found)))
+    return 0
+
+
+def _inspect(parsed: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from rung.cli.tables import width
+    from rung.kernels.resources.compile import architectures
+    from rung.kernels.resources.inspect import inspect
+    from rung.kernels.resources.user import value
+    from rung.report.kernels import resource_lines
+    from rung.runs import to_json
+
+    given = {}
+    for text in parsed.given:
+        name, equals, written = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"{text!r} is no argument; write NAME=VALUE, as in BLOCK=1024 or x='*bf16'.")
+        given[name] = value(written)
+    arches = architectures(parsed.arch) if parsed.arch else ()
+    rows, failed = inspect(parsed.what, arches, given, parsed.call)
+    for sentence in failed:
+        print(f"rung: {sentence}", file=sys.stderr)
+    if not rows:
+        raise WorkloadError("no kernel could be compiled or read.")
+    records = [asdict(row) for row in rows]
+    if parsed.json:
+        print(to_json({"kind": "kernel resources", "rows": records, "failed": failed}))
+    else:
+        print("\n".join(resource_lines(records, width())))
+    return 1 if any(row.spills for row in rows) else 0

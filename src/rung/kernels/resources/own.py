@@ -1,0 +1,119 @@
+"""Rung's own kernels, at shapes of language models and with the launch configurations that they have there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from rung.kernels import configs
+
+
+class Launch(NamedTuple):
+    """name: as `rung kernels` shows it; family: the file; kernel: the function; about: the shape it stands for."""
+
+    name: str
+    family: str
+    kernel: str
+    about: str
+    values: dict[str, Any]
+
+
+ROWS = 4096
+TYPE = "*bf16"
+
+
+def launches(warp: int) -> list[Launch]:
+    """Every kernel at its configurations; warp: threads of a warp of the architecture."""
+    return [*_rms_norm(warp), *_layer_norm(warp), *_gated(warp), *_rope(warp), *_cross_entropy(warp)]
+
+
+def _row(columns: int, warp: int, backward: bool) -> tuple[bool, dict[str, Any]]:
+    longest = configs.LONGEST_ROW_BACKWARD if backward else configs.LONGEST_ROW
+    config = (configs.row_backward if backward else configs.row_forward)(columns, warp)
+    if columns > longest:
+        config.pop("ROWS")
+    return columns > longest, config
+
+
+def _rms_norm(warp: int) -> Iterator[Launch]:
+    for backward in (False, True):
+        for n in (128, 4096, 8192 if backward else 16384, 65536):
+            long, config = _row(n, warp, backward)
+            kernel = f"rms_norm_{'backward' if backward else 'forward'}{'_long' if long else ''}"
+            rows = {} if long and not backward else {"n_rows": ROWS}
+            shared: dict[str, Any] = {**rows, "n_cols": n, "offset": 1.0, "WEIGHT": True, "CAST_FIRST": True, **config}
+            pointers = ("DY", "DS", "V", "W", "DX") if backward else ("X", "R", "W", "Y", "S")
+            strides = ("dy_stride", "ds_stride", "v_stride") if backward else ("x_stride", "r_stride")
+            shared |= {**dict.fromkeys(pointers, TYPE), **dict.fromkeys(strides, n), "RSTD": "*fp32"}
+            shared |= {"DW": "*fp32"} if backward else {"eps": 1e-6}
+            for add in (False, True):
+                flag = {"SUM_GRAD": add} if backward else {"RESIDUAL": add}
+                yield Launch(f"{'add_' if add else ''}{kernel}", "rms_norm", kernel, f"{n} columns", {**shared, **flag})
+
+
+def _layer_norm(warp: int) -> Iterator[Launch]:
+    for backward in (False, True):
+        for n in (128, 4096, 8192 if backward else 16384, 65536):
+            long, config = _row(n, warp, backward)
+            kernel = f"layer_norm_{'backward' if backward else 'forward'}{'_long' if long else ''}"
+            rows = {} if long and not backward else {"n_rows": ROWS}
+            values: dict[str, Any] = {**rows, "n_cols": n, "x_stride": n, "WEIGHT": True, "BIAS": True, **config}
+            values |= dict.fromkeys(("DY", "X", "W", "DX") if backward else ("X", "W", "B", "Y"), TYPE)
+            values |= dict.fromkeys(("MEAN", "RSTD", "DW", "DB") if backward else ("MEAN", "RSTD"), "*fp32")
+            values |= {"dy_stride": n} if backward else {"eps": 1e-5}
+            yield Launch(kernel, "layer_norm", kernel, f"{n} columns", values)
+
+
+def _gated(warp: int) -> Iterator[Launch]:
+    n = 14336
+    config = configs.elementwise(n, warp)
+    for act, name in enumerate(("silu_mul", "gelu_mul_tanh", "gelu_mul_erf")):
+        shared = {"GATE": TYPE, "UP": TYPE, "n_rows": ROWS, "n_cols": n, "gate_stride": 2 * n, "up_stride": 2 * n,
+                  "ACT": act, **config}  # fmt: skip
+        yield Launch(f"{name}_forward", "gated", "gated_forward", f"{n} columns", {**shared, "OUT": TYPE})
+        back = {"DOUT": TYPE, "DGATE": TYPE, "DUP": TYPE, "dout_stride": n, "d_stride": 2 * n, "PACKED": True}
+        yield Launch(f"{name}_backward", "gated", "gated_backward", f"{n} columns", {**shared, **back})
+
+
+def _rope(warp: int) -> Iterator[Launch]:
+    heads, half = 32, 64
+    strides = ("x_batch", "x_head", "x_token", "y_batch", "y_head", "y_token")
+    values = {"X": TYPE, "COS": TYPE, "SIN": TYPE, "Y": TYPE, "heads": heads, "tokens": ROWS, "half": half,
+              **dict.fromkeys(strides, 4096), "cos_batch": 0, "cos_token": 128, "sin_batch": 0, "sin_token": 128,
+              "BACKWARD": False, "FULL": True, **configs.rotation(heads, half, warp)}  # fmt: skip
+    for interleaved in (False, True):
+        name = f"rope_{'interleaved' if interleaved else 'half_split'}"
+        yield Launch(name, "rope", "rope_rotate", f"{heads} heads of 128", {**values, "INTERLEAVED": interleaved})
+
+
+def _cross_entropy(warp: int) -> Iterator[Launch]:
+    n = 128256
+    values = {"LOGITS": TYPE, "TARGET": "*i64", "LSE": "*fp32", "n_cols": n, "row_stride": n, "ignore_index": -100,
+              "smoothing": 0.1, "SMOOTH": True, **configs.classes(n, warp)}  # fmt: skip
+    forward = {**values, "LOSS": "*fp32"}
+    yield Launch("cross_entropy_forward", "cross_entropy", "cross_entropy_forward", f"{n} classes", forward)
+    backward = {**values, "DLOSS": "*fp32", "DLOGITS": TYPE, "d_stride": n, "dloss_stride": "i32"}
+    yield Launch("cross_entropy_backward", "cross_entropy", "cross_entropy_backward", f"{n} classes", backward)
+
+
+_COMPUTES = {
+    "rms_norm": "x / sqrt(mean(x^2) + eps) * (offset + weight); either cast order",
+    "add_rms_norm": "the same of x + residual, and that sum",
+    "layer_norm": "LayerNorm over the last dimension",
+    "silu_mul": "silu(gate) * up; gate and up apart or in one tensor",
+    "gelu_mul": "gelu(gate) * up, by tanh or erf; gate and up apart or in one tensor",
+    "rope": "rotary position embedding; half-split or interleaved pairs",
+    "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
+    "linear_cross_entropy": "the same of hidden @ weight.T + bias, the logits never all in memory (uses cross_entropy's)",
+}
+
+
+def families() -> list[dict[str, Any]]:
+    """The functions of `rung.kernels`: name, what it computes, the kernels behind it; each has a backward pass."""
+    names = list(dict.fromkeys(k.name for k in launches(32)))
+
+    def behind(name: str) -> list[str]:
+        start = name if name != "linear_cross_entropy" else "cross_entropy"
+        return [k for k in names if k.startswith(start)]
+
+    return [{"name": name, "computes": text, "kernels": behind(name)} for name, text in _COMPUTES.items()]

@@ -1,0 +1,97 @@
+"""Linear layers that compute in 8 bits: their forward is bound to another one, everything else stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rung.ladder.rungs.eight_bits import fp8_format
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+ALIGNED = 16  # elements: what torch._scaled_mm asks of both sizes of a weight
+
+
+def suitable(model: nn.Module) -> list[nn.Linear]:
+    """Plain linear layers: no subclass, no hooks, no parametrization, no weight that another module uses, and none whose
+    forward somebody else has bound."""
+    used = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
+    return [
+        m
+        for m in model.modules()
+        if type(m) is nn.Linear
+        and type(m.weight) is nn.Parameter
+        and used[id(m.weight)] == 1
+        and not any(size % ALIGNED for size in m.weight.shape)
+        and not (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or "forward" in vars(m))
+    ]
+
+
+class EightBits:
+    """The suitable layers of a model in `kind` (`fp8` or `int8`), until `undo`. Weights are copied: the originals stay,
+    and a change of theirs is not seen. With gradients enabled, the layers compute as they always did."""
+
+    def __init__(self, model: nn.Module, kind: str, arch: str) -> None:
+        self.layers = suitable(model)
+        for layer in self.layers:
+            bound = fp8_forward(layer, arch) if kind == "fp8" else int8_forward(layer)
+            layer.forward = bound  # type: ignore[method-assign]
+
+    def undo(self) -> None:
+        for layer in self.layers:
+            vars(layer).pop("forward", None)
+
+
+def fp8_forward(layer: nn.Linear, arch: str) -> Forward:
+    """x [..., K] -> [..., N] by torch._scaled_mm with a scale a row of x and a scale a row of the weight; bfloat16
+    between the product and the result's dtype. Raises ValueError for an architecture without FP8 units."""
+    form = fp8_format(arch)
+    if form is None:
+        raise ValueError(f"{arch} has no units for products in FP8")
+    dtype, most = getattr(torch, form["dtype"]), float(form["most"])
+    weight, scales = _rows(layer.weight.detach(), dtype, most)
+    across, transposed, bias = scales.t().contiguous(), weight.t(), layer.bias
+    _stays(weight, across)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return nn.Linear.forward(layer, x)
+        result = torch.bfloat16 if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type) else x.dtype
+        rows, down = _rows(x.reshape(-1, x.shape[-1]), dtype, most)
+        out = torch._scaled_mm(rows, transposed, scale_a=down, scale_b=across, out_dtype=torch.bfloat16).to(result)
+        out = out if bias is None else out + bias.to(result)
+        return out.view(*x.shape[:-1], out.shape[-1])
+
+    return forward
+
+
+def int8_forward(layer: nn.Linear) -> Forward:
+    """x [..., K] -> [..., N] with the weight in int8 and a scale a row, symmetric."""
+    wide = layer.weight.detach().float()
+    scales = wide.abs().amax(dim=1).clamp(min=1e-12) / 127
+    weight, bias = (wide / scales[:, None]).round().to(torch.int8), layer.bias
+    _stays(weight, scales)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return nn.Linear.forward(layer, x)
+        out = F.linear(x, weight.to(x.dtype)) * scales.to(x.dtype)
+        return out if bias is None else out + bias.to(out.dtype)
+
+    return forward
+
+
+def _stays(*tensors: torch.Tensor) -> None:
+    """Where graphs are replayed, these are read where they lie and not copied at each replay."""
+    for tensor in tensors:
+        torch._dynamo.mark_static_address(tensor)
+
+
+def _rows(x: torch.Tensor, dtype: torch.dtype, most: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows in 8 bits, and the float32 factor [rows, 1] that brings each back."""
+    wide = x.float()
+    scale = wide.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / most
+    return (wide / scale).clamp(-most, most).to(dtype), scale

@@ -1,0 +1,80 @@
+"""Level 5: linear layers in 8 bits, in inference. What a chip has units for is in formats.toml."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from rung.ladder.rungs.precision import allowed
+from rung.ladder.rungs.proofs import counted
+from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@lru_cache(maxsize=1)
+def _formats() -> tuple[Mapping[str, Any], ...]:
+    text = resources.files("rung.ladder.rungs").joinpath("formats.toml").read_text("utf-8")
+    return tuple(tomllib.loads(text)["fp8"])
+
+
+def fp8_format(arch: str) -> Mapping[str, Any] | None:
+    """The row of formats.toml for an architecture; None where it has no such units."""
+    return next((row for row in _formats() if re.fullmatch(row["arch"], arch)), None)
+
+
+def _applies(c: Context) -> Inapplicable | None:
+    if no := allowed(c, "fp8"):
+        return no
+    if c.training:
+        return Inapplicable("it is for inference.")
+    if not c.gpu:
+        return Inapplicable("it is for GPUs.")
+    if c.facts.get("dtype") != "torch.bfloat16" and not c.plan.bf16:
+        return Inapplicable("it takes the place of products in bfloat16; nothing runs in bfloat16 so far.")
+    if not c.facts.get("linears"):
+        return Inapplicable("no linear layer can be taken: plain ones, without hooks, whose sizes are multiples of 16.")
+    return None
+
+
+def _fp8_applies(c: Context) -> Inapplicable | None:
+    if no := _applies(c):
+        return no
+    if not fp8_format(str(c.facts.get("arch"))):
+        return Inapplicable(f"{c.facts.get('arch')} has no units for products in FP8.")
+    return None
+
+
+def _int8_applies(c: Context) -> Inapplicable | None:
+    if no := _applies(c):
+        return no
+    if not c.plan.compiles:
+        return Inapplicable("uncompiled, it would widen every weight before its product; it needs torch.compile.")
+    return None
+
+
+FP8 = Rung(
+    "fp8-linears", 5, "linear layers in FP8", "fp8",
+    "weights in FP8 with a scale a row, inputs brought to FP8 as they come, products by torch._scaled_mm",
+    _fp8_applies, lambda c: {"gemm": (0.55, 1.0)}, lambda p: replace(p, linears="fp8"),
+    "products of 8-bit floats", counted("eight_bits", "linear layers in FP8"),
+    replaces=("int8-weights",), prepares=30.0,
+)  # fmt: skip
+
+INT8 = Rung(
+    "int8-weights", 5, "weights in 8 bits", "fp8",
+    "weights as int8 with a scale a row, widened inside of the product: half the bytes, where bytes are what counts",
+    _int8_applies, lambda c: {"gemm": (0.6, 1.1)}, lambda p: replace(p, linears="int8"),
+    "products that read 8-bit weights", counted("eight_bits", "linear layers with int8 weights"),
+    replaces=("fp8-linears",), prepares=30.0,
+)  # fmt: skip
+
+EIGHT_BITS = (FP8, INT8)

@@ -1,0 +1,44 @@
+"""What a captured graph carries besides its nodes: names of Dynamo and AOTAutograd, private ones, used here alone.
+
+Without them a rewritten graph is compiled as one that Dynamo never saw, or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+
+
+def own_copy(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph with what AOTAutograd asks of it; Dynamo goes on counting the inputs of its own."""
+    nodes: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, nodes))
+    for old, new in nodes.items():
+        if hasattr(old, "_dynamo_source"):
+            new._dynamo_source = old._dynamo_source  # type: ignore[attr-defined]
+    made = fx.GraphModule(gm, graph)
+    for name, held in vars(gm).items():
+        if name not in vars(made):
+            setattr(made, name, held)
+    made.meta = gm.meta
+    return made
+
+
+def is_weight(node: fx.Node) -> bool:
+    """Whether an input is a parameter or buffer, whose memory stays the same from call to call."""
+    return bool(node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"))
+
+
+def add_weight(graph: fx.Graph, example: torch.Tensor, meta: dict[str, Any]) -> fx.Node:
+    """One more input after the last, which is a weight to the compiler."""
+    inputs = graph.find_nodes(op="placeholder")
+    with graph.inserting_after(inputs[-1]):
+        made = graph.placeholder(f"joined_{len(inputs)}")
+    made.meta = {**meta, "example_value": example, "tensor_dict": {"_dynamo_static_input_type": "unguarded"}}
+    # AOTAutograd asks every input where in the user's program it comes from, and no two may come from one place.
+    made._dynamo_source = ConstantSource(source_name=str(made.target))  # type: ignore[attr-defined]
+    return made

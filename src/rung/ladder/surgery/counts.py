@@ -1,0 +1,39 @@
+"""What a captured graph holds: counted before and after the passes, so that what they did is told by the graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from torch import fx
+
+from rung.ladder.surgery.normalize import argument, kind, value
+from rung.ladder.surgery.siblings import projection
+
+# gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
+# layer_flop: floating-point operations of the linear layers, going forward.
+NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "layer_flop")
+
+_KINDS = {
+    **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm"), "gemm"),
+    "scaled_dot_product_attention": "sdpa",
+    **{name: name for name in ("softmax", "conv2d", "batch_norm")},
+}
+
+
+def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
+    """Occurrences by `NAMES`."""
+    found: Counter[str] = Counter()
+    for node in (node for part in parts for node in part.graph.nodes):
+        what = _KINDS.get(kind(node))
+        if what:
+            found[what] += 1
+            found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
+            found["layer_flop"] += _flop(node)
+    return found
+
+
+def _flop(node: fx.Node) -> int:
+    read = projection(node)
+    weight, made = value(read[1]) if read else None, value(node)
+    return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0

@@ -1,0 +1,175 @@
+"""`rung kernels`: what kernels take of GPUs that are not here, of Rung's own, a user's and Inductor's."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_agreement import HAS_TRITON
+
+from rung.cli.main import main
+
+HERE = Path(__file__).parent
+MINE = HERE / "mine.py"
+LOG = HERE.parent / "data" / "inductor" / "output_code.log"
+ARCHES = "gfx90a,gfx942,gfx950,sm90,sm100"
+
+# One process compiles for all tests: what it takes to import torch and Triton, once.
+ASKED: dict[str, list[str]] = {
+    "heavy": ["layer_norm_backward", "--arch", "gfx942,sm90"],
+    "everywhere": ["cross_entropy_forward", "--arch", ARCHES],
+    "example": [f"{MINE}:double", "--arch", "gfx942,sm90"],
+    "call": [f"{MINE}:double", "num_warps=4", "--call", "two_warps", "--arch", "sm90"],
+    "called": [f"{MINE}:double", "--call", "two_warps", "--arch", "sm90"],
+    "arguments": [f"{MINE}:tuned", "X=*fp32", "Y=*fp32", "n=i32", "--arch", "sm90"],
+    "greedy": [f"{MINE}:greedy", "X=*bf16", "Y=*bf16", "BLOCK=4096", "num_warps=1", "waves_per_eu=8", "--arch", "gfx942"],
+    "greedy too": [f"{MINE}:greedy", "X=*bf16", "Y=*bf16", "BLOCK=1024", "num_warps=1", "maxnreg=24", "--arch", "sm90"],
+    "matrix": [f"{MINE}:product", "X=*bf16", "Y=*bf16", "Z=*fp32", "BLOCK=64", "matrix_instr_nonkdim=16", "--arch", "gfx942,sm90"],
+    "inductor": [str(LOG), "--arch", "gfx942,sm90"],
+    "lacks": [f"{MINE}:double", "--call", "double_example", "wrong=1"],
+    "no kernel": [f"{MINE}:not_a_kernel"],
+    "no call": [f"{MINE}:double", "--call", "nothing"],
+    "no type": [f"{MINE}:tuned", "X=*fp99", "Y=*fp32", "n=i32", "--arch", "sm90"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("triton-cache")
+
+
+@pytest.fixture(scope="module")
+def answers(cache: Path) -> dict[str, dict[str, Any]]:
+    if not HAS_TRITON:
+        pytest.skip("Triton is not installed")
+    asked = {name: ["kernels", "inspect", *words, "--json"] for name, words in ASKED.items()}
+    asked["cached"] = ["kernels", "inspect", str(cache), "--json"]
+    asked["cached for one"] = ["kernels", "inspect", str(cache), "--arch", "gfx950", "--json"]
+    asked["table"] = ["kernels", "inspect", "cross_entropy_forward", "--arch", "gfx942,sm90"]
+    env = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
+    env.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, str(HERE / "compiled_kernels.py")], input=json.dumps(list(asked.values())), env=env,
+        capture_output=True, text=True, check=False, timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(zip(asked, json.loads(done.stdout), strict=True))
+
+
+def rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    assert answer["out"], answer["err"]
+    return json.loads(answer["out"])["rows"]
+
+
+@pytest.mark.parametrize("name", ["heavy", "everywhere"])
+def test_no_kernel_of_rungs_spills_at_its_configuration(name: str, answers: dict[str, Any]) -> None:
+    found = rows(answers[name])
+    assert answers[name]["code"] == 0
+    assert {row["arch"] for row in found} == set(ASKED[name][-1].split(","))
+    for row in found:
+        assert row["spills"] == row["scratch"] == 0, row
+        assert row["waves"] >= 0.25 * row["most"], row
+
+
+def test_registers_and_sizes_are_told_for_every_architecture(answers: dict[str, Any]) -> None:
+    for row in rows(answers["everywhere"]):
+        assert 16 <= row["registers"] <= 512
+        assert row["shared"] > 0  # a sum over the threads
+        amd = row["arch"].startswith("gfx")
+        assert (row["sgprs"] is not None) == amd
+        threads = row["warps"] * (64 if amd else 32)
+        assert 128 <= threads <= 1024
+        assert "BLOCK=" in row["config"]
+
+
+def test_a_kernel_of_a_user_with_its_example(answers: dict[str, Any]) -> None:
+    assert [row["arch"] for row in rows(answers["example"])] == ["gfx942", "sm90"]
+    assert {row["config"] for row in rows(answers["example"])} == {"BLOCK=1024"}
+    assert [row["warps"] for row in rows(answers["called"])] == [2]
+    assert [row["warps"] for row in rows(answers["call"])] == [4]  # the command line goes before the function
+
+
+def test_every_configuration_of_an_autotuned_kernel(answers: dict[str, Any]) -> None:
+    found = [(row["arch"], row["warps"], "BLOCK=512" in row["config"]) for row in rows(answers["arguments"])]
+    assert found == [("sm90", w, w == 4) for w in (4, 8)]
+
+
+def test_spills_are_found_and_told_by_the_exit_code(answers: dict[str, Any]) -> None:
+    for name in ("greedy", "greedy too"):
+        assert answers[name]["code"] == 1
+        (row,) = rows(answers[name])
+        assert row["spills"] > 0
+        assert row["scratch"] > 0
+
+
+def test_options_of_the_other_vendor_are_left_out(answers: dict[str, Any]) -> None:
+    assert [row["arch"] for row in rows(answers["matrix"])] == ["gfx942", "sm90"]
+
+
+def test_what_inductor_generated(answers: dict[str, Any]) -> None:
+    found = rows(answers["inductor"])
+    assert [row["arch"] for row in found] == ["gfx942", "sm90"]
+    assert {row["kernel"] for row in found} == {"triton_per_fused__to_copy_add_gelu_mean_mul_pow_rsqrt_0"}
+    assert all("XBLOCK=1" in row["config"] for row in found)
+
+
+def test_a_cache_of_tritons_says_what_compiling_said(answers: dict[str, Any]) -> None:
+    def plain(found: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
+        told = ("arch", "warps", "registers", "spills", "shared", "sgprs", "waves")
+        return {tuple(row[k] for k in told) for row in found}
+
+    cached = rows(answers["cached"])
+    for name in ("heavy", "everywhere", "inductor", "greedy"):
+        assert plain(rows(answers[name])) <= plain(cached)
+    assert {row["arch"] for row in rows(answers["cached for one"])} == {"gfx950"}
+
+
+def test_the_table_is_read_at_a_glance(answers: dict[str, Any]) -> None:
+    text = answers["table"]["out"]
+    assert "gfx942: registers of a thread (VGPRs)" in text
+    assert "cross_entropy_forward" in text
+    assert "no kernel of 2 spills registers" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("lacks", 2, "double has no argument wrong; its arguments are X, Y, n, BLOCK"),
+        ("no kernel", 2, "has no @triton.jit function 'not_a_kernel'; it has double, tuned, greedy, product"),
+        ("no call", 2, "has no function 'nothing' for --call"),
+        ("no type", 4, "tuned does not compile for sm90"),
+    ],
+)
+def test_errors_name_the_kernel_and_what_to_do(name: str, code: int, says: str, answers: dict[str, Any]) -> None:
+    assert answers[name]["code"] == code
+    assert says in answers[name]["err"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["kernels"], 2, "say what"),
+        (["kernels", "inspect", "rms", "BLOCK"], 2, "'BLOCK' is no argument"),
+        (["kernels", "inspect", "rms", "BLOCK=3"], 2, "belong to a kernel of yours"),
+        (["kernels", "inspect", "nothing"], 2, "there is no kernel 'nothing'"),
+        (["kernels", "inspect", "no/such/folder"], 3, "does not exist"),
+        (["kernels", "inspect", "--arch", "h100"], 2, "as in gfx942,sm90"),
+        (["kernels", "inspect", str(HERE)], 3, "holds no Triton kernel"),
+        (["kernels", "list", "rms"], 2, "takes no arguments"),
+    ],
+)
+def test_wrong_words_are_refused(words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == code
+    assert says in capsys.readouterr().err
+
+
+def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    import rung.kernels
+
+    assert main(["kernels", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["kernels"]
+    assert {k["name"] for k in listed} == set(rung.kernels.__all__) - {"available"}
+    assert all(k["kernels"] for k in listed)

@@ -1,0 +1,64 @@
+"""Run in a process of its own, where kernels are no interpreter's: traces every function, forward and backward, on fake
+tensors as torch.compile does for a GPU, and prints what the graphs hold, as JSON by the function's name."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch._functorch.aot_autograd import aot_export_module
+from torch._subclasses import FakeTensorMode
+from triton.backends.compiler import GPUTarget
+
+from rung import kernels
+from rung.kernels import functional
+
+
+class Driver:
+    """As much of a GPU as tracing asks for: what the tracer compiles to see which arguments a kernel writes to."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+class Loss(torch.nn.Module):
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor]:
+        found = self.fn(*inputs)
+        return (sum(y.float().sum() for y in (found if isinstance(found, tuple) else (found,))),)
+
+
+def t(*shape: int, grad: bool = True) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.bfloat16, requires_grad=grad)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "rms_norm, long": (kernels.rms_norm, lambda: (t(4, 20000), t(20000))),
+    "add_rms_norm": (lambda x, r, w: kernels.add_rms_norm(x, 2 * r, w), lambda: (t(4, 256), t(4, 256), t(256))),
+    "layer_norm": (kernels.layer_norm, lambda: (t(4, 256), t(256), t(256))),
+    "silu_mul, packed": (kernels.silu_mul, lambda: (t(4, 8, 256),)),
+    "rope": (kernels.rope, lambda: (t(2, 8, 4, 64).transpose(1, 2), t(8, 64, grad=False), t(8, 64, grad=False))),
+    "cross_entropy": (kernels.cross_entropy, lambda: (t(8, 500), torch.empty(8, dtype=torch.int64))),
+    "linear_cross_entropy": (
+        kernels.linear_cross_entropy,
+        lambda: (t(8, 64), t(500, 64), torch.empty(8, dtype=torch.int64)),
+    ),
+}
+
+functional.check = lambda *_, **__: None  # the fakes are on a CPU
+triton.runtime.driver.set_active(Driver())
+found = {}
+for name, (fn, inputs) in CASES.items():
+    with FakeTensorMode():
+        graph, _ = aot_export_module(Loss(fn), inputs(), trace_joint=True, output_loss_index=0)
+    names = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+    found[name] = Counter(n for n in names if "triton" in n or "rung" in n or "clone" in n)
+print(json.dumps(found))

@@ -1,0 +1,31 @@
+"""Three of the architectures of benchmarks/ladder/architectures.py; the script examines all of them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "ladder"))
+
+import architectures
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "attention", "gemms", "calls", "masked"),
+    [
+        # q, k, v, gate and up of two layers; the mask that transformers makes while it is traced is proved causal
+        ("Llama", "train", "sdpa", (15, 9), (2, 2), (2, 0)),
+        ("BERT", "infer", "eager", (18, 10), (0, 2), (0, 0)),
+        # one key head for all query heads; layers written as products with transposed weights
+        ("Falcon", "infer", "eager", (13, 7), (0, 2), (0, 0)),
+    ],
+    ids=["Llama", "BERT", "Falcon"],
+)
+def test_an_architecture_is_captured_whole_and_rewritten_to_equal_numbers(name, mode, attention, gemms, calls, masked):
+    row = architectures.examine(name, mode, attention)
+    assert row.passed, row
+    assert row.graphs == 1
+    assert (row.before["gemm"], row.after["gemm"]) == gemms
+    assert (row.before["sdpa"], row.after["sdpa"]) == calls
+    assert (row.before["masked_sdpa"], row.after["masked_sdpa"]) == masked

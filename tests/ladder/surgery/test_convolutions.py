@@ -1,0 +1,93 @@
+"""Convolutions: a batch norm in evaluation goes into the weights, and the weights may lie channels-last."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rung import Workload
+from rung.hardware import pick
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import plan_of
+from rung.ladder.step import Step
+from rung.ladder.surgery import Surgeon
+from rung.ladder.surgery import surgeon as surgeon_module
+from rung.ladder.verify import verify
+
+X = torch.randn(2, 3, 8, 8)
+
+
+def network(bias=False, learns=False):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 6, 3, padding=1, bias=bias), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 1)]
+    model = nn.Sequential(*layers).train(learns)
+    with torch.no_grad():
+        model[1].running_mean.normal_()
+        model[1].running_var.uniform_(0.5, 2)
+        model[1].weight.normal_()
+        model[1].bias.normal_()
+    return model
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_batch_norm_in_evaluation_goes_into_the_convolution(bias):
+    torch._dynamo.reset()
+    model = network(bias)
+    other, surgeon = copy.deepcopy(model), Surgeon(["folded-batch-norm"], "eager")
+    run = torch.compile(other, backend=surgeon, dynamic=False)
+    want, got = model(X), run(X)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    want.square().sum().backward()
+    got.square().sum().backward()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-3)
+    assert surgeon.rewritten == {"folded-batch-norm": 1}
+    assert (surgeon.before["batch_norm"], surgeon.after["batch_norm"]) == (1, 0)
+
+
+def test_a_batch_norm_that_learns_stays_and_says_so():
+    torch._dynamo.reset()
+    surgeon = Surgeon(["folded-batch-norm"], "eager")
+    torch.compile(network(learns=True), backend=surgeon, dynamic=False)(X)
+    assert surgeon.rewritten == {}
+    assert "statistics from the batch" in surgeon.skipped[0]
+
+
+def workload():
+    def inputs(seed):
+        return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+    return Workload("small convolutions", network, inputs)
+
+
+def test_weights_lie_channels_last_until_it_is_undone():
+    model = network()
+    want, places = model(X), [p.stride() for p in model.parameters()]
+    step = Step(workload(), model, plan_of(["channels-last"]), pick("cpu"))
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert step._forward.applied()["channels_last"] == 2
+    torch.testing.assert_close(step(X)[1], want, rtol=1e-4, atol=1e-5)
+    step._forward.undo()
+    assert [p.stride() for p in model.parameters()] == places
+    assert torch.equal(model(X), want)
+
+
+def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
+    torch._dynamo.reset()
+    plan = Plan(passes=("folded-batch-norm",), channels_last=True)
+    found = verify(workload(), plan, pick("cpu"), precisions=["exact"]).as_dict()
+    assert found["passed"], found["failures"]
+
+    right = surgeon_module._RUNNERS["folded-batch-norm"]
+
+    def wrong(graph):
+        count = right(graph)
+        for node in graph.nodes:
+            if node.target is torch.rsqrt:
+                node.target = torch.reciprocal  # the variance in the place of its root
+        return count
+
+    monkeypatch.setitem(surgeon_module._RUNNERS, "folded-batch-norm", wrong)
+    torch._dynamo.reset()
+    assert not verify(workload(), plan, pick("cpu"), precisions=["exact"]).as_dict()["passed"]

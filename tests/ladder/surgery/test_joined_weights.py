@@ -1,0 +1,193 @@
+"""In inference sibling weights are read as one where they lie: no copy a call, no second copy held, never stale."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
+
+from rung.ladder.surgery import Surgeon
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Recorder(Surgeon):
+    """Keeps how many inputs were added and how many weights are concatenated in the graph; traced: by AOTAutograd."""
+
+    added = concatenated = 0
+    traced = False
+
+    def compiled(self, gm, inputs):
+        self.added = sum(node.name.startswith("joined") for node in gm.graph.nodes if node.op == "placeholder")
+        self.concatenated = sum(node.target is torch.cat for node in gm.graph.nodes)
+        return aot_eager(gm, inputs) if self.traced else super().compiled(gm, inputs)
+
+
+class Model(nn.Module):
+    def __init__(self, widths=(8, 4, 4), biases=(True, True, True)):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, w, bias=b) for w, b in zip(widths, biases, strict=True))
+
+    def forward(self, x):
+        return sum(layer(x).sum(-1) * (spot + 1) for spot, layer in enumerate(self.layers))
+
+
+X = torch.randn(3, 16)
+
+
+def compiled(model, traced=False):
+    surgeon = Recorder(["fused-qkv"], "eager")
+    surgeon.traced = traced
+    return torch.compile(model, backend=surgeon, dynamic=False), surgeon
+
+
+def together(model):
+    return len({layer.weight.untyped_storage().data_ptr() for layer in model.layers}) == 1
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_inference_reads_the_weights_where_they_lie(traced):
+    model = Model()
+    keys, objects = list(model.state_dict()), [id(p) for p in model.parameters()]
+    values = copy.deepcopy(model.state_dict())
+    run, surgeon = compiled(model, traced)
+    with torch.no_grad():
+        torch.testing.assert_close(run(X), model(X))
+    assert (surgeon.matches["fused-qkv"], surgeon.added, surgeon.concatenated) == (1, 2, 0)
+    assert together(model)
+    weights = [layer.weight for layer in model.layers]
+    assert weights[0].untyped_storage().nbytes() == sum(w.nbytes for w in weights)
+    assert list(model.state_dict()) == keys
+    assert [id(p) for p in model.parameters()] == objects
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+
+
+def test_changed_and_moved_weights_are_seen():
+    model = Model()
+    run, _ = compiled(model)
+    with torch.no_grad():
+        run(X)
+        model.layers[1].weight.mul_(2)
+        torch.testing.assert_close(run(X), model(X))
+        model.double().float()  # every weight in memory of its own again
+        assert not together(model)
+        torch.testing.assert_close(run(X), model(X))
+        assert together(model)
+        model.load_state_dict({k: 3 * v for k, v in model.state_dict().items()}, assign=True)
+        torch.testing.assert_close(run(X), model(X))
+
+
+def test_undone_every_weight_has_its_own_memory_and_its_values():
+    model = Model()
+    run, surgeon = compiled(model)
+    with torch.no_grad():
+        want = run(X)
+    values = copy.deepcopy(model.state_dict())
+    surgeon.undo()
+    assert not together(model)
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        assert torch.equal(run(X), want)
+
+
+def test_after_inference_mode_the_model_still_trains():
+    model = Model()
+    run, _ = compiled(model)
+    with torch.inference_mode():
+        run(X)
+    assert together(model)
+    model(X).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    with torch.inference_mode():
+        torch.testing.assert_close(run(X), model(X))
+
+
+def test_a_saved_and_a_copied_model_are_whole(tmp_path):
+    model = Model()
+    run, _ = compiled(model)
+    with torch.no_grad():
+        run(X)
+        torch.save(model.state_dict(), tmp_path / "weights.pt")
+        other = Model()
+        other.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
+        torch.testing.assert_close(other(X), model(X))
+        torch.testing.assert_close(copy.deepcopy(model)(X), model(X))
+
+
+def test_weights_that_need_a_gradient_are_concatenated_in_the_graph():
+    model = Model()
+    run, surgeon = compiled(model)
+    run(X).sum().backward()
+    assert (surgeon.added, surgeon.concatenated) == (0, 2)
+    assert not together(model)
+    assert all(layer.weight.grad is not None for layer in model.layers)
+
+
+def test_frozen_weights_are_joined_in_training_too():
+    model = Model().requires_grad_(False)
+    run, surgeon = compiled(model)
+    x = X.clone().requires_grad_()
+    run(x).sum().backward()
+    want = X.clone().requires_grad_()
+    model(want).sum().backward()
+    torch.testing.assert_close(x.grad, want.grad)
+    assert surgeon.added == 2
+
+
+def test_missing_biases_are_filled_in_the_graph():
+    run, surgeon = compiled(model := Model(biases=(True, False, True)))
+    with torch.no_grad():
+        torch.testing.assert_close(run(X), model(X))
+    assert (surgeon.added, surgeon.concatenated) == (1, 1)
+
+
+def shared_storage(model):
+    flat = torch.randn(16 * 16)
+    for layer, part in zip(model.layers, flat.split([128, 64, 64]), strict=True):
+        layer.weight.data = part.view(-1, 16)
+    model.layers[0].weight.data, model.layers[2].weight.data = flat[:128].view(8, 16), flat[-64:].view(4, 16)
+    model.flat = flat  # as a sharding library holds it
+
+
+def swapped(model):
+    model.layers[2].weight = model.layers[1].weight
+
+
+@pytest.mark.parametrize(("change", "joined"), [(shared_storage, True), (swapped, False)])
+def test_weights_that_may_not_move_are_left_where_they_are(change, joined):
+    model = Model(biases=(False,) * 3)
+    change(model)
+    places = [layer.weight.data_ptr() for layer in model.layers]
+    run, surgeon = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(X), model(X))
+    assert [layer.weight.data_ptr() for layer in model.layers] == places
+    assert bool(surgeon.added) is joined
+
+
+def test_layers_that_share_compiled_code_each_find_their_own_weights():
+    blocks = [Model(), Model()]
+    surgeon = Recorder(["fused-qkv"], "eager")
+    for block in blocks:
+        block.compile(backend=surgeon, dynamic=False)
+    with torch.no_grad():
+        for _ in range(2):
+            for block in blocks:
+                torch.testing.assert_close(block(X), block.forward(X))
+    assert all(together(block) for block in blocks)
+
+
+def test_matrix_products_with_transposed_weights_are_siblings_too():
+    weights = nn.ParameterList(nn.Parameter(torch.randn(n, 16)) for n in (8, 4))
+
+    def fn(x):
+        return (x @ weights[0].T).sum(-1) - torch.matmul(x, weights[1].t()).sum(-1)
+
+    run, surgeon = compiled(fn)
+    torch.testing.assert_close(run(X), fn(X))
+    assert surgeon.matches == {"fused-qkv": 1}

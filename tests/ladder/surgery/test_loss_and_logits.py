@@ -1,0 +1,169 @@
+"""Logits that nobody reads are not made: those of the tokens before the last, and those between layer and loss."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
+
+from rung.ladder.surgery import Surgeon, chunked, cross_entropy
+
+ROWS, TOKENS, WIDTH, CLASSES = 3, 7, 16, 50
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+X = torch.randn(ROWS, TOKENS, WIDTH)
+
+NARROW = {
+    "one token": lambda y: y[:, -1],
+    "kept dimension": lambda y: y[:, -1:, :],
+    "after a cast": lambda y: y.double()[..., -1, :],
+    "capped": lambda y: (torch.tanh(y / 30) * 30)[:, 2:5],
+    "one row": lambda y: y[1],
+}
+
+
+@pytest.mark.parametrize("spelling", NARROW)
+def test_rows_are_taken_before_the_layer(spelling):
+    layer = nn.Linear(WIDTH, CLASSES)
+    surgeon = Surgeon(["narrow-logits"], "eager")
+    run = torch.compile(lambda x: NARROW[spelling](layer(x.relu())), backend=surgeon, dynamic=False)
+    want = NARROW[spelling](layer(X.relu()))
+    got = run(X)
+    assert got.shape == want.shape
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    slopes = [torch.autograd.grad(y.square().sum(), layer.weight)[0] for y in (want, got)]
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-4)
+    assert surgeon.rewritten == {"narrow-logits": 1}
+    assert surgeon.after["layer_flop"] == 2 * WIDTH * want.numel() < surgeon.before["layer_flop"]
+
+
+@pytest.mark.parametrize(
+    ("read", "says"),
+    [
+        (lambda y: (y[:, -1], y), "read elsewhere"),
+        (lambda y: y[..., :10], ""),
+        (lambda y: y.softmax(1)[:, -1], ""),
+        (lambda y: y[:, torch.tensor([0, 1])], ""),
+        (lambda y: y[:, :, None][:, -1], ""),
+        (lambda y: y.add_(1.0)[:, -1], ""),
+    ],
+    ids=["all returned", "classes sliced", "mixed rows", "gathered", "new dimension", "written"],
+)
+def test_other_readers_keep_the_whole(read, says):
+    layer = nn.Linear(WIDTH, CLASSES)
+    surgeon = Surgeon(["narrow-logits"], "eager")
+    with torch.no_grad():
+        got = torch.compile(lambda x: read(layer(x)), backend=surgeon, dynamic=False)(X)
+        torch.testing.assert_close(got, read(layer(X)))
+    assert surgeon.rewritten == {}
+    assert (says in surgeon.skipped[0]) if says else not surgeon.skipped
+
+
+class Language(nn.Module):
+    """Tied weights; the labels are shifted in the loss, and some are to be ignored."""
+
+    def __init__(self, bias=True, reduction="mean", **options):
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(CLASSES, WIDTH), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES, bias=bias)
+        self.head.weight = self.embed.weight
+        self.options = {"reduction": reduction, **options}
+
+    def forward(self, tokens, labels):
+        logits = self.head(self.norm(self.embed(tokens))).float()
+        return F.cross_entropy(logits[:, :-1].reshape(-1, CLASSES), labels[:, 1:].reshape(-1), **self.options)
+
+
+def tokens(ignored=-100):
+    drawn = torch.randint(CLASSES, (ROWS, TOKENS))
+    labels = drawn.clone()
+    labels[0, 2:5] = ignored
+    return drawn, labels
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(chunked, "LEAST_ROWS", 4)
+    monkeypatch.setattr(cross_entropy, "LEAST_BYTES", 0)
+
+
+class Traced(Surgeon):
+    """Hands the graph to AOTAutograd, as Inductor does, and runs what that gives."""
+
+    def compiled(self, gm, inputs):
+        return aot_eager(gm, inputs)
+
+
+def trained(model, kind=Surgeon, amp=False):
+    other, surgeon = copy.deepcopy(model), kind(["fused-cross-entropy"], "eager")
+    run = torch.compile(other, backend=surgeon, dynamic=False)
+    batch = tokens(model.options.get("ignore_index", -100))
+    with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+        want, got = model(*batch), run(*batch)
+    (3 * want).backward()
+    (3 * got).backward()
+    tol = 0.02 if amp else 1e-5
+    torch.testing.assert_close(got, want, rtol=tol, atol=tol)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert (theirs.grad - mine.grad).norm() <= tol * mine.grad.norm()
+    with torch.no_grad():
+        torch.testing.assert_close(run(*batch), model(*batch), rtol=1e-4, atol=1e-4)
+    return surgeon
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"reduction": "sum"}, {"ignore_index": -1}], ids=str)
+def test_a_chunked_loss_has_the_plain_ones_value_and_gradients(options, small):
+    assert trained(Language(**options)).rewritten == {"fused-cross-entropy": 1}
+
+
+def test_a_chunked_loss_under_autocast(small):
+    assert trained(Language(), amp=True).rewritten == {"fused-cross-entropy": 1}
+
+
+def test_a_chunked_loss_is_traced_with_its_gradients(small):
+    assert trained(Language(), kind=Traced).rewritten == {"fused-cross-entropy": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"label_smoothing": 0.1}, "label smoothing"),
+        ({"weight": torch.ones(CLASSES)}, "class weights"),
+        ({}, "small enough to be held"),
+    ],
+)
+def test_a_loss_that_is_left_alone_says_why(options, says):
+    surgeon = trained(Language(**options))
+    assert surgeon.rewritten == {}
+    assert says in surgeon.skipped[0]
+
+
+def test_returned_logits_must_be_made_anyway(small):
+    layer = nn.Linear(WIDTH, CLASSES)
+    labels = torch.randint(CLASSES, (ROWS,))
+
+    def fn(x):
+        logits = layer(x[:, 0])
+        return F.cross_entropy(logits, labels), logits.detach()
+
+    surgeon = Surgeon(["fused-cross-entropy"], "eager")
+    torch.testing.assert_close(torch.compile(fn, backend=surgeon, dynamic=False)(X), fn(X))
+    assert "returned" in surgeon.skipped[0]
+
+
+def test_without_a_row_that_counts_the_mean_is_not_a_number(small):
+    hidden, weight = torch.randn(5, WIDTH), torch.randn(CLASSES, WIDTH)
+    target = torch.full((5,), -100)
+    assert chunked.linear_cross_entropy(hidden, weight, None, target).isnan()
+    assert chunked.linear_cross_entropy(hidden, weight, None, target, mean=False) == 0

@@ -1,0 +1,258 @@
+"""The gate against the rewrites themselves: each done slightly wrong, as a slip in a pass would, must be refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from rung import Workload
+from rung.hardware import pick
+from rung.ladder import verify as verifying
+from rung.ladder.plan import Plan
+from rung.ladder.surgery import chunked, cross_entropy
+from rung.ladder.surgery import surgeon as surgeon_module
+from rung.ladder.surgery.chunked import linear_cross_entropy
+
+WIDTH, HEADS, GROUPS, CLASSES = 16, 4, 2, 24
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(chunked, "LEAST_ROWS", 4)
+    monkeypatch.setattr(cross_entropy, "LEAST_BYTES", 0)
+    monkeypatch.setattr(verifying, "OPTIMIZER_STEPS", 1)
+    monkeypatch.setattr(verifying, "SEEDS", (12, 13))  # sharp weights
+
+
+class Model(nn.Module):
+    """Attention with grouped keys, by hand or by SDPA; a gated feed-forward; an output layer."""
+
+    def __init__(self, by_hand=True):
+        super().__init__()
+        self.by_hand, width = by_hand, WIDTH // HEADS
+        self.embed, self.norm = nn.Embedding(CLASSES, WIDTH), nn.LayerNorm(WIDTH)
+        self.q, self.k = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, GROUPS * width)
+        self.v = nn.Linear(WIDTH, GROUPS * width, bias=False)
+        self.gate, self.up = nn.Linear(WIDTH, 12), nn.Linear(WIDTH, 12, bias=False)
+        self.down, self.head = nn.Linear(12, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        h = self.norm(x)
+        q, k, v = (
+            layer(h).view(*h.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
+        keep = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril()
+        if self.by_hand:
+            mixed = (q @ k.mT * 0.4).masked_fill(~keep, float("-inf")).softmax(-1) @ v
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=0.4)
+        x = x + mixed.transpose(1, 2).flatten(2)
+        return self.head(self.norm(x + self.down(F.silu(self.gate(x)) * self.up(x))))
+
+
+class Decoding(Model):
+    """The last token's query meets the keys of all."""
+
+    def forward(self, tokens):
+        h = self.norm(self.embed(tokens))
+        parts = (self.q(h[:, -1:]), self.k(h), self.v(h))
+        q, k, v = (part.view(*part.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for part in parts)
+        k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
+        return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def inputs(seed, rows=2, length=7):
+    drawn = torch.randint(CLASSES, (rows, length), generator=torch.Generator().manual_seed(seed))
+    labels = drawn.clone()
+    labels[0, 2:4] = -100
+    return {"tokens": drawn, "labels": labels}
+
+
+def loss_of(model, batch):
+    logits = model(batch["tokens"])[:, :-1].flatten(0, 1)
+    return F.cross_entropy(logits, batch["labels"][:, 1:].flatten())
+
+
+TRAINED = Workload(
+    name="small language model",
+    model=Model,
+    inputs=inputs,
+    other_shapes=(lambda seed: inputs(seed, 3, 6),),
+    forward=loss_of,
+    mode="train",
+    loss=lambda output, batch: output,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+)
+LEAN = replace(TRAINED, model=lambda: Model(by_hand=False))
+ONE_QUERY = replace(
+    TRAINED,
+    model=Decoding,
+    forward=lambda model, batch: model(batch["tokens"]),
+    mode="infer",
+    loss=None,
+    optimizer=None,
+)
+LAST = replace(
+    TRAINED, forward=lambda model, batch: model(batch["tokens"])[:, -1], mode="infer", loss=None, optimizer=None
+)
+
+
+def calls(graph: fx.Graph, target: object) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function" and node.target is target]
+
+
+def attention(**options) -> Callable[[fx.Graph], None]:
+    def change(graph):
+        for node in calls(graph, F.scaled_dot_product_attention):
+            node.kwargs = {**node.kwargs, **options}
+
+    return change
+
+
+def keys_and_values_swapped(graph):
+    for node in calls(graph, F.scaled_dot_product_attention):
+        node.args = (node.args[0], node.args[2], node.args[1])
+
+
+def heads_tiled(graph):
+    # 0 1 0 1 where grouped heads are 0 0 1 1.
+    for node in calls(graph, F.scaled_dot_product_attention):
+        node.kwargs = {**node.kwargs, "enable_gqa": False}
+        with graph.inserting_before(node):
+            wide = [graph.call_method("repeat", (item, 1, HEADS // GROUPS, 1, 1)) for item in node.args[1:3]]
+        node.args = (node.args[0], *wide)
+
+
+def groups_mixed(graph):
+    # The queries of different groups as rows of one head.
+    for node in calls(graph, F.scaled_dot_product_attention):
+        source, batch, _, rows, width = node.args[0].args
+        with graph.inserting_before(node):
+            wrong = graph.call_method("reshape", (source, batch, rows, -1, width))
+            wrong = graph.call_method("transpose", (wrong, 1, 2))
+        node.args = (wrong, *node.args[1:])
+
+
+def fused(graph: fx.Graph) -> list[fx.Node]:
+    """The products over joined weights."""
+    return [n for n in calls(graph, F.linear) if any(user.target == "split" for user in n.users)]
+
+
+def chunks_swapped(graph):
+    for node in fused(graph):
+        (split,) = node.users
+        parts = sorted(split.users, key=lambda part: part.args[1])
+        parts[-1].args, parts[-2].args = (split, parts[-2].args[1]), (split, parts[-1].args[1])
+
+
+def bias_missing(graph):
+    for node in fused(graph):
+        node.args = (*node.args[:2], None)
+
+
+def bias_shifted(graph):
+    for node in fused(graph):
+        with graph.inserting_before(node):
+            node.args = (*node.args[:2], graph.call_function(torch.roll, (node.args[2], 1)))
+
+
+def one_weight_twice(graph):
+    for node in fused(graph):
+        cat = node.args[1]
+        weights = list(cat.args[0])
+        weights[-1] = weights[-2]
+        cat.args = (weights, 0)
+
+
+def loss(position: int, new: object) -> Callable[[fx.Graph], None]:
+    def change(graph):
+        for node in calls(graph, linear_cross_entropy):
+            node.args = (*node.args[:position], new, *node.args[position + 1 :])
+
+    return change
+
+
+def one_token_late(graph):
+    for node in graph.nodes:
+        if node.target == "__getitem__" and isinstance(node.args[1], tuple):
+            node.args = (node.args[0], tuple(-2 if item == -1 else item for item in node.args[1]))
+
+
+def labels_not_shifted(graph):
+    for node in calls(graph, linear_cross_entropy):
+        with graph.inserting_before(node):
+            rolled = graph.call_function(torch.roll, (node.args[3], 1))
+        node.args = (*node.args[:3], rolled, *node.args[4:])
+
+
+# (the workload, the pass, what goes wrong in the graph that it leaves)
+MUTATIONS = {
+    "sdpa: scale 3 % off": (TRAINED, "sdpa", attention(scale=0.4 * 1.03)),
+    "sdpa: mask dropped": (TRAINED, "sdpa", attention(is_causal=False)),
+    "sdpa: k and v swapped": (TRAINED, "sdpa", keys_and_values_swapped),
+    "sdpa: heads in another order": (TRAINED, "sdpa", heads_tiled),
+    "lean-sdpa: mask dropped": (LEAN, "lean-sdpa", attention(is_causal=False)),
+    "lean-sdpa: scale forgotten": (LEAN, "lean-sdpa", attention(scale=None)),
+    "lean-sdpa: groups mixed": (ONE_QUERY, "lean-sdpa", groups_mixed),
+    "fused-qkv: parts swapped": (TRAINED, "fused-qkv", chunks_swapped),
+    "fused-qkv: bias missing": (TRAINED, "fused-qkv", bias_missing),
+    "fused-qkv: bias one place off": (TRAINED, "fused-qkv", bias_shifted),
+    "fused-qkv: one weight twice": (TRAINED, "fused-qkv", one_weight_twice),
+    "fused-gate-up: parts swapped": (TRAINED, "fused-gate-up", chunks_swapped),
+    "fused-cross-entropy: ignored labels counted": (TRAINED, "fused-cross-entropy", loss(4, 5)),
+    "fused-cross-entropy: summed": (TRAINED, "fused-cross-entropy", loss(5, False)),
+    "fused-cross-entropy: bias missing": (TRAINED, "fused-cross-entropy", loss(2, None)),
+    "fused-cross-entropy: labels not shifted": (TRAINED, "fused-cross-entropy", labels_not_shifted),
+    "narrow-logits: one token late": (LAST, "narrow-logits", one_token_late),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
+    workload, which, change = MUTATIONS[name]
+    monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])  # refusing needs no second shape
+    right = surgeon_module._RUNNERS[which]
+    broken = []
+
+    def wrong(graph):
+        found = right(graph)
+        before = str(graph)
+        change(graph)
+        broken.append(found[0] and str(graph) != before)
+        return found
+
+    monkeypatch.setitem(surgeon_module._RUNNERS, which, wrong)
+    found = verifying.verify(workload, Plan(passes=(which,)), pick("cpu"), precisions=["exact"]).as_dict()
+    assert any(broken)
+    assert not found["passed"]
+    assert found["failures"]
+
+
+@pytest.mark.parametrize(
+    "workload", [TRAINED, LEAN, LAST, ONE_QUERY], ids=["by hand", "by SDPA", "last token", "one query"]
+)
+def test_the_same_rewrites_done_right_pass(workload):
+    passes = tuple(surgeon_module.PASSES)
+    found = verifying.verify(workload, Plan(passes=passes), pick("cpu"), precisions=["exact"]).as_dict()
+    assert found["passed"], found["failures"]
+
+
+def _slope_of_one_chunk_lost(hidden, weight, bias, target, ignore_index, mean):
+    rows = chunked.chunk_rows(len(hidden))
+    hidden = torch.cat([hidden[:rows], hidden[rows:].detach()])
+    return linear_cross_entropy(hidden, weight, bias, target, ignore_index, mean)
+
+
+def test_a_chunk_without_its_gradient_is_refused(monkeypatch):
+    # The loss is right: only the gradients tell.
+    monkeypatch.setattr(cross_entropy, "linear_cross_entropy", _slope_of_one_chunk_lost)
+    plan = Plan(passes=("fused-cross-entropy",))
+    found = verifying.verify(TRAINED, plan, pick("cpu"), precisions=["exact"]).as_dict()
+    assert not found["passed"]
+    assert all("loss" not in failure.split(" ")[0] for failure in found["failures"])

@@ -1,0 +1,152 @@
+"""What people hang on a model: tied weights, hooks, parametrizations, adapters, weights that are not plain tensors.
+
+Each either survives the rewrites, with its values and gradients, or is left alone with a reason.
+"""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rung.ladder.surgery import PASSES, Surgeon, chunked, cross_entropy
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo(monkeypatch):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    monkeypatch.setattr(chunked, "LEAST_ROWS", 4)
+    monkeypatch.setattr(cross_entropy, "LEAST_BYTES", 0)
+
+
+WIDTH, HEADS = 16, 2
+TOKENS = torch.randint(20, (2, 5))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (layer(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        mask = torch.full((x.shape[1],) * 2, float("-inf")).triu(1)
+        probabilities = (q @ k.mT / (WIDTH / HEADS) ** 0.5 + mask).softmax(-1)
+        return x + self.o((probabilities @ v).transpose(1, 2).flatten(2))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, WIDTH)
+        self.attention = Attention()
+        self.gate, self.up = nn.Linear(WIDTH, 24, bias=False), nn.Linear(WIDTH, 24, bias=False)
+        self.down = nn.Linear(24, WIDTH)
+        self.head = nn.Linear(WIDTH, 20, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.attention(self.embed(tokens))
+        x = x + self.down(F.silu(self.gate(x)) * self.up(x))
+        return F.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def same(model, other=None):
+    """Trains and infers, rewritten and not: one's loss and gradients are the other's. Returns what was rewritten."""
+    other = other or copy.deepcopy(model)
+    keys, surgeon = list(model.state_dict()), Surgeon(PASSES, "eager")
+    run = torch.compile(other, backend=surgeon, dynamic=False)
+    want, got = model(TOKENS), run(TOKENS)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+    want.backward()
+    got.backward()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(run(TOKENS), model(TOKENS), rtol=1e-5, atol=1e-6)
+        for parameter in (*model.parameters(), *other.parameters()):
+            parameter.mul_(1.1)
+        torch.testing.assert_close(run(TOKENS), model(TOKENS), rtol=1e-5, atol=1e-6)
+    assert list(other.state_dict()) == keys
+    return surgeon
+
+
+ALL = {"sdpa": 1, "narrow-logits": 1, "fused-cross-entropy": 1, "fused-qkv": 1, "fused-gate-up": 1}
+
+
+def test_tied_weights_stay_tied_and_get_the_sum_of_their_gradients():
+    model = Model()
+    other = copy.deepcopy(model)
+    assert same(model, other).rewritten == ALL
+    assert other.head.weight is other.embed.weight
+
+
+def test_one_weight_used_as_two_siblings_is_read_twice():
+    model = Model()
+    model.attention.k.weight = model.attention.q.weight
+    assert same(model).rewritten == ALL
+
+
+def test_hooks_run_and_what_they_change_counts():
+    model, seen = Model(), []
+    model.attention.k.register_forward_hook(lambda module, args, result: result * 2)
+    model.attention.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    model.up.register_full_backward_hook(lambda module, given, got: seen.append(got[0].shape) and None)
+    assert same(model).rewritten["fused-qkv"] == 1
+    assert seen
+
+
+def test_a_parametrized_weight_keeps_its_own_product():
+    model = Model()
+    nn.utils.parametrizations.weight_norm(model.attention.q)
+    surgeon = same(model)
+    assert surgeon.rewritten == ALL  # k and v are still siblings
+    assert surgeon.before["gemm"] - surgeon.after["gemm"] == 2 + 1 + 1 + 1  # attention, k and v, gate and up, the loss
+
+
+def test_adapters_of_peft_train_and_the_weights_under_them_stay_frozen():
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = Model()
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False, lora_dropout=0.0)
+    )
+    surgeon = same(adapted)
+    # q, k and v under the adapters are frozen and joined; so are both adapters' first halves, which are trained.
+    assert surgeon.rewritten["fused-qkv"] == 2
+    assert adapted.base_model.model.attention.k.weight.grad is None
+
+
+def test_an_adapter_merged_into_joined_weights_is_seen():
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    adapted = peft.get_peft_model(Model(), peft.LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False))
+    adapted.eval()
+    run = torch.compile(adapted, backend=Surgeon(PASSES, "eager"), dynamic=False)
+    with torch.no_grad():
+        want = run(TOKENS)
+        adapted.merge_adapter()
+        torch.testing.assert_close(run(TOKENS), want, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_are_not_plain_tensors_are_left_alone_with_a_reason():
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor").TwoTensor
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.ParameterList(
+                nn.Parameter(two_tensor(torch.randn(4, WIDTH), torch.randn(4, WIDTH))) for _ in range(3)
+            )
+
+        def forward(self, x):
+            return sum(F.linear(x, weight).sum(-1) for weight in self.weights)
+
+    surgeon, model, x = Surgeon(PASSES, "eager"), Wrapped(), torch.randn(2, WIDTH)
+    with torch.no_grad():
+        got, want = torch.compile(model, backend=surgeon, dynamic=False)(x), model(x)
+    torch.testing.assert_close(got.a, want.a)
+    assert surgeon.rewritten == {}
+    assert "its weight is a TwoTensor, not a plain tensor" in surgeon.skipped[0]

@@ -1,0 +1,162 @@
+"""What Dynamo does is located in the user's source; blocks are compiled once; copied weights follow their originals."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rung
+from rung.hardware import pick
+from rung.ladder import compiled as compiling
+from rung.ladder.plan import Plan
+from rung.ladder.regions import blocks
+from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.step import Step
+from rung.ladder.surgery import Surgeon
+from rung.ladder.survey import captured_graphs, sentence
+from rung.workload import Workload, load, seeded_model
+
+CPU = pick("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Inductor left out: what is captured is run as it is. Holds one entry for each graph."""
+    graphs: list[int] = []
+
+    def stand(self: Any, gm: Any, inputs: Any) -> Any:
+        graphs.append(len(inputs))
+        self._records[str(len(graphs))] = None
+        return gm.forward
+
+    monkeypatch.setattr(Surgeon, "__call__", stand)
+    monkeypatch.setattr(Surgeon, "matches", {})
+    return graphs
+
+
+class Odd(nn.Module):
+    """Breaks the graph in one line, and counts in a way that compiles anew for every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(8, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.linear(x)
+        if y.sum().item() > 1e9:  # breaks here
+            y = y + 1
+        return y * self.calls
+
+
+def random(seed: int) -> torch.Tensor:
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_breaks_and_recompilations_are_found_in_the_users_source_and_explained() -> None:
+    found = captured_graphs(Workload("odd", Odd, random), CPU)
+    (at,) = found["breaks"]
+    assert "test_compiled.py" in at["where"]
+    assert at["where"].endswith("in forward")
+    assert at["line"].startswith("if y.sum().item() > 1e9:")
+    assert "item()" in at["why"]
+    assert at["hint"]
+    assert sentence(at) == found["graph_breaks"][0]
+    assert any("calls" in r["why"] and "test_compiled.py" in r["where"] for r in found["recompilations"])
+
+
+def test_a_model_that_is_captured_whole_has_neither() -> None:
+    found = captured_graphs(Workload("plain", lambda: nn.Linear(8, 8), random), CPU)
+    assert (found["graphs"], found["breaks"], found["recompilations"]) == (1, [], [])
+
+
+def tiny(mode: str = "infer") -> Workload:
+    return load("tiny-transformer", {"hidden-dim": "32", "num-layers": "5", "num-heads": "4", "seq-len": "8",
+                                     "batch-size": "2", "mode": mode})  # fmt: skip
+
+
+def test_the_blocks_that_repeat_are_found() -> None:
+    assert len(blocks(seeded_model(tiny()))) == 5
+    assert len(blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU()))) == 2
+    assert blocks(nn.Linear(2, 2)) == []
+
+
+def test_one_block_is_compiled_for_all_and_undone(uncompiled: list[int]) -> None:
+    w = tiny()
+    model = seeded_model(w)
+    keys, batch = list(model.state_dict()), w.inputs(1)
+    right = Step(w, model, Plan(), CPU)(batch)[1]
+    step = Step(w, model, Plan(regions=True), CPU)
+    torch.testing.assert_close(step(batch)[1], right)
+    assert len(uncompiled) == 1
+    assert step.applied()["regions"] == 5
+    assert list(model.state_dict()) == keys
+    step._forward.undo()
+    assert all(block._compiled_call_impl is None for block in blocks(model))
+
+
+def test_weights_that_were_copied_are_copied_anew_when_they_change(uncompiled: list[int]) -> None:
+    w = tiny()
+    model = seeded_model(w)
+    step = Step(w, model, Plan(compile=True, inductor=(("freezing", True),)), CPU)
+    step(w.inputs(1))
+    step(w.inputs(2))
+    assert len(uncompiled) == 1
+    with torch.no_grad():
+        model.embedding.weight.mul_(2)
+    step(w.inputs(2))
+    assert len(uncompiled) == 2
+    plain = Step(w, model, Plan(compile=True), CPU)
+    plain(w.inputs(1))
+    with torch.no_grad():
+        model.embedding.weight.mul_(2)
+    plain(w.inputs(1))
+    assert len(uncompiled) == 3
+
+
+def test_settings_reach_the_compiler(uncompiled: list[int]) -> None:
+    step = Step(tiny(), seeded_model(tiny()), Plan(compile=True, inductor=(("combo_kernels", True),)), CPU)
+    step(tiny().inputs(0))
+    assert step.applied()["inductor combo_kernels"] is True
+    assert step.applied()["compiled_graphs"] == 1
+
+
+def test_regions_stand_in_for_a_compilation_that_takes_long_or_fails() -> None:
+    rung_ = BY_NAME["compile-regions"]
+    facts = {"gpu": True, "mode": "train", "blocks": 24}
+
+    def applies(plan: Plan, first: float, failed: tuple[str, ...] = (), **more: int) -> bool:
+        return rung_.applies(Context(plan, "exact", {**facts, **more}, {}, {}, first, failed)) is None
+
+    assert applies(Plan(compile=True), 90.0)
+    assert not applies(Plan(compile=True), 20.0)
+    assert not applies(Plan(compile=True), 90.0, blocks=3)
+    assert not applies(Plan(), 90.0)
+    assert applies(Plan(), 1.0, failed=("compile",))
+
+
+def test_a_recipe_is_applied_in_less_than_a_second() -> None:
+    import time
+
+    model = seeded_model(tiny())
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        rung.apply(model, ["compile", "freezing", "sdpa", "fused-qkv"])
+        spent.append(time.process_time() - began)
+    assert min(spent) < 1
+
+
+def test_the_module_that_uses_private_names_finds_them_in_this_torch() -> None:
+    assert hasattr(torch._logging, "set_logs")
+    assert callable(torch._dynamo.eval_frame.remove_from_cache)
+    assert compiling.skipped_replays() == 0

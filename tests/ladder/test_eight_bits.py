@@ -1,0 +1,128 @@
+"""Linear layers in 8 bits: errors of the format and no more, the model's own objects untouched, and a gate of its own."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from rung.hardware import pick
+from rung.ladder import compiled
+from rung.ladder.linears import EightBits, fp8_forward, suitable
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.rungs.eight_bits import fp8_format
+from rung.ladder.verify import verify
+from rung.workload import Workload, load
+
+CPU = pick("cpu")
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 32, bias=False)).bfloat16()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("fp8", 0.06), ("int8", 0.02)])
+def test_the_error_is_that_of_the_format(kind: str, most: float) -> None:
+    made = model()
+    x = torch.randn(5, 7, 64).bfloat16()
+    right = copy.deepcopy(made).double()(x.double()).detach()
+    eight = EightBits(made, kind, "sm90")
+    with torch.no_grad():
+        found = made(x)
+    assert (found.shape, found.dtype) == ((5, 7, 32), torch.bfloat16)
+    error = float((found.double() - right).norm() / right.norm())
+    assert 0.001 < error < most
+    eight.undo()
+    torch.testing.assert_close(made(x), model()(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_with_gradients_the_layers_are_the_old_ones(kind: str) -> None:
+    made, plain = model(), model()
+    EightBits(made, kind, "sm90")
+    x = torch.randn(5, 64).bfloat16()
+    for each in (made, plain):
+        each(x).square().sum().backward()
+    torch.testing.assert_close(made[0].weight.grad, plain[0].weight.grad, rtol=0, atol=0)
+
+
+def test_state_dict_class_and_parameters_stay() -> None:
+    made = model()
+    before = (list(made.state_dict()), [type(m) for m in made.modules()], [id(p) for p in made.parameters()])
+    EightBits(made, "fp8", "sm90")
+    assert before == (list(made.state_dict()), [type(m) for m in made.modules()], [id(p) for p in made.parameters()])
+
+
+def test_layers_that_are_more_than_a_plain_product_are_left_alone() -> None:
+    tied, hooked, normed = nn.Linear(32, 32), nn.Linear(32, 32), parametrizations.weight_norm(nn.Linear(32, 32))
+    hooked.register_forward_hook(lambda module, inputs, output: output)
+    other = nn.Linear(32, 32)
+    other.weight = tied.weight
+    subclass = type("Lora", (nn.Linear,), {})(32, 32)
+    plain = nn.Linear(32, 32)
+    both = nn.ModuleList([tied, other, hooked, normed, subclass, nn.Linear(30, 32), plain])
+    assert suitable(both) == [plain]
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype"),
+    [("gfx942", "float8_e4m3fnuz"), ("gfx950", "float8_e4m3fn"), ("sm90", "float8_e4m3fn"), ("sm100", "float8_e4m3fn"),
+     ("gfx90a", None), ("sm80", None), ("x86_64", None)],
+)  # fmt: skip
+def test_each_architecture_has_its_format_or_none(arch: str, dtype: str | None) -> None:
+    form = fp8_format(arch)
+    assert (form and form["dtype"]) == dtype
+    if form:
+        assert torch.finfo(getattr(torch, form["dtype"])).max == form["most"]
+    else:
+        with pytest.raises(ValueError, match="no units"):
+            fp8_forward(nn.Linear(32, 32), arch)
+
+
+def context(**facts: Any) -> Context:
+    known = {"gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.bfloat16", "linears": 3, **facts}
+    return Context(Plan(compile=True), facts.get("numerics", "fp8"), known, {}, {})
+
+
+def test_it_needs_the_contract_the_chip_and_bfloat16() -> None:
+    fp8, int8 = BY_NAME["fp8-linears"], BY_NAME["int8-weights"]
+    assert fp8.applies(context()) is None
+    assert int8.applies(context()) is None
+    assert "--numerics fp8" in str(fp8.applies(context(numerics="bf16")))
+    assert "no units" in str(fp8.applies(context(arch="gfx90a")))
+    assert "inference" in str(fp8.applies(context(mode="train")))
+    assert "bfloat16" in str(fp8.applies(context(dtype="torch.float32")))
+    assert "multiples of 16" in str(fp8.applies(context(linears=0)))
+
+
+def half(broken: str = "") -> Workload:
+    made = load("tiny-transformer", {"hidden-dim": "64", "num-layers": "2", "num-heads": "4", "seq-len": "24",
+                                     "batch-size": "4", "mode": "infer"})  # fmt: skip
+    return Workload(**{**vars(made), "model": lambda: made.model().bfloat16()})
+
+
+@pytest.mark.parametrize(("kind", "plan"), [("fp8", Plan(linears="fp8")), ("int8", Plan(linears="int8"))])
+def test_honest_8_bits_pass_a_gate_of_their_own(kind: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "EightBits", lambda model, kind, arch: EightBits(model, kind, "sm90"))
+    assert plan.phases("bf16") == ("exact", "fp8")
+    assert plan.at("exact").linears == ""
+    found = verify(half(), plan, CPU, precisions=["fp8"]).as_dict()
+    assert found["passed"], found["failures"]
+    assert found["worst"]["error"] > 0.002
+
+
+def test_a_weight_in_the_wrong_place_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(model: nn.Module, kind: str, arch: str) -> EightBits:
+        eight = EightBits(model, kind, "sm90")
+        eight.layers[0].forward, eight.layers[4].forward = (
+            eight.layers[0].forward,
+            lambda x: 0 * nn.Linear.forward(eight.layers[4], x),
+        )
+        return eight
+
+    monkeypatch.setattr(compiled, "EightBits", wrong)
+    assert not verify(half(), Plan(linears="fp8"), CPU, precisions=["fp8"]).as_dict()["passed"]

@@ -1,0 +1,75 @@
+"""The least time of a step, and what a trace counts as evidence."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from rung.ladder.evidence import counters
+from rung.ladder.floor import STEPPED, floor
+from rung.ladder.rungs.proofs import both, counted, fewer, named, told
+from rung.ladder.rungs.rung import Counters, Evidence
+from rung.trace.table import SCHEMA, Trace
+
+RATES = {"fp32": 1e12, "tf32": 4e12, "fp16": 16e12, "bf16": 8e12, "fp8": 32e12}
+WORK = {"flops": 8e12, "parameters": 1e9}
+
+
+def facts(mode: str = "infer", own: str = "exact", **more: Any) -> dict[str, Any]:
+    return {"mode": mode, "own_precision": own, "rates": RATES, "bandwidth": 1e12, "weight_bytes": 4e9, **more}
+
+
+@pytest.mark.parametrize(
+    ("numerics", "precision", "seconds"),
+    [("exact", "fp32", 8.0), ("tf32", "tf32", 2.0), ("bf16", "bf16", 1.0), ("fp8", "fp8", 0.25)],
+)
+def test_the_contract_decides_the_rate_and_fp16_is_never_meant(numerics: Any, precision: str, seconds: float) -> None:
+    assert floor(WORK, facts(), numerics) == {"seconds": pytest.approx(seconds), "precision": precision}
+
+
+def test_a_workload_that_runs_in_bfloat16_itself_needs_no_contract_for_it() -> None:
+    assert floor(WORK, facts(own="bf16"), "exact") == {"seconds": pytest.approx(1.0), "precision": "bf16"}
+
+
+def test_reading_the_weights_may_take_longer_and_the_optimizer_comes_on_top() -> None:
+    small = {"flops": 1e9, "parameters": 1e9}
+    infer, train = floor(small, facts(), "bf16"), floor(small, facts("train"), "bf16")
+    assert infer is not None
+    assert train is not None
+    assert infer["seconds"] == pytest.approx(4e-3)
+    assert train["seconds"] == pytest.approx(1e9 / 8e12 + STEPPED * 1e9 / 1e12)
+
+
+@pytest.mark.parametrize("missing", [{"rates": {}}, {"bandwidth": None}])
+def test_without_the_chips_figures_there_is_no_floor(missing: dict[str, Any]) -> None:
+    assert floor(WORK, facts(**missing), "bf16") is None
+    assert floor({**WORK, "flops": None}, facts(), "bf16") is None
+
+
+def test_a_trace_is_counted_per_step() -> None:
+    rows = [("kernel", "gemm"), ("kernel", "gemm"), ("runtime", "cudaGraphLaunch"), ("cpu_op", "aten::mm"),
+            ("annotation", "ProfilerStep#0")]  # fmt: skip
+    events = pl.DataFrame({"kind": [k for k, _ in rows], "name": [n for _, n in rows]}).with_columns(
+        *(pl.lit(None, dtype).alias(c) for c, dtype in SCHEMA.items() if c not in ("kind", "name"))
+    )
+    found = counters(Trace(events), {"launches": 1.0, "kernels": 2.0, "gemms": 1.0}, 2)
+    assert (found.launches, found.kernels, found.gemms) == (1.0, 2.0, 1.0)
+    assert found.names == {"gemm": 1.0, "cudaGraphLaunch": 0.5, "aten::mm": 0.5}
+
+
+def test_a_proof_says_what_was_seen_and_cannot_tell_without_a_trace() -> None:
+    many, few = Counters(100, 90, 40, {"a_kernel": 3.0}), Counters(10, 9, 30, {"fused": 1.0})
+    seen = Evidence(many, few, {"count": 2, "switch": "on"})
+    assert fewer("launches", "launches", 0.5)(seen).shown is True
+    assert fewer("gemms", "matrix products", 0.5)(seen).shown is False
+    assert named("fused", "fused kernels")(seen).shown is True
+    assert named("a_kernel", "kernels")(seen).shown is False
+    assert told("switch", "on", "it")(seen).shown is True
+    assert told("switch", "off", "it")(seen).shown is False
+    assert counted("none", "of it")(seen).shown is False
+    blind = Evidence(None, None, {"count": 2})
+    assert fewer("launches", "launches")(blind).shown is None
+    assert both(counted("count", "of it"), named("fused", "fused kernels"))(blind).shown is True
+    assert both(counted("none", "of it"), named("fused", "fused kernels"))(blind).shown is False
+    assert both(named("fused", "x"), told("unknown", 1, "y"))(blind).shown is None
+    assert "100 -> 10 launches a step" in fewer("launches", "launches")(seen).says
