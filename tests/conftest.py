@@ -1,10 +1,26 @@
-"""One thread for torch in every test and every worker: two cores are shared by all."""
+"""One thread for torch in every test and every worker: two cores are shared by all. Triton kernels for its interpreter."""
 
+import importlib.util
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+
+
+def _interpreted_kernels():
+    """Triton asks for its interpreter when a kernel is defined, its own library's among them: so this comes before anything
+    else imports it (torch does), and the variable goes again."""
+    import torch
+
+    if not torch.cuda.is_available():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRITON_INTERPRET", "1")
+            importlib.import_module("rung.kernels.functional")
+
+
+if importlib.util.find_spec("triton"):
+    _interpreted_kernels()
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -65,6 +66,21 @@ def test_two_callables_are_compared_and_the_limits_of_one_process_are_said() -> 
     frame = pl.DataFrame(found.rows())
     assert set(frame["side"]) == {"A", "B"}
     json.dumps(found.to_dict())
+
+
+def test_sides_of_unlike_speed_are_sampled_alike() -> None:
+    """The fastest of a block is looked at: of more calls it would be faster by chance alone."""
+
+    def spin(ns: int) -> Callable[[], None]:
+        def call() -> None:
+            until = time.perf_counter_ns() + ns
+            while time.perf_counter_ns() < until:
+                pass
+
+        return call
+
+    found = rung.compare(spin(60_000), spin(100_000), seconds=0.5)
+    assert len({len(samples) for samples in found["restarts"][0].values()}) == 1
 
 
 def test_more_than_two_are_ranked() -> None:

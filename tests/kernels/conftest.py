@@ -4,14 +4,9 @@ import pytest
 import torch
 from kernel_agreement import HAS_TRITON
 
-INTERPRETED = HAS_TRITON and not torch.cuda.is_available()
-
-if INTERPRETED:
-    # Triton asks when a kernel is defined, its own library's among them: so this comes before any test, and goes again.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-
-        import rung.kernels.functional  # noqa: F401
+INTERPRETED = (
+    HAS_TRITON and not torch.cuda.is_available()
+)  # then tests/conftest.py has defined them for the interpreter
 
 
 @pytest.fixture

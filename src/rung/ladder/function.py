@@ -30,7 +30,7 @@ class Function:
 
     def __init__(self, call: Callable[[], object] | None = None, name: str = "", device: str | None = None) -> None:
         self.name = name
-        self._loops = 1
+        self.loops = 1
         if call:
             self._call, self._wanted = call, device
 
@@ -69,12 +69,12 @@ class Function:
         until = time.perf_counter() + seconds
         if not self.device.is_gpu:
             rough = min(self._timed() for _ in range(MINIMUM_RUNS))
-            self._loops = max(1, round(SHORT / max(rough, 1))) if rough < SHORT / 2 else 1
+            self.loops = max(1, round(SHORT / max(rough, 1))) if rough < SHORT / 2 else 1
         samples, steady = warm_up(self._timed, lambda: until - time.perf_counter())
         self._estimate = statistics.median(samples[steady or MINIMUM_RUNS - 1 :])
         return {
             "first_run_seconds": self._first,
-            "runs": len(samples) * self._loops + 1,
+            "runs": len(samples) * self.loops + 1,
             "samples": samples,
             "steady": steady is not None,
             "memory": peak_memory(self.device),
@@ -91,22 +91,22 @@ class Function:
         begin = time.perf_counter_ns()
         self._step()
         synchronize(self.device)
-        return round((time.perf_counter_ns() - begin) / self._loops)
+        return round((time.perf_counter_ns() - begin) / self.loops)
 
     def _step(self) -> None:
         call = self._call
-        for _ in range(self._loops):
+        for _ in range(self.loops):
             call()
 
     def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
         """Chooses how `block` times, says how, and which GPU it is."""
-        if cold and self._loops > 1:
+        if cold and self.loops > 1:
             raise UsageError(
                 f"{self.name} is too short for a CPU's clock to time a single cold call; leave --cold out."
             )
         self._timer, facts = choose(self._step, self.device, wanted, cold)
         self._graphs = graphs_compiled()
-        return {**facts, "sample_ns": facts["sample_ns"] / self._loops, "gpu": identity(self.device)}
+        return {**facts, "sample_ns": facts["sample_ns"] / self.loops, "gpu": identity(self.device)}
 
     def disturbances(self) -> dict[str, Any]:
         return {"compiled": graphs_compiled() - self._graphs}
@@ -114,9 +114,9 @@ class Function:
     def block(self, count: int) -> dict[str, Any]:
         """`count` samples: nanoseconds of one call, the mean of several where it is short for a CPU's clock."""
         timer = self._timer or Events(self._step, self.device)
-        block = timer.block(max(1, count // self._loops))
-        samples = block.samples if self._loops == 1 else [t / self._loops for t in block.samples]
-        return {"samples": samples, "outside": block.outside, "calls": block.calls * self._loops}
+        block = timer.block(max(1, count // self.loops))
+        samples = block.samples if self.loops == 1 else [t / self.loops for t in block.samples]
+        return {"samples": samples, "outside": block.outside, "calls": block.calls * self.loops}
 
     def in_use(self) -> int:
         return memory_in_use(self.device)
