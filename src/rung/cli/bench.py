@@ -8,7 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, show_help, target_options
+from rung.cli.common import (
+    add_command,
+    need_torch,
+    rung_names,
+    say,
+    seconds,
+    share,
+    show_help,
+    stop_when_asked,
+    target_options,
+)
 from rung.errors import RungError, UsageError, WorkloadError
 
 EXAMPLE = """\
@@ -54,11 +64,10 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     need_torch()
     from rung.ladder.bench import bench, sweep
     from rung.ladder.recipe import Recipe
-    from rung.report.bench import bench_lines, markdown_lines, samples_csv, sweep_lines
-    from rung.runs import to_json, write_whole
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
+    stop_when_asked()
     options, rungs = target_options(rest, parsed.words), parsed.rungs or ()
     variables: dict[str, str] = {}
     if parsed.recipe:
@@ -78,60 +87,45 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         timer=parsed.timer,
         cold=parsed.cold,
     )
+    results: list[dict[str, Any]] = []
+    stop: BaseException | None = None
     try:
-        points = grid(parsed.sweep)
-        results = (
-            sweep(parsed.target, options, points, measure)
-            if points
-            else [{**measure(parsed.target, options), "point": {}}]
-        )
-    except RungError as error:
-        keep_partial(error, parsed)
-        raise
-    done = [r for r in results if "error" not in r]
-    if parsed.csv:
+        for record in sweep(parsed.target, options, grid(parsed.sweep), measure):
+            results.append(record)
+    except (RungError, KeyboardInterrupt) as error:
+        stop = error
+    show(results, parsed)
+    if stop:
+        raise stop
+    return 0 if all(r["status"] == "complete" for r in results) else WorkloadError.exit_code
+
+
+def show(results: list[dict[str, Any]], parsed: argparse.Namespace) -> None:
+    """What was measured, all or the part before the workload failed or someone stopped it: the document of --json, the
+    table or the lines, the files that were asked for; of what is not complete, a line on stderr."""
+    from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
+    from rung.runs import to_json, write_whole
+
+    done = [r for r in results if r["status"] == "complete"]
+    saved = parsed.csv and any(r["samples"] for r in results)
+    if saved:
         write_whole(parsed.csv, samples_csv(results))
-    if parsed.json:
+    if parsed.json and results:
         print(to_json(results if parsed.sweep else results[0]))
-    elif parsed.markdown:
-        print("\n".join(sweep_lines(results) if parsed.sweep else markdown_lines(results[0])))
-    else:
-        print("\n".join(sweep_lines(results) if parsed.sweep else bench_lines(results[0])))
+    elif parsed.sweep and results:
+        print("\n".join(sweep_lines(results)))
+    elif done:
+        print("\n".join(markdown_lines(done[0]) if parsed.markdown else bench_lines(done[0])))
     if parsed.html and done:
         from rung.report.samples_page import bench_page
 
         write_whole(parsed.html, bench_page(done))
         say(f"page: {parsed.html}")
-    for r in results:
-        if "error" in r:
+    for r in (r for r in results if r["status"] != "complete"):
+        if r["point"]:
             say(f"rung: {', '.join(f'{k}={v}' for k, v in r['point'].items())}: {r['error']}")
-    return 0 if len(done) == len(results) else WorkloadError.exit_code
-
-
-def keep_partial(error: RungError, parsed: argparse.Namespace) -> None:
-    """What was measured before the workload failed: on stdout with --json, in the file of --csv, and told on stderr."""
-    from rung.measure.summary import summarize
-    from rung.report.bench import partial_csv, partial_line
-    from rung.runs import to_json, write_whole
-
-    samples = getattr(error, "samples", [])
-    summary = summarize(samples) if samples else None
-    if parsed.json:
-        print(
-            to_json(
-                {
-                    "target": parsed.target,
-                    "measured": False,
-                    "error": str(error),
-                    "samples": samples,
-                    "summary": summary,
-                }
-            )
-        )
-    if parsed.csv and samples:
-        write_whole(parsed.csv, partial_csv(parsed.target, samples))
-    if summary:
-        say(partial_line(summary) + (f" They are in {parsed.csv}." if parsed.csv else ""))
+        if r["summary"]:
+            say(partial_line(r["summary"]) + (f" They are in {parsed.csv}." if saved else ""))
 
 
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.errors import UsageError
+from rung.errors import RungError, UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.ladder.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.ladder.duel import Limits, Setup, Side, open_worker
@@ -195,6 +195,7 @@ def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -
     return {
         "workload": facts["name"],
         "mode": facts["mode"],
+        "status": "complete",
         "measured": wanted.preset.steps is None,
         "time": time.as_dict(),
         "summary": summarize(samples),
@@ -235,25 +236,34 @@ def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
 
 def sweep(
     target: str, options: Mapping[str, str], grid: Mapping[str, Sequence[str]], measure: Callable[..., dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """`measure(target, options)` at every point of a grid of options, the last name varying fastest.
+) -> Iterator[dict[str, Any]]:
+    """`measure(target, options)` at every point of a grid of options, the last name varying fastest; once for no grid.
 
-    Where the workload fails (the largest batch does not fit, say) the point's record has `error` and the `samples` until
-    then, and the next point is measured; what is refused (an option that the target does not have) raises.
+    Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
+    `samples` until then, and the next point is measured. What is refused (an option that the target does not have) or
+    stopped by Ctrl-C is raised after its record, and so is what fails without a grid.
     """
-    found = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         try:
             record = measure(target, {**options, **point})
-        except WorkerFailed as error:
-            if error.kind == "refused":
+        except (RungError, KeyboardInterrupt) as error:
+            yield {**_partial(target, error), "point": point}
+            if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
                 raise
-            record = {
-                "target": target,
-                "measured": False,
-                "error": str(error),
-                "samples": getattr(error, "samples", []),
-            }
-        found.append({**record, "point": point})
-    return found
+        else:
+            yield {**record, "point": point}
+
+
+def _partial(target: str, error: BaseException) -> dict[str, Any]:
+    """What there is of a measurement that did not end: its samples, warm-up included."""
+    samples = getattr(error, "samples", [])
+    stopped = isinstance(error, KeyboardInterrupt)
+    return {
+        "target": target,
+        "status": "interrupted" if stopped else "failed",
+        "measured": False,
+        "error": "stopped by Ctrl-C or a kill" if stopped else str(error),
+        "samples": samples,
+        "summary": summarize(samples) if samples else None,
+    }

@@ -139,7 +139,7 @@ def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
     ]
     for r in results:
         if "error" in r:
-            lines.append(f"| {' | '.join(r['point'].values())} | failed | | | |")
+            lines.append(f"| {' | '.join(r['point'].values())} | {r['status']} | | | |")
             continue
         time = r["time"]
         rate = units.digits(r["samples_per_step"] / time["value"] * 1e9) if r["samples_per_step"] else units.NONE
@@ -172,13 +172,9 @@ def markdown_lines(result: dict[str, Any]) -> list[str]:
 
 
 def partial_line(summary: dict[str, Any]) -> str:
-    """What is known of a measurement that failed."""
+    """What is known of a measurement that did not end."""
     n = summary["count"]
     return f"until then: {n} sample{'s' if n > 1 else ''}, median {units.duration(summary['median']['value'])}."
-
-
-def partial_csv(target: str, samples: Sequence[float]) -> str:
-    return samples_csv([{"target": target, "point": {}, "samples": samples}])
 
 
 def samples_csv(results: Sequence[dict[str, Any]]) -> str:
