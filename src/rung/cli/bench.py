@@ -27,6 +27,7 @@ examples:
   rung bench tiny-transformer --recipe .rung/20260101-120000-tiny-transformer/recipe.toml
   rung bench model.py:make --rungs compile --json
   rung bench ops.py:softmax --call --n 4096            a plain function; its arguments are its options
+  rung bench ops.py:softmax --call --n 4096 --bytes 134e6
   rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
 
 presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default: until the median is known to
@@ -47,6 +48,23 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--timer", choices=("auto", "events", "graph", "batch"), default="auto",
                         help="on a GPU: as launched, or launches hidden in a graph or a batch (default: auto, which hides them for calls under 100 µs)")  # fmt: skip
     parser.add_argument("--cold", action="store_true", help="write over the caches before every step")
+    parser.add_argument(
+        "--flops",
+        type=float,
+        metavar="N",
+        help="FLOP of one step, where you know them (a workload's matrix products are counted)",
+    )
+    parser.add_argument(
+        "--flops-in",
+        metavar="PRECISION",
+        help="in which precision they are, for their share of the chip's peak: fp64, fp32, tf32, fp16, bf16, fp8",
+    )
+    parser.add_argument(
+        "--bytes",
+        type=float,
+        metavar="N",
+        help="bytes that one step has to read and write, for bytes/s and their share of the bandwidth",
+    )
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table, for an issue or a report")
@@ -64,6 +82,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     need_torch()
     from rung.ladder.bench import bench, sweep
     from rung.ladder.recipe import Recipe
+    from rung.ladder.work import Told
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
@@ -86,6 +105,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         deadline=parsed.deadline,
         timer=parsed.timer,
         cold=parsed.cold,
+        work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
     )
     results: list[dict[str, Any]] = []
     stop: BaseException | None = None
