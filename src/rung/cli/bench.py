@@ -141,9 +141,14 @@ def show(results: list[dict[str, Any]], parsed: argparse.Namespace) -> None:
 
         write_whole(parsed.html, bench_page(done))
         say(f"page: {parsed.html}")
-    for r in (r for r in results if r["status"] != "complete"):
-        if r["point"]:
-            say(f"rung: {', '.join(f'{k}={v}' for k, v in r['point'].items())}: {r['error']}")
+    for r in results:
+        point = ", ".join(f"{k}={v}" for k, v in r["point"].items())
+        if r["status"] == "complete":
+            for note in r["notes"] if parsed.sweep and not parsed.json else ():  # the table has no room for them
+                say(f"note: {point}: {note}")
+            continue
+        if point:
+            say(f"rung: {point}: {r['error']}")
         if r["summary"]:
             say(partial_line(r["summary"]) + (f" They are in {parsed.csv}." if saved else ""))
 
