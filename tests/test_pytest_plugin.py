@@ -61,6 +61,10 @@ def test_skipped_benchmarks_are_called_once_and_wrong_use_is_told(session, pytes
     done.assert_outcomes(passed=3)
     done.stdout.no_fnmatch_line("*= benchmarks =*")
     assert session(0.002, "--rung-fail-if-slower", "5%").ret == 4
+    for none in (("--rung-skip",), ("-n", "2", "-p", "xdist")):
+        nothing = session(0.002, "--rung-save", "base.json", *none)
+        assert nothing.ret == 4
+        nothing.stderr.fnmatch_lines(["*--rung-save needs measurements*"])
     missing = session(0.002, "--rung-compare", "none.json")
     assert missing.ret == 4
     missing.stderr.fnmatch_lines(["*none.json could not be read*"])

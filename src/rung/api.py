@@ -17,6 +17,7 @@ from typing import Any
 from rung.errors import UsageError
 from rung.ladder.duel import Side
 from rung.ladder.recipe import Recipe
+from rung.ladder.work import Told
 from rung.measure.stats import Interval
 
 __all__ = ["Comparison", "Measurement", "bench", "compare"]
@@ -142,6 +143,9 @@ def bench(
     deadline: float | None = None,
     timer: str = "auto",
     cold: bool = False,
+    flops: float | None = None,
+    flops_in: str | None = None,
+    nbytes: float | None = None,
 ) -> Measurement:
     """How long a target (`model.py:make`, in a fresh process) or a callable without arguments (in this one) takes.
 
@@ -150,7 +154,10 @@ def bench(
     name: what a callable is called in reports; preset: sanity, quick, proper or compile; device: cpu, cuda or cuda:N
     (default: the best for a workload, and for a callable the one that it is seen to use); deadline: seconds that a
     target may take for compiling; timer: on a GPU, `events` (as launched), `graph` or `batch` (launches hidden), or
-    `auto`, which hides them for calls under 100 us; cold: the caches are written over before every call.
+    `auto`, which hides them for calls under 100 us; cold: the caches are written over before every call;
+    flops, nbytes: what one step computes, and reads and writes, where you know it: FLOP/s and bytes/s are then reported with
+    their shares of the chip's peaks; flops_in: the precision of the FLOP (fp64, fp32, tf32, fp16, bf16, fp8). The matrix
+    products of a workload are counted unless flops are given.
 
     A GPU is drained before and after what is timed. Raises UsageError where it was asked for wrongly; WorkloadError
     where a target fails, with the `samples` taken until then; what a callable raises is raised as it is.
@@ -160,7 +167,7 @@ def bench(
 
     _not_in_a_worker("rung.bench")
     how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device,
-                           "timer": timer, "cold": cold}  # fmt: skip
+                           "timer": timer, "cold": cold, "work": Told(flops, flops_in, nbytes)}  # fmt: skip
     if callable(what):
         if options or rungs or recipe or call:
             raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")

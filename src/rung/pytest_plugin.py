@@ -51,6 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[OURS] = []
     if config.getoption("--rung-fail-if-slower") and not config.getoption("--rung-compare"):
         raise pytest.UsageError("--rung-fail-if-slower needs --rung-compare FILE, the measurements to compare with.")
+    wanted = next((o for o in ("--rung-save", "--rung-compare") if config.getoption(o)), None)
+    if wanted and (config.getoption("--rung-skip") or config.getoption("numprocesses", None)):
+        raise pytest.UsageError(
+            f"{wanted} needs measurements, and --rung-skip and xdist's -n make none: leave them out (-n 0)."
+        )
     if config.getoption("--rung-compare"):
         from rung.errors import RungError
         from rung.ladder.saved import read

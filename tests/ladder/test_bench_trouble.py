@@ -1,13 +1,19 @@
 """Workloads that misbehave: what `rung bench` says of them, and what it keeps."""
 
 import json
+import os
+import signal
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rung
 from rung.cli.main import main
 from rung.errors import WorkloadError
+from rung.measure import Collected, collect
 
 HERE = Path(__file__).with_name("troubled.py")
 
@@ -25,7 +31,7 @@ def test_samples_taken_before_a_failure_are_kept(how: str, tmp_path: Path, capsy
     assert main(["bench", f"{HERE}:{how}", "--call", "--after", "1500", "--json", "--csv", str(table)]) == 4
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert not found["measured"]
+    assert (found["measured"], found["status"]) == (False, "failed")
     assert len(found["samples"]) > 200
     assert len(table.read_text().splitlines()) == 1 + len(found["samples"])
     assert "until then: " in captured.err
@@ -57,3 +63,41 @@ def test_a_point_of_a_sweep_that_fails_costs_no_other(tmp_path: Path, capsys: py
     assert "rung: n=16: " in captured.err
     assert "no room for 16" in captured.err
     assert {line.split(",")[1] for line in (tmp_path / "s.csv").read_text().splitlines()[1:]} == {"1"}
+
+
+def test_what_was_stopped_keeps_its_samples_and_the_points_of_a_sweep_that_were_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, asked = tmp_path / "s.csv", ["--sweep", "n=1,2", "--time", "1", "--target", "0.0001%"]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    blocks = {1: 0, 2: 0}
+
+    def collected(block: Callable[[], list[float]], **how: Any) -> Collected:
+        """The second point is interrupted in its second block."""
+        point = 2 if blocks[1] else 1
+
+        def counted() -> list[float]:
+            blocks[point] += 1
+            if blocks[2] == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            return block()
+
+        return collect(counted, **how)
+
+    monkeypatch.setattr("rung.ladder.bench.collect", collected)
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script's `&` has it
+    try:
+        assert main(["bench", f"{HERE}:fits", "--call", *asked, "--json", "--csv", str(table)]) == 130
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    captured = capsys.readouterr()
+    done, stopped = json.loads(captured.out)
+    assert (done["status"], done["point"]) == ("complete", {"n": "1"})
+    assert (stopped["status"], stopped["point"], stopped["measured"]) == ("interrupted", {"n": "2"}, False)
+    assert stopped["summary"]["count"] == len(stopped["samples"]) > 10
+    assert len(table.read_text().splitlines()) == 1 + len(done["samples"]) + len(stopped["samples"])
+    assert "until then: " in captured.err
+    assert captured.err.endswith("rung: stopped.\n")
+    assert not list(tmp_path.glob("rung-bench-*"))

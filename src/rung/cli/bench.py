@@ -8,7 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, show_help, target_options
+from rung.cli.common import (
+    add_command,
+    need_torch,
+    rung_names,
+    say,
+    seconds,
+    share,
+    show_help,
+    stop_when_asked,
+    target_options,
+)
 from rung.errors import RungError, UsageError, WorkloadError
 
 EXAMPLE = """\
@@ -17,6 +27,7 @@ examples:
   rung bench tiny-transformer --recipe .rung/20260101-120000-tiny-transformer/recipe.toml
   rung bench model.py:make --rungs compile --json
   rung bench ops.py:softmax --call --n 4096            a plain function; its arguments are its options
+  rung bench ops.py:softmax --call --n 4096 --bytes 134e6
   rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
 
 presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default: until the median is known to
@@ -37,6 +48,23 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--timer", choices=("auto", "events", "graph", "batch"), default="auto",
                         help="on a GPU: as launched, or launches hidden in a graph or a batch (default: auto, which hides them for calls under 100 µs)")  # fmt: skip
     parser.add_argument("--cold", action="store_true", help="write over the caches before every step")
+    parser.add_argument(
+        "--flops",
+        type=float,
+        metavar="N",
+        help="FLOP of one step, where you know them (a workload's matrix products are counted)",
+    )
+    parser.add_argument(
+        "--flops-in",
+        metavar="PRECISION",
+        help="in which precision they are, for their share of the chip's peak: fp64, fp32, tf32, fp16, bf16, fp8",
+    )
+    parser.add_argument(
+        "--bytes",
+        type=float,
+        metavar="N",
+        help="bytes that one step has to read and write, for bytes/s and their share of the bandwidth",
+    )
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table, for an issue or a report")
@@ -54,11 +82,11 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     need_torch()
     from rung.ladder.bench import bench, sweep
     from rung.ladder.recipe import Recipe
-    from rung.report.bench import bench_lines, markdown_lines, samples_csv, sweep_lines
-    from rung.runs import to_json, write_whole
+    from rung.ladder.work import Told
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
+    stop_when_asked()
     options, rungs = target_options(rest, parsed.words), parsed.rungs or ()
     variables: dict[str, str] = {}
     if parsed.recipe:
@@ -77,61 +105,52 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         deadline=parsed.deadline,
         timer=parsed.timer,
         cold=parsed.cold,
+        work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
     )
+    results: list[dict[str, Any]] = []
+    stop: BaseException | None = None
     try:
-        points = grid(parsed.sweep)
-        results = (
-            sweep(parsed.target, options, points, measure)
-            if points
-            else [{**measure(parsed.target, options), "point": {}}]
-        )
-    except RungError as error:
-        keep_partial(error, parsed)
-        raise
-    done = [r for r in results if "error" not in r]
-    if parsed.csv:
+        for record in sweep(parsed.target, options, grid(parsed.sweep), measure):
+            results.append(record)
+    except (RungError, KeyboardInterrupt) as error:
+        stop = error
+    show(results, parsed)
+    if stop:
+        raise stop
+    return 0 if all(r["status"] == "complete" for r in results) else WorkloadError.exit_code
+
+
+def show(results: list[dict[str, Any]], parsed: argparse.Namespace) -> None:
+    """What was measured, all or the part before the workload failed or someone stopped it: the document of --json, the
+    table or the lines, the files that were asked for; of what is not complete, a line on stderr."""
+    from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
+    from rung.runs import to_json, write_whole
+
+    done = [r for r in results if r["status"] == "complete"]
+    saved = parsed.csv and any(r["samples"] for r in results)
+    if saved:
         write_whole(parsed.csv, samples_csv(results))
-    if parsed.json:
+    if parsed.json and results:
         print(to_json(results if parsed.sweep else results[0]))
-    elif parsed.markdown:
-        print("\n".join(sweep_lines(results) if parsed.sweep else markdown_lines(results[0])))
-    else:
-        print("\n".join(sweep_lines(results) if parsed.sweep else bench_lines(results[0])))
+    elif parsed.sweep and results:
+        print("\n".join(sweep_lines(results)))
+    elif done:
+        print("\n".join(markdown_lines(done[0]) if parsed.markdown else bench_lines(done[0])))
     if parsed.html and done:
         from rung.report.samples_page import bench_page
 
         write_whole(parsed.html, bench_page(done))
         say(f"page: {parsed.html}")
     for r in results:
-        if "error" in r:
-            say(f"rung: {', '.join(f'{k}={v}' for k, v in r['point'].items())}: {r['error']}")
-    return 0 if len(done) == len(results) else WorkloadError.exit_code
-
-
-def keep_partial(error: RungError, parsed: argparse.Namespace) -> None:
-    """What was measured before the workload failed: on stdout with --json, in the file of --csv, and told on stderr."""
-    from rung.measure.summary import summarize
-    from rung.report.bench import partial_csv, partial_line
-    from rung.runs import to_json, write_whole
-
-    samples = getattr(error, "samples", [])
-    summary = summarize(samples) if samples else None
-    if parsed.json:
-        print(
-            to_json(
-                {
-                    "target": parsed.target,
-                    "measured": False,
-                    "error": str(error),
-                    "samples": samples,
-                    "summary": summary,
-                }
-            )
-        )
-    if parsed.csv and samples:
-        write_whole(parsed.csv, partial_csv(parsed.target, samples))
-    if summary:
-        say(partial_line(summary) + (f" They are in {parsed.csv}." if parsed.csv else ""))
+        point = ", ".join(f"{k}={v}" for k, v in r["point"].items())
+        if r["status"] == "complete":
+            for note in r["notes"] if parsed.sweep and not parsed.json else ():  # the table has no room for them
+                say(f"note: {point}: {note}")
+            continue
+        if point:
+            say(f"rung: {point}: {r['error']}")
+        if r["summary"]:
+            say(partial_line(r["summary"]) + (f" They are in {parsed.csv}." if saved else ""))
 
 
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from rung.cli.common import (
     say,
     seconds,
     show_help,
+    stop_when_asked,
     target_options,
 )
 from rung.errors import UsageError
@@ -72,8 +72,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.report.terminal import summary
     from rung.runs import Run, to_json, write_whole
 
-    # A kill asks to stop, as Ctrl-C does: the run directory is left with its status said.
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    stop_when_asked()  # the run directory is left with its status said
     if parsed.resume:
         no_rest([*rest, *([parsed.target] if parsed.target else [])])
         again = next((name for name in FIXED if getattr(parsed, name) not in (None, False)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,6 +121,13 @@ def need_torch() -> None:
             "this needs PyTorch, which is not installed: install your ROCm or CUDA build, or `pip install torch==2.13.0` "
             "for this machine."
         )
+
+
+def stop_when_asked() -> None:
+    """A kill asks to stop as Ctrl-C does, so that what there is by then is kept; SIGINT also where a script's `&` has it
+    ignored."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def say(text: str = "") -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rung.cli.common import (
     say,
     seconds,
     show_help,
+    stop_when_asked,
     target_options,
 )
 from rung.errors import UsageError
@@ -101,8 +101,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.ladder.recording import carried_out
     from rung.runs import to_json
 
-    # A kill ends what was started, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    stop_when_asked()  # what was started is ended, too
     target, wanted, notes, rate = asked(parsed, rest, command)
     if parsed.target and wanted.tool == "torch":
         need_torch()

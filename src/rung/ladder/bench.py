@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.errors import UsageError
+from rung.errors import RungError, UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.ladder.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.ladder.duel import Limits, Setup, Side, open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
+from rung.ladder.work import UNTOLD, Told, achieved
 from rung.launch import Worker, WorkerFailed, log_folder
 from rung.measure import Collected, collect, median_interval
 from rung.measure.noise import explain
@@ -59,15 +60,16 @@ def bench(
     logs: Path | None = None,
     timer: str = "auto",
     cold: bool = False,
+    work: Told = UNTOLD,
 ) -> dict[str, Any]:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`.
 
     env: variables of the process beside those of the rungs. call: the target names a plain function, which is timed itself;
-    timer, cold: `rung.measure.timers`. Returns plain values: `time` (median and its interval, nanoseconds a step), `trend`
+    timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have. Returns plain values: `time` (median and its interval, nanoseconds a step), `trend`
     (a share, or None: with one the interval is wider than 95 %), `summary` (`rung.measure.summary`), `samples` (ns),
-    `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP and FLOP/s of a step's matrix products and their share
-    of the chip's rate, where known), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
+    `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP/s and bytes/s of a step and their shares of the chip's
+    peaks, where known: `rung.ladder.work.achieved`), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
     GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
     samples taken until then are in its `samples`.
     """
@@ -79,7 +81,7 @@ def bench(
         setup = Setup(device, logs or folder, Limits(prepare=limit))
         worker = open_worker(stack, setup, side, "bench")
         facts = worker.receive("open", limit)
-        found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold))
+        found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold, work))
     return {"target": target, "options": side.options, "rungs": list(rungs), "preset": preset, **found}
 
 
@@ -93,11 +95,12 @@ def bench_here(
     device: str | None = None,
     timer: str = "auto",
     cold: bool = False,
+    work: Told = UNTOLD,
 ) -> dict[str, Any]:
     """The same for a callable, in this process; what it raises is raised as it is."""
     how = _preset(preset)
     function = Function(call, name or named(call), device)
-    wanted = _Wanted(how, precision, seconds, how.deadline, timer, cold)
+    wanted = _Wanted(how, precision, seconds, how.deadline, timer, cold, work)
     found = _measured(Here(function), function.open(), wanted)
     return {"target": function.name, "options": {}, "rungs": [], "preset": preset, **found}
 
@@ -118,6 +121,7 @@ class _Wanted:
     deadline: float
     timer: str
     cold: bool
+    work: Told
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,7 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
     sensors = _sensors(watch.summary(), 0 if timer["cold"] else calls)
     moved = trend(found.kept)
     notes = [*of_the_samples(found, moved), *of_the_process(disturbed, in_use), *of_the_gpu(sensors)]
-    return _Seen(found, warm, memory, timer, sensors, ask("work"), moved, notes)
+    return _Seen(found, warm, memory, timer, sensors, ask("work", flops_in=wanted.work.flops_in), moved, notes)
 
 
 def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -> dict[str, Any]:
@@ -195,6 +199,7 @@ def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -
     return {
         "workload": facts["name"],
         "mode": facts["mode"],
+        "status": "complete",
         "measured": wanted.preset.steps is None,
         "time": time.as_dict(),
         "summary": summarize(samples),
@@ -210,7 +215,7 @@ def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -
         "memory": seen.memory,
         "timer": seen.timer,
         "sensors": seen.sensors,
-        "work": _rate(seen.work, time.value),
+        "work": achieved(seen.work, wanted.work, time.value),
         "notes": seen.notes,
         "samples_per_step": facts["samples"],
         "tokens_per_step": facts["tokens"],
@@ -225,35 +230,36 @@ def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:
     return {**seen, "energy_per_step": seen["energy"] / calls}
 
 
-def _rate(work: dict[str, Any], step_ns: float) -> dict[str, Any]:
-    """FLOP/s and its share of the chip's rate at the precision that the matrix products run in."""
-    if not work.get("flops"):
-        return work
-    rate = work["flops"] / step_ns * 1e9
-    return {**work, "flops_per_second": rate, "of_peak": rate / work["peak_flops"] if work["peak_flops"] else None}
-
-
 def sweep(
     target: str, options: Mapping[str, str], grid: Mapping[str, Sequence[str]], measure: Callable[..., dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """`measure(target, options)` at every point of a grid of options, the last name varying fastest.
+) -> Iterator[dict[str, Any]]:
+    """`measure(target, options)` at every point of a grid of options, the last name varying fastest; once for no grid.
 
-    Where the workload fails (the largest batch does not fit, say) the point's record has `error` and the `samples` until
-    then, and the next point is measured; what is refused (an option that the target does not have) raises.
+    Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
+    `samples` until then, and the next point is measured. What is refused (an option that the target does not have) or
+    stopped by Ctrl-C is raised after its record, and so is what fails without a grid.
     """
-    found = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         try:
             record = measure(target, {**options, **point})
-        except WorkerFailed as error:
-            if error.kind == "refused":
+        except (RungError, KeyboardInterrupt) as error:
+            yield {**_partial(target, error), "point": point}
+            if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
                 raise
-            record = {
-                "target": target,
-                "measured": False,
-                "error": str(error),
-                "samples": getattr(error, "samples", []),
-            }
-        found.append({**record, "point": point})
-    return found
+        else:
+            yield {**record, "point": point}
+
+
+def _partial(target: str, error: BaseException) -> dict[str, Any]:
+    """What there is of a measurement that did not end: its samples, warm-up included."""
+    samples = getattr(error, "samples", [])
+    stopped = isinstance(error, KeyboardInterrupt)
+    return {
+        "target": target,
+        "status": "interrupted" if stopped else "failed",
+        "measured": False,
+        "error": "stopped by Ctrl-C or a kill" if stopped else str(error),
+        "samples": samples,
+        "summary": summarize(samples) if samples else None,
+    }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rung.errors import WorkloadError
-from rung.hardware import environment, peaks_of, pick
+from rung.hardware import environment, pick
 from rung.hardware.device import (
     matmul_precision_name,
     memory_in_use,
@@ -29,6 +29,7 @@ from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.survey import flops, survey
 from rung.ladder.verify import verify
+from rung.ladder.work import roof
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.timers import Events, Timer, choose
 from rung.profilers import torch_profiler
@@ -118,19 +119,15 @@ class Candidate:
             found["tuned_products"] = len(torch.cuda.tunable.get_results())
         return found
 
-    def work(self) -> dict[str, Any]:
-        """FLOP of one step, as torch counts them, and the chip's rates, where they are known."""
-        peaks = peaks_of(self.device)
+    def work(self, flops_in: str | None = None) -> dict[str, Any]:
+        """FLOP of one step, as torch counts them, and what the chip could do, where they are known. flops_in: in which
+        precision they are; by default that of the plan."""
         precision = "bf16" if self.plan.bf16 or self.workload.amp else "fp32"
         if precision == "fp32" and matmul_precision_name() != "highest":
             precision = "tf32"
         del self.step
         step = Step(self.workload, self.model, Plan(), self.device)
-        return {
-            "flops": flops(self.workload, step, self.device),
-            "precision": precision,
-            "peak_flops": peaks.flops[precision] if peaks else None,
-        }
+        return {"flops": flops(self.workload, step, self.device), **roof(self.device, flops_in or precision)}
 
     def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:
         """This workload's step with the weights of another's model, of the same names and shapes."""

@@ -14,6 +14,7 @@ from rung.hardware import Device, environment, pick
 from rung.hardware.device import cpu, memory_in_use, peak_memory, synchronize
 from rung.hardware.sensors import identity
 from rung.ladder.disturbed import graphs_compiled
+from rung.ladder.work import roof
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.timers import Events, Timer, choose
 from rung.workload.load import call_of
@@ -124,8 +125,9 @@ class Function:
     def memory(self) -> dict[str, int]:
         return peak_memory(self.device)
 
-    def work(self) -> dict[str, Any]:
-        return {}
+    def work(self, flops_in: str | None = None) -> dict[str, Any]:
+        """What the chip could do; what a plain function does is not counted."""
+        return roof(self.device, flops_in)
 
 
 class Here:

@@ -34,10 +34,14 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
             f"{path} is no JSON ({error}); give what `rung bench --json` or `pytest --rung-save` wrote."
         ) from error
     rows = found.get("benchmarks") if isinstance(found, dict) and "benchmarks" in found else found
-    rows = rows if isinstance(rows, list) else [rows]
+    rows = [r for r in (rows if isinstance(rows, list) else [rows]) if not _is_partial(r)]
     if not rows or not all(_is_measurement(r) for r in rows):
         raise InputError(f"{path} holds no measurement; give what `rung bench --json` or `pytest --rung-save` wrote.")
     return {_name(r): r for r in rows}
+
+
+def _is_partial(row: Any) -> bool:
+    return isinstance(row, dict) and row.get("status", "complete") != "complete"
 
 
 def _is_measurement(row: Any) -> bool:

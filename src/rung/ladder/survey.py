@@ -9,7 +9,6 @@ from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
-from rung.hardware.peaks import Peaks
 from rung.ladder import fit
 from rung.ladder.audit import audit
 from rung.ladder.channels_last import ChannelsLast
@@ -23,6 +22,7 @@ from rung.ladder.regions import blocks
 from rung.ladder.rungs.inductor import names
 from rung.ladder.step import Step
 from rung.ladder.switches import generates, switches
+from rung.ladder.work import rates
 from rung.workload import Workload, seeded_model, shapes
 
 
@@ -59,7 +59,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "without_gradient": without_gradient,
         "own_precision": own_precision(workload, model, device),
         "contiguous_convolutions": len(ChannelsLast(model)),
-        "rates": _rates(peaks) if peaks else {},
+        "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
         "shapes": [described(make(0)) for make in shapes(workload)],
@@ -77,11 +77,6 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
 def described(batch: Any) -> dict[str, Any]:
     """The shapes of a batch in words, and how many elements its tensors have together."""
     return {"shape": shapes_of([batch])[0], "elements": elements(batch)}
-
-
-def _rates(peaks: Peaks) -> dict[str, float]:
-    """FLOP/s of matrix products; fp8 only where the chip has units for it."""
-    return peaks.flops | ({"fp8": peaks.matrix["fp8"]} if "fp8" in peaks.matrix else {})
 
 
 def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:

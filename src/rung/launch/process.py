@@ -41,7 +41,11 @@ class WorkerFailed(WorkloadError):
 def log_folder(prefix: str) -> Iterator[Path]:
     """A folder for the logs of workers, which is removed unless something failed: then its logs are needed."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    yield folder
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -67,8 +67,10 @@ def _two_levels(x: np.ndarray) -> str:
     apart = float(high.mean() - low.mean())
     if apart < 0.02 * low.mean() or apart < 4 * spread:  # a uniform or normal stream splits at 3.5 at most
         return ""
+    ratio = high.mean() / low.mean()
+    apart_by = f"{ratio - 1:.0%} apart" if ratio < 3 else f"one {ratio:.3g} times the other"
     return (
-        f"the times have two levels, {apart / low.mean():.0%} apart ({len(low)} and {len(high)} steps): two clocks, two "
+        f"the times have two levels, {apart_by} ({len(low)} and {len(high)} steps): two clocks, two "
         "code paths, or two input shapes."
     )
 

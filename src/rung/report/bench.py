@@ -14,6 +14,7 @@ from rung.report import units
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
 MODES = {"call": "one call"}
+WORK = (("flops", "FLOP/s"), ("bytes", "B/s"))
 
 
 def bench_lines(result: dict[str, Any]) -> list[str]:
@@ -50,10 +51,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         for what, n in (("samples", result["samples_per_step"]), ("tokens", result["tokens_per_step"]))
         if n
     ]
-    work = result["work"]
-    if work.get("flops_per_second"):
-        share = f", {work['of_peak']:.0%} of the chip's {work['precision']} rate" if work["of_peak"] else ""
-        lines.append(f"matrix work   {work['flops_per_second'] / 1e12:.3g} TFLOP/s{share}")
+    lines += [f"{name:<14}{said}" for name, said in _work_rows(result)]
     lines += [
         f"first run     {units.seconds(result['first_run_seconds'])} (compiling and loading; not part of the median)",
         f"warm-up       {result['warm_up_runs']} runs and {len(result['discarded'])} discarded samples, {'then steady' if result['steady'] else 'and never steady'}",
@@ -61,6 +59,26 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
     ]
     lines += _sensor_lines(units.section(result, "sensors"))
     return lines + [f"note: {note}" for note in result["notes"]]
+
+
+def _work_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """FLOP/s and bytes/s and how near they come to the chip's, as far as they are known."""
+    work, rows = units.section(result, "work"), []
+    if work.get("flops_per_second"):
+        share = f", {units.percent(work['of_peak'])} of the chip's {work['precision']} rate" if work["of_peak"] else ""
+        rows.append(("arithmetic", units.rate(work["flops_per_second"], "FLOP/s") + share))
+    if work.get("bytes_per_second"):
+        of = work["of_bandwidth"]
+        share = f", {units.percent(of)} of the chip's memory bandwidth" if of else ""
+        rows.append(
+            (
+                "memory",
+                units.rate(work["bytes_per_second"], "B/s")
+                + share
+                + (": caches served the rest" if of and of > 1 else ""),
+            )
+        )
+    return rows
 
 
 def _timed_lines(timer: dict[str, Any] | None) -> list[str]:
@@ -131,23 +149,26 @@ def series(samples: Sequence[float]) -> str:
 
 
 def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
-    """A grid as a Markdown table."""
-    names = list(results[0]["point"])
-    lines = [
-        f"| {' | '.join(names)} | median step | 95 % interval | samples/s | peak memory |",
-        "|" + "---|" * (len(names) + 4),
-    ]
+    """A grid as a Markdown table; FLOP/s and bytes/s have a column where they are known at any point."""
+    known = [(amount, unit) for amount, unit in WORK if any(_rate(r, amount) for r in results)]
+    heads = [*results[0]["point"], "median step", "95 % interval", "samples/s", *(u for _, u in known), "peak memory"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for r in results:
+        cells = list(r["point"].values())
         if "error" in r:
-            lines.append(f"| {' | '.join(r['point'].values())} | failed | | | |")
-            continue
-        time = r["time"]
-        rate = units.digits(r["samples_per_step"] / time["value"] * 1e9) if r["samples_per_step"] else units.NONE
-        cells = [*r["point"].values(), units.duration(time["value"]),
-                 f"{units.duration(time['low'])} – {units.duration(time['high'])}", rate,
-                 units.data_size(units.peak(r["memory"]))]  # fmt: skip
+            cells += [r["status"], *[""] * (len(heads) - len(cells) - 1)]
+        else:
+            time = r["time"]
+            rate = units.digits(r["samples_per_step"] / time["value"] * 1e9) if r["samples_per_step"] else units.NONE
+            cells += [units.duration(time["value"]), f"{units.duration(time['low'])} – {units.duration(time['high'])}", rate,
+                      *(units.rate(_rate(r, amount), unit) for amount, unit in known),
+                      units.data_size(units.peak(r["memory"]))]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _rate(result: dict[str, Any], amount: str) -> float | None:
+    return units.number(units.section(result, "work").get(f"{amount}_per_second"))
 
 
 def markdown_lines(result: dict[str, Any]) -> list[str]:
@@ -159,6 +180,7 @@ def markdown_lines(result: dict[str, Any]) -> list[str]:
         ("standard deviation", units.duration(summary["std"])),
         ("range", f"{units.duration(summary['min'])} – {units.duration(summary['max'])}"),
         ("samples", str(summary["count"])),
+        *_work_rows(result),
         ("peak memory", units.data_size(units.peak(result["memory"]))),
         ("first run", units.seconds(result["first_run_seconds"])),
         ("device", environment["device"]["name"]),
@@ -172,23 +194,27 @@ def markdown_lines(result: dict[str, Any]) -> list[str]:
 
 
 def partial_line(summary: dict[str, Any]) -> str:
-    """What is known of a measurement that failed."""
+    """What is known of a measurement that did not end."""
     n = summary["count"]
     return f"until then: {n} sample{'s' if n > 1 else ''}, median {units.duration(summary['median']['value'])}."
 
 
-def partial_csv(target: str, samples: Sequence[float]) -> str:
-    return samples_csv([{"target": target, "point": {}, "samples": samples}])
-
-
 def samples_csv(results: Sequence[dict[str, Any]]) -> str:
-    """Every sample as a row: the point of a sweep, the step's number, nanoseconds."""
+    """Every sample as a row: the point of a sweep, the step's number, nanoseconds, and where the work of a step is known
+    its FLOP/s and bytes/s."""
     out = io.StringIO()
     names = list(results[0].get("point", {}))
+    known = [field for field, _ in WORK if any(_amount(r, field) for r in results)]
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["workload", *names, "step", "ns"])
+    writer.writerow(["workload", *names, "step", "ns", *(f"{field}_per_second" for field in known)])
     for r in results:
+        amounts = [_amount(r, field) for field in known]
         writer.writerows(
-            [r.get("workload", r["target"]), *r["point"].values(), k, ns] for k, ns in enumerate(r["samples"])
+            [r.get("workload", r["target"]), *r["point"].values(), k, ns, *(a and a / ns * 1e9 for a in amounts)]
+            for k, ns in enumerate(r["samples"])
         )
     return out.getvalue()
+
+
+def _amount(result: dict[str, Any], field: str) -> float | None:
+    return units.number(units.section(result, "work").get(field))

@@ -111,6 +111,15 @@ def data_size(value: Any) -> str:
     return NONE if known is None else " ".join(_size(known))
 
 
+def rate(per_second: Any, unit: str) -> str:
+    """3.2e12 and "B/s" -> "3.20 TB/s"; powers of ten, as data sheets count."""
+    value = number(per_second)
+    if value is None:
+        return NONE
+    scaled, prefix = _scaled(value, _COUNTS)
+    return f"{scaled} {prefix}{unit}"
+
+
 def data_sizes(before: Any, after: Any) -> str:
     """ "3.1 → 1.2 GiB", the unit said once where both share it; "" where one is unknown."""
     first, second = number(before), number(after)
