@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import string
 import subprocess
 import tempfile
@@ -124,7 +125,8 @@ def at_revision(side: Side, revision: str) -> Iterator[Side]:
         tree = Path(folder) / "tree"
         _git(root, "worktree", "add", "--detach", str(tree), commit)
         try:
-            path = f"{tree}:{tree / 'src'}"
+            before = side.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+            path = os.pathsep.join(filter(None, [str(tree), str(tree / "src"), before]))
             yield replace(side, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
