@@ -248,6 +248,6 @@ def test_a_sweep_is_a_table_and_a_csv(tmp_path: Path, capsys: pytest.CaptureFixt
     assert lines[0].startswith("| batch-size | median step |")
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["1", "2"]
     rows = (tmp_path / "s.csv").read_text().splitlines()
-    assert rows[0] == "workload,batch-size,step,ns"
+    assert rows[0] == "workload,batch-size,step,ns,flops_per_second"
     assert len(rows) > 20
     assert main(["bench", *small, "--sweep", "batch-size"]) == 2

@@ -48,6 +48,15 @@ def test_what_fails_at_once_is_one_sentence_and_its_log_is_still_there() -> None
     assert Path(str(failed.value).rpartition("Its output: ")[2]).is_file()
 
 
+def test_where_the_workload_raised_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bench", f"{HERE}:memory", "--call"]
+    assert main(asked) == 4
+    assert capsys.readouterr().err.endswith("MemoryError: no room (--debug shows where)\n")
+    with pytest.raises(WorkloadError):
+        main([*asked, "--debug"])
+    assert 'troubled.py", line' in capsys.readouterr().err
+
+
 def test_what_forks_and_prints_is_measured_all_the_same() -> None:
     found = rung.bench(f"{HERE}:forks_and_prints", call=True, preset="quick")
     assert len(found.samples) == 5

@@ -63,9 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return parsed.run(parsed, rest)
     except RungError as error:
+        # What the workload raised in its own process; what was refused says where and what by itself.
+        theirs = getattr(error, "traceback", "") if getattr(error, "kind", "") != "refused" else ""
         if getattr(parsed, "debug", False):
+            print(theirs, file=sys.stderr, end="")
             raise
-        print(f"rung: {error}", file=sys.stderr)
+        print(f"rung: {error}" + (" (--debug shows where)" if theirs else ""), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("rung: stopped.", file=sys.stderr)
