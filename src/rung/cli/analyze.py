@@ -28,7 +28,6 @@ examples:
 The format is told by the content. It needs neither torch nor a GPU.
 """
 
-THREADS = 4
 WRITERS = {".json": "write_chrome", ".pftrace": "write_perfetto", ".csv": "write_csv"}
 
 
@@ -71,8 +70,8 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         return 0
     write = check(parsed)
     # Before polars is first imported. It starts a thread for each core, and on a node of 128 these cost more than a small
-    # trace does; what takes long here is one thread's work.
-    os.environ.setdefault("POLARS_MAX_THREADS", str(min(THREADS, os.cpu_count() or 1)))
+    # trace does; what takes long here is one thread's work, and no trace was read sooner by more.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from rung.profilers.plan import is_kept
     from rung.runs import to_json
     from rung.trace import read
