@@ -57,7 +57,7 @@ def test_the_recipe_gives_the_result_again_in_a_fresh_process(climbed: Path) -> 
     recipe = climbed / "run/recipe.toml"
     assert Recipe.read(recipe).rungs == ("fused-optimizer",)
     after, before = (
-        json.loads(rung("bench", MICRO, *options, "--json", cwd=climbed).stdout)["time"]["value"]
+        json.loads(rung("bench", MICRO, *options, "--time", "5", "--json", cwd=climbed).stdout)["time"]["value"]
         for options in (["--recipe", str(recipe)], [])
     )
     assert after < before - 10e6  # the sleep of the optimizer that is not fused

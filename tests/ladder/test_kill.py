@@ -14,7 +14,7 @@ from climbing import MICRO, attempts, command, rung, started
 
 from rung.runs import Run
 
-MOMENTS = int(os.environ.get("RUNG_TEST_KILLS", "4"))  # more find more, at some twelve seconds each
+MOMENTS = int(os.environ.get("RUNG_TEST_KILLS", "2"))  # more find more, at some twelve seconds each
 
 
 def descendants(pid: int) -> list[psutil.Process]:
