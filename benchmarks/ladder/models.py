@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rung import Workload
+from rung.workload.tiny_transformer import SwiGLU
 
 Mode = Literal["eager", "default", "max-autotune-no-cudagraphs", "reduce-overhead", "max-autotune"]
 
@@ -97,17 +98,6 @@ class LlamaAttention(nn.Module):
             times = self.heads // self.kv_heads
             out = F.scaled_dot_product_attention(q, repeat_kv(keys, times), repeat_kv(values, times), attn_mask=mask)
         return self.o_proj(out.transpose(1, 2).reshape(batch, tokens, -1))
-
-
-class SwiGLU(nn.Module):
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(dim, hidden, bias=False)
-        self.up_proj = nn.Linear(dim, hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Experts(nn.Module):
