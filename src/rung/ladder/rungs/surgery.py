@@ -112,6 +112,14 @@ CHANNELS_LAST = Rung(
     "weights in channels-last layout", counted("channels_last", "weights in channels-last layout"),
 )  # fmt: skip
 
+HOISTED = Rung(
+    "hoisted-constants", 3, "tables worked out once", "reassociated",
+    "tables that depend on constants only, as the angles of rotary embeddings, are computed once and read",
+    matches("hoisted-constants", "table of constants that costs arithmetic"),
+    lambda c: {"pointwise": (0.75, 1.0)}, with_pass("hoisted-constants"),
+    "tables read and not recomputed", rewritten("hoisted-constants"),
+)  # fmt: skip
+
 FEW_TOKENS = 256  # up to here weights are read more slowly than they are multiplied: joined, they are read in one go
 
 
@@ -141,4 +149,5 @@ FUSED_GATE_UP = Rung(
 
 SURGERY = (
     SDPA, LEAN_SDPA, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
+    HOISTED,
 )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Values in the graph that depend on constants only, worked out on the CPU while compiling."""
+"""Values in the graph that depend on constants only, worked out while compiling: masks on the CPU, tables where they are used."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -25,16 +26,24 @@ PURE = names(
 MOST_ELEMENTS = 2**28  # 16 rows of 4096 x 4096; a larger mask stays a mask
 
 
-def evaluate(node: fx.Node) -> torch.Tensor | None:
-    """The value of a node on the CPU, or None where it depends on anything but constants."""
+# What costs arithmetic: a compiler that works it out anew in every kernel that reads it pays for it each time.
+COSTLY = names("cos sin tan pow exp exp2 expm1 log log1p log2 sqrt rsqrt tanh sigmoid erf softmax")
+COMPUTED = PURE | COSTLY | names("outer square reciprocal linspace logspace")
+
+
+def evaluate(node: fx.Node, allowed: frozenset[str] = PURE, *, there: bool = False) -> torch.Tensor | None:
+    """The value of a node, or None where it depends on anything but constants and operations that are allowed.
+
+    It is worked out on the CPU; with `there`, on the device on which the graph has it.
+    """
     try:
-        return _evaluate(node)
+        return _evaluate(node, allowed, there)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
         return None  # not worth failing for: the mask is then passed as it is
 
 
-def _evaluate(node: fx.Node) -> torch.Tensor | None:
-    wanted = _ancestors(node)
+def _evaluate(node: fx.Node, allowed: frozenset[str], there: bool) -> torch.Tensor | None:
+    wanted = _ancestors(node, allowed)
     if wanted is None:
         return None
     memory = {storage(item) for item in wanted}
@@ -45,12 +54,12 @@ def _evaluate(node: fx.Node) -> torch.Tensor | None:
             return None
     values: dict[fx.Node, Any] = {}
     cpu = torch.device("cpu")
-    with _disable_current_modes(), torch.no_grad(), cpu:
+    with _disable_current_modes(), torch.no_grad(), contextlib.nullcontext() if there else cpu:
         for item in order:
             args, kwargs = (
-                map_aggregate(part, lambda leaf: _concrete(leaf, values)) for part in (item.args, item.kwargs)
+                map_aggregate(part, lambda leaf: _concrete(leaf, values, there)) for part in (item.args, item.kwargs)
             )
-            if "device" in kwargs:
+            if "device" in kwargs and not there:
                 kwargs = {**kwargs, "device": cpu}
             if item.op == "call_method":
                 values[item] = getattr(args[0], str(item.target))(*args[1:], **kwargs)
@@ -60,15 +69,17 @@ def _evaluate(node: fx.Node) -> torch.Tensor | None:
     return result if isinstance(result, torch.Tensor) else None
 
 
-def _concrete(leaf: Any, values: dict[fx.Node, Any]) -> Any:
+def _concrete(leaf: Any, values: dict[fx.Node, Any], there: bool) -> Any:
     if isinstance(leaf, fx.Node):
         return values[leaf]
+    if there:
+        return leaf
     if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf.split(":")[0] in ("cuda", "xpu", "mps")):
         return torch.device("cpu")
     return leaf
 
 
-def _ancestors(node: fx.Node) -> set[fx.Node] | None:
+def _ancestors(node: fx.Node, allowed: frozenset[str]) -> set[fx.Node] | None:
     found: set[fx.Node] = set()
     todo = [node]
     while todo:
@@ -76,7 +87,7 @@ def _ancestors(node: fx.Node) -> set[fx.Node] | None:
         if item in found:
             continue
         tensor = value(item)
-        if kind(item) not in PURE or tensor is None or tensor.numel() > MOST_ELEMENTS or len(found) > 200:
+        if kind(item) not in allowed or tensor is None or tensor.numel() > MOST_ELEMENTS or len(found) > 200:
             return None
         found.add(item)
         todo += item.all_input_nodes
@@ -91,7 +102,7 @@ def sweep(seeds: list[fx.Node]) -> None:
     todo = list(seeds)
     while todo:
         node = todo.pop()
-        if node._erased or node.users or kind(node) not in PURE or written(node):
+        if node._erased or node.users or kind(node) not in COMPUTED or written(node):
             continue
         inputs = list(node.all_input_nodes)
         node.graph.erase_node(node)

@@ -16,7 +16,8 @@ from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.counts import NAMES, count
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
-from rung.ladder.surgery.joined import Joined, examples, joined_inputs, note_homes
+from rung.ladder.surgery.hoist import hoist_constants
+from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
 from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.sdpa import fuse_attention
@@ -26,6 +27,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
     "folded-batch-norm": fold_batch_norm,
+    "hoisted-constants": hoist_constants,
     "narrow-logits": narrow_logits,
     "fused-cross-entropy": fuse_cross_entropy,
     "fused-qkv": fuse_qkv,
@@ -33,6 +35,8 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
 }
 
 PASSES = tuple(_RUNNERS)
+# Only a whole graph has callers that can be given one more input.
+_OF_THE_WHOLE = ("hoisted-constants",)
 
 
 @dataclass
@@ -62,7 +66,7 @@ class Surgeon:
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self._records: dict[str, _Record] = {}
-        self._joined: list[Joined] = []
+        self._added: list[Joined | Held] = []
 
     @property
     def matches(self) -> dict[str, int]:
@@ -103,18 +107,19 @@ class Surgeon:
         record.before = count(parts)
         for part in parts:
             for name in self.passes:
-                self._run(name, part, record)
+                if part is gm or name not in _OF_THE_WHOLE:
+                    self._run(name, part, record)
         record.after = count(parts)
         gm.recompile()
         self._records[key] = record
-        joined = joined_inputs(gm)
+        added = added_inputs(gm)
         run = self.compiled(gm, [*example_inputs, *examples(gm)])
-        self._joined += joined
-        return run if not joined else lambda *arguments: run(*arguments, *[one(arguments) for one in joined])
+        self._added += added
+        return run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
 
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
-        for one in self._joined:
+        for one in self._added:
             one.undo()
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -1,0 +1,146 @@
+"""Tables that depend on constants only become inputs of the graph; nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.backends.debugging import aot_eager
+from torch.utils.checkpoint import checkpoint
+
+from rung.ladder.surgery import Surgeon
+
+DIM = 8
+
+
+def table(length: int, power: float = 100.0) -> Tensor:
+    inverse = power ** (-torch.arange(0, DIM, dtype=torch.float32) / DIM)
+    return torch.outer(torch.arange(length, dtype=torch.float32), inverse)
+
+
+def run(function: Any, *arguments: Tensor) -> tuple[Surgeon, Any, Any]:
+    """The surgeon, what the function gives and what it gives after the rewrite (the second call of it)."""
+    surgeon = Surgeon(["hoisted-constants"], inner="eager")
+    compiled = torch.compile(function, backend=surgeon, dynamic=False)
+    compiled(*(a.clone() for a in arguments))
+    return surgeon, function(*(a.clone() for a in arguments)), compiled(*(a.clone() for a in arguments))
+
+
+def test_a_table_of_angles_becomes_an_input_and_is_not_computed_again():
+    seen: list[str] = []
+
+    class Looking(Surgeon):
+        def compiled(self, gm, inputs):  # type: ignore[no-untyped-def]
+            seen.append(gm.code)
+            return super().compiled(gm, inputs)
+
+    def function(x: Tensor) -> Tensor:
+        angle = table(x.shape[0])
+        return x * angle.cos().to(x.dtype) + x.flip(-1) * angle.sin().to(x.dtype)
+
+    surgeon = Looking(["hoisted-constants"], inner="eager")
+    x = torch.randn(5, DIM)
+    assert torch.equal(torch.compile(function, backend=surgeon, dynamic=False)(x), function(x))
+    assert surgeon.matches == {"hoisted-constants": 2}
+    assert "cos" not in seen[0]
+    assert "arange" not in seen[0]
+
+
+def test_equal_tables_are_one_input():
+    def function(x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x * table(x.shape[0]).cos()
+        return x * table(x.shape[0], 7.0).cos()
+
+    surgeon, want, got = run(function, torch.randn(5, DIM))
+    assert torch.equal(want, got)
+    assert surgeon.matches == {"hoisted-constants": 4}
+    assert len(surgeon._added) == 2
+
+
+def test_a_table_is_held_as_small_as_it_was_before_it_was_broadcast():
+    def function(x: Tensor) -> Tensor:
+        return x * table(x.shape[1]).cos()[None].expand(x.shape[0], -1, -1)
+
+    surgeon, want, got = run(function, torch.randn(64, 5, DIM))
+    assert torch.equal(want, got)
+    assert [one(()).shape for one in surgeon._added] == [(5, DIM)]
+
+
+def test_gradients_flow_past_the_table():
+    def function(x: Tensor) -> Tensor:
+        return (x * table(x.shape[0]).sin()).sum()
+
+    class Differentiated(Surgeon):
+        def compiled(self, gm, inputs):  # type: ignore[no-untyped-def]
+            return aot_eager(gm, inputs)
+
+    surgeon = Differentiated(["hoisted-constants"])
+    x, y = (torch.ones(5, DIM, requires_grad=True) for _ in range(2))
+    function(x).backward()
+    torch.compile(function, backend=surgeon, dynamic=False)(y).backward()
+    assert surgeon.matches["hoisted-constants"] == 1
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_another_shape_has_another_table():
+    def function(x: Tensor) -> Tensor:
+        return x * table(x.shape[0]).cos()
+
+    compiled = torch.compile(function, backend=Surgeon(["hoisted-constants"], inner="eager"), dynamic=False)
+    for length in (5, 9, 5):
+        x = torch.randn(length, DIM)
+        assert torch.equal(compiled(x), function(x))
+
+
+def test_under_autocast_the_table_keeps_the_dtype_that_it_has_there():
+    def function(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return (x @ x.t()) * table(x.shape[0])[:, :1].cos().to(torch.bfloat16)
+
+    surgeon, want, got = run(function, torch.randn(5, DIM))
+    assert torch.equal(want, got)
+    assert got.dtype == torch.bfloat16
+    assert surgeon.matches["hoisted-constants"] == 1
+
+
+def returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    cos = table(x.shape[0]).cos()
+    return x * cos, cos
+
+
+def written(x: Tensor) -> Tensor:
+    cos = table(x.shape[0]).cos()
+    cos.mul_(x)
+    return cos + x
+
+
+def of_an_input(x: Tensor) -> Tensor:
+    return x * torch.outer(x[:, 0], x[0]).cos()
+
+
+def cheap(x: Tensor) -> Tensor:
+    return x + torch.full((x.shape[0], x.shape[0]), float("-inf")).triu(1)[:, :1]
+
+
+def random(x: Tensor) -> Tensor:
+    return x * torch.rand(x.shape[0], 1).cos()
+
+
+def checkpointed(x: Tensor) -> Tensor:
+    return checkpoint(lambda y: y * table(y.shape[0]).cos(), x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("function", [returned, written, of_an_input, cheap, random, checkpointed])
+def test_what_is_left_as_it_is(function):
+    x = torch.randn(5, DIM)
+    torch.manual_seed(0)
+    want = [function(x.clone()), function(x.clone())]
+    torch.manual_seed(0)
+    surgeon = Surgeon(["hoisted-constants"], inner="eager")
+    compiled = torch.compile(function, backend=surgeon, dynamic=False)
+    assert surgeon.matches == {"hoisted-constants": 0}
+    torch.testing.assert_close([compiled(x.clone()), compiled(x.clone())], want)
+    assert surgeon.matches == {"hoisted-constants": 0}
