@@ -22,18 +22,22 @@ from rung.workload.tiny_transformer import SwiGLU
 Mode = Literal["eager", "default", "max-autotune-no-cudagraphs", "reduce-overhead", "max-autotune"]
 
 
-def drawn(make: Callable[[], nn.Module]) -> nn.Module:
-    """The module with random weights that cost seconds and not minutes: every tensor is cut from one block of normal
-    numbers, of a length that is no multiple of any row. Vectors of norms are near one, everything else is small."""
+def drawn(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The module with random weights, on the GPU where there is one: every tensor is cut from one block of normal
+    numbers, of a length that is no multiple of any row. Vectors of norms are near one, everything else is small. The
+    block is drawn on the CPU, so that one seed gives the same weights everywhere; a billion of them take a second."""
+    where = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device("meta"):
-        model = make()
-    model.to_empty(device="cpu")
-    block = torch.randn(1_000_003)
+        model = make().to(dtype)
+    model.to_empty(device=where)
+    block = torch.randn(1_000_003).to(where)
     for place, (name, tensor) in enumerate([*model.named_parameters(), *model.named_buffers()]):
         times = -(-tensor.numel() // block.numel())
         noise = block.roll(7919 * place).repeat(times)[: tensor.numel()].view(tensor.shape)
         norm = tensor.dim() == 1 and not name.endswith("bias")
         tensor.data.copy_(1 + 0.1 * noise if norm else noise if name.endswith("_cache") else 0.02 * noise)
+    del noise
+    torch.cuda.empty_cache()  # several models share the GPU; without one, nothing
     return model
 
 
@@ -262,23 +266,23 @@ def _tokens(vocabulary: int, rows: int, length: int, seed: int) -> Tensor:
 def _language(
     name: str, model: Callable[[], nn.Module], vocabulary: int, batch: int, tokens: int, train: bool, mode: Mode
 ) -> Workload:
-    """Next-token training under autocast on float32 weights, or a forward of bfloat16 weights."""
-
-    def made() -> nn.Module:
-        return drawn(model) if train else drawn(model).bfloat16()
+    """Next-token training under autocast on float32 weights, or a forward of bfloat16 weights. In training the forward
+    ends in the loss, as a Hugging Face model's does that is given labels: nobody needs the logits themselves."""
 
     def inputs(rows: int, length: int, seed: int) -> dict[str, Tensor]:
         drawn = _tokens(vocabulary, rows, length + 1, seed)
         return {"tokens": drawn[:, :-1].contiguous(), "targets": drawn[:, 1:].contiguous()}
 
-    call = _under(mode, lambda model, batch: model(batch["tokens"]))
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch["tokens"]).flatten(0, 1).float(), batch["targets"].flatten())
+
     return Workload(
         name=name,
-        model=made,
+        model=lambda: drawn(model, torch.float32 if train else torch.bfloat16),
         inputs=lambda seed: inputs(batch, tokens, seed),
-        forward=call,
+        forward=_under(mode, loss if train else lambda model, batch: model(batch["tokens"])),
         mode="train" if train else "infer",
-        loss=(lambda y, b: F.cross_entropy(y.flatten(0, 1).float(), b["targets"].flatten())) if train else None,
+        loss=(lambda found, batch: found) if train else None,
         optimizer=(lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)) if train else None,
         other_shapes=(lambda seed: inputs(batch + 1 if batch < 4 else batch - 1, max(tokens // 2 - 1, 1), seed),),
         amp=torch.bfloat16 if train else None,
@@ -316,7 +320,7 @@ def llama(
                 layer.self_attn.cached(rows, past)
             return built
 
-        return drawn(whole).bfloat16()
+        return drawn(whole, torch.bfloat16)
 
     def inputs(count: int, length: int, seed: int) -> dict[str, Tensor]:
         given = {"tokens": _tokens(vocabulary, count, length, seed)}
@@ -349,16 +353,16 @@ def mixtral(
 
 
 def gpt2(
-    batch: int = 8, tokens: int = 1024, train: bool = True, compiled: Mode = "eager", layers: int = 24
+    batch: int = 8, tokens: int = 1024, train: bool = True, compiled: Mode = "eager", layers: int = 24, dim: int = 1024
 ) -> Workload:
     """GPT-2 medium."""
     kind = "train" if train else "infer"
     return _language(
-        f"gpt2-medium {kind} {batch}x{tokens}", lambda: GPT2(layers=layers), 50257, batch, tokens, train, compiled
+        f"gpt2-medium {kind} {batch}x{tokens}", lambda: GPT2(dim, layers), 50257, batch, tokens, train, compiled
     )
 
 
-def bert(batch: int = 8, tokens: int = 384, compiled: Mode = "eager", layers: int = 24) -> Workload:
+def bert(batch: int = 8, tokens: int = 384, compiled: Mode = "eager", layers: int = 24, dim: int = 1024) -> Workload:
     """BERT-large, inference; the last eighth of every second sequence is padding."""
 
     def inputs(rows: int, length: int, seed: int) -> dict[str, Tensor]:
@@ -368,7 +372,7 @@ def bert(batch: int = 8, tokens: int = 384, compiled: Mode = "eager", layers: in
 
     return Workload(
         name=f"bert-large {batch}x{tokens}",
-        model=lambda: drawn(lambda: Bert(layers=layers)).bfloat16(),
+        model=lambda: drawn(lambda: Bert(dim, layers), torch.bfloat16),
         inputs=lambda seed: inputs(batch, tokens, seed),
         forward=_under(compiled, lambda model, batch: model(**batch)),
         other_shapes=(lambda seed: inputs(batch + 1, tokens // 2 - 1, seed),),
@@ -377,7 +381,7 @@ def bert(batch: int = 8, tokens: int = 384, compiled: Mode = "eager", layers: in
     )
 
 
-def vit(batch: int = 32, compiled: Mode = "eager", layers: int = 24) -> Workload:
+def vit(batch: int = 32, compiled: Mode = "eager", layers: int = 24, dim: int = 1024) -> Workload:
     """ViT-L/16, inference on images of 224 x 224."""
 
     def inputs(rows: int, seed: int) -> Tensor:
@@ -385,7 +389,7 @@ def vit(batch: int = 32, compiled: Mode = "eager", layers: int = 24) -> Workload
 
     return Workload(
         name=f"vit-l/16 {batch}x224",
-        model=lambda: drawn(lambda: ViT(layers=layers)).bfloat16(),
+        model=lambda: drawn(lambda: ViT(dim, layers), torch.bfloat16),
         inputs=lambda seed: inputs(batch, seed),
         forward=_under(compiled, lambda model, batch: model(batch)),
         other_shapes=(lambda seed: inputs(batch + 1, seed),),

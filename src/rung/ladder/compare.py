@@ -55,7 +55,7 @@ def compare(
         if verify:
             for name in list(named)[1:]:
                 say(f"verifying that {name} computes what A computes ...")
-                result["verification"] = _verified(setup, sides[0], named[name])
+                result["verification"] = verified(setup, sides[0], named[name])
                 if not result["verification"]["passed"]:
                     return {**result, "not_equal": name, "verdict": "not equal", "seconds": time.monotonic() - began}
 
@@ -140,7 +140,8 @@ def _git(where: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
+def verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
+    """Whether b computes what a computes, in full precision and in the lowest that it runs in."""
     if a.call or b.call:
         raise UsageError("--verify compares workloads; plain functions (--call) are timed only.")
     same = (a.target, a.options) == (b.target, b.options)

@@ -161,7 +161,7 @@ def fight(
         with ExitStack() as stack:
             count = min(setup.together, until_next_look(len(duel.restarts), looks))
             first = len(duel.restarts) + 1
-            starts = [_Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
+            starts = [Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
             for start in starts:
                 start.warm(setup.limits.prepare)
             for start in starts:
@@ -195,7 +195,7 @@ def log_ratios(names: list[str], restarts: list[Restart]) -> dict[tuple[str, str
     return {(a, b): [r.log_ratio(i, j) for r in restarts] for (i, a), (j, b) in pairs}
 
 
-class _Start:
+class Start:
     """One restart: a fresh worker of each side. All of them begin to load when they are made, and compile and warm
     up at once, the longest parts of a restart; nothing of that is timed."""
 
@@ -210,8 +210,18 @@ class _Start:
     def warm(self, deadline: float) -> None:
         """Waits until all sides have loaded and warmed up."""
         for side in self.workers:
-            self.facts[side] = self._receive(side, "open", deadline)
-            self.state[side] = self._receive(side, "warm", deadline)
+            self.ready(side, deadline)
+
+    def ready(self, side: str, deadline: float) -> None:
+        """Waits for one side."""
+        self.facts[side] = self._receive(side, "open", deadline)
+        self.state[side] = self._receive(side, "warm", deadline)
+
+    def drop(self, side: str) -> None:
+        """Goes on without a side."""
+        self.workers.pop(side).kill()
+        self.facts.pop(side, None)
+        self.state.pop(side, None)
 
     def timed(self, duel: Duel) -> Restart:
         """Alternates blocks of all sides."""

@@ -1,0 +1,153 @@
+"""All sides of one case over restarts: built side by side, timed one after another, kept after every restart.
+
+A restart is a fresh process of each side. As many of them as `held` are loaded at once; where that is all of them, their
+blocks alternate, as in `rung compare`; where it is fewer, the sides of a restart are timed in groups, and what differs
+between groups is compared over blocks that do not alternate. The restart is the unit of evidence either way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rung.ladder.compare import asdict_of
+from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, Start
+from rung.measure import Restart, judge, median_interval
+from rung.runs import to_json, write_whole
+
+FALSE_ALARMS = 0.05  # all of it at the one look that there is
+MARGIN = 0.01  # what counts as the same
+
+
+class Ranked:
+    """The record of a case in a file, which a later call goes on with.
+
+    record: sides, restarts (by side: `visits`, nanoseconds a step of the first and the second block of each round;
+    memory in bytes; first_run_seconds), failed (by side, why), groups (who was timed alongside whom), environment.
+    """
+
+    def __init__(self, path: Path, sides: Mapping[str, Side], say: Callable[[str], None]) -> None:
+        self.path, self.sides, self.say = path, dict(sides), say
+        asked = {name: asdict_of(side) for name, side in sides.items()}
+        self.record: dict[str, Any] = {"sides": asked, "restarts": [], "failed": {}, "groups": []}
+        if path.exists():
+            self.record = json.loads(path.read_text())
+            if self.record["sides"] != asked:
+                raise SystemExit(f"{path} was made of other sides or options: give another --out, or delete it.")
+
+    def run(self, setup: Setup, restarts: int, held: int, over: Callable[[], bool]) -> bool:
+        """Restarts until there are so many; False where the time was over before."""
+        done = self.record["restarts"]
+        while len(done) < restarts and self.left():
+            if over():
+                return False
+            # The first restart fills the caches of what is compiled, from which all others load.
+            spare = held // len(self.left()) if done else 1
+            done += self.restarted(setup, held, max(1, min(spare, restarts - len(done))))
+            self.keep()
+        return True
+
+    def restarted(self, setup: Setup, held: int, count: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = [{} for _ in range(count)]
+        self.record["groups"] = groups(self.left(), held)
+        # One way and then the other, so that drift does not always meet the same sides.
+        for names in self.record["groups"][:: -1 if len(self.record["restarts"]) % 2 else 1]:
+            began = time.monotonic()
+            with ExitStack() as stack:
+                group = {name: self.sides[name] for name in names}
+                log = f"{self.path.stem}-{len(self.record['restarts']) + 1}"
+                starts = [Start(setup, group, f"{log}-{k + 1}", stack) for k in range(count)]
+                for start in starts:
+                    for name in names:
+                        self.ready(start, name, setup.limits)
+                loaded = time.monotonic() - began
+                for row, start in zip(rows, starts, strict=True):
+                    row.update(self.timed(start))
+            self.say(f"{', '.join(names)} x {count}: {loaded:.0f} s to load, {time.monotonic() - began:.0f} s in all")
+        return rows
+
+    def ready(self, start: Start, name: str, limits: Limits) -> None:
+        try:
+            start.ready(name, limits.prepare)
+        except SideFailed as failure:
+            self.fails(start, failure)
+
+    def timed(self, start: Start) -> dict[str, Any]:
+        """What each side of a group took; without those that fail while they are timed."""
+        while start.workers:
+            duel, names = Duel(), list(start.workers)
+            try:
+                visits = start.timed(duel).rounds
+            except SideFailed as failure:
+                self.fails(start, failure)
+                continue
+            self.record["environment"] = list(duel.environments.values())[-1]
+            return {
+                name: {
+                    "visits": [[r[k], r[-1 - k]] for r in visits],
+                    **{key: start.state[name][key] for key in ("memory", "first_run_seconds", "steady", "applied")},
+                    "hidden": duel.hidden[name],
+                }
+                for k, name in enumerate(names)
+            }
+        return {}
+
+    def fails(self, start: Start, failure: SideFailed) -> None:
+        start.drop(failure.side)
+        why = str(failure).strip().splitlines()[0][:300]
+        self.record["failed"][failure.side] = why
+        self.say(f"{failure.side} fails: {why}")
+
+    def left(self) -> list[str]:
+        return [name for name in self.sides if name not in self.record["failed"]]
+
+    def keep(self) -> None:
+        write_whole(self.path, to_json({**self.record, **answer(self.record)}))
+
+
+def groups(names: Sequence[str], held: int) -> list[list[str]]:
+    """Who is held at once: the last of the list together, because the side that is asked about is the last."""
+    first = len(names) % held if len(names) > held else 0
+    parts = [list(names[k : k + held]) for k in range(first, len(names), held)]
+    return [list(names[:first]), *parts] if first else parts
+
+
+def answer(record: Mapping[str, Any], ours: str = "rung") -> dict[str, Any]:
+    """times: the median step of each side with its 95 % interval over blocks, nanoseconds; against: time of each rival
+    over time of ours (`rung.measure.Comparison`); best: the rival that ours wins least against, and verdict: what ours is
+    beside it. Being faster than all is claimed only where each comparison shows it, which needs no correction for their
+    number (Berger 1982)."""
+    restarts = record["restarts"]
+    names = [n for n in record["sides"] if restarts and n not in record["failed"] and all(n in r for r in restarts)]
+    times = {n: median_interval([ns for r in restarts for v in r[n]["visits"] for ns in v]).as_dict() for n in names}
+    found: dict[str, Any] = {"times": times, "against": {}, "best": None, "verdict": "no comparison"}
+    if ours not in names:
+        return found
+    rounds = [restart_of(r, names) for r in restarts]
+    us, looks = names.index(ours), ((len(rounds), FALSE_ALARMS),)
+    for k, name in enumerate(names):
+        if name != ours:
+            ratios = [r.log_ratio(k, us) for r in rounds]
+            found["against"][name] = judge(ratios, looks=looks, margin=MARGIN).as_dict()  # type: ignore[union-attr]
+    if found["against"]:
+        best = min(found["against"], key=lambda name: found["against"][name]["speedup"]["value"])
+        found |= {"best": best, "verdict": found["against"][best]["answer"]}
+    return found
+
+
+def restart_of(row: Mapping[str, Any], names: Sequence[str]) -> Restart:
+    """The blocks of all sides as rounds, whoever was timed alongside whom."""
+    count = min(len(row[name]["visits"]) for name in names)
+    visits = [[row[name]["visits"][k] for name in names] for k in range(count)]
+    return Restart(tuple((*(first for first, _ in v), *(second for _, second in reversed(v))) for v in visits))
+
+
+def variables(cache: Path, compiled: int) -> dict[str, str]:
+    """What the workers of a case share: one cache of compiled code, and the cores."""
+    threads = max(1, (os.cpu_count() or 1) // max(compiled, 1))
+    return {"TORCHINDUCTOR_CACHE_DIR": str(cache.resolve()), "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}

@@ -1,0 +1,69 @@
+"""The benchmark of well-known shapes: what is made of its restarts, and that it goes on where it was stopped."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from climbing import MICRO
+
+from rung.ladder.duel import Setup, Side
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "ladder"))
+from ranked import Ranked, answer, groups
+
+
+def restart(**ns: float) -> dict[str, Any]:
+    return {side: {"visits": [[x, x], [1.02 * x, 1.02 * x]]} for side, x in ns.items()}
+
+
+def test_the_verdict_is_the_one_beside_the_best_rival() -> None:
+    record = {
+        "sides": dict.fromkeys(("eager", "default", "broken", "rung")),
+        "failed": {"broken": "out of memory"},
+        "restarts": [restart(eager=30.0 + k, default=12.0, rung=10.0 + 0.01 * k) for k in range(3)],
+    }
+    found = answer(record)
+    assert (found["best"], found["verdict"]) == ("default", "faster")
+    assert math.isclose(found["against"]["default"]["speedup"]["value"], 1.2, rel_tol=0.01)
+    assert found["against"]["default"]["speedup"]["low"] > 1.15
+    assert set(found["against"]) == {"eager", "default"}
+
+
+def test_ours_that_failed_has_no_verdict() -> None:
+    record = {"sides": {"eager": {}, "rung": {}}, "failed": {"rung": "no"}, "restarts": [restart(eager=1.0)]}
+    assert answer(record)["verdict"] == "no comparison"
+    assert answer(record)["times"].keys() == {"eager"}
+
+
+@pytest.mark.parametrize(("held", "expected"), [
+    (9, ["abcde"]), (5, ["abcde"]), (3, ["ab", "cde"]), (2, ["a", "bc", "de"]), (1, list("abcde")),
+])  # fmt: skip
+def test_the_last_side_is_held_with_those_before_it(held: int, expected: list[str]) -> None:
+    assert groups("abcde", held) == [list(part) for part in expected]
+
+
+def test_a_side_that_fails_is_named_and_the_others_go_on_where_they_were(tmp_path: Path) -> None:
+    sides = {
+        "eager": Side(MICRO),
+        "broken": Side(MICRO, {"fused": "raise"}, ("fused-optimizer",)),
+        "rung": Side(MICRO, {}, ("fused-optimizer",)),
+    }
+    path, setup, said = tmp_path / "micro.json", Setup("cpu", tmp_path / "logs"), []
+    assert Ranked(path, sides, said.append).run(setup, 1, 3, over=lambda: False)
+    first = json.loads(path.read_text())
+    assert "no step today" in first["failed"]["broken"]
+    assert first["verdict"] == "undecided"  # one restart says nothing of the next
+    assert first["restarts"][0].keys() == {"eager", "rung"}
+    assert first["restarts"][0]["rung"]["applied"]["optimizer_fused"]
+
+    assert not Ranked(path, sides, said.append).run(setup, 2, 3, over=lambda: True)
+    assert Ranked(path, sides, said.append).run(setup, 2, 1, over=lambda: False)  # one at a time
+    second = json.loads(path.read_text())
+    assert second["restarts"][0] == first["restarts"][0]
+    assert len(second["restarts"]) == 2
+    assert second["against"]["eager"]["speedup"]["value"] > 2  # it sleeps
+    with pytest.raises(SystemExit, match="other sides"):
+        Ranked(path, {"eager": Side(MICRO)}, said.append)
