@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rung.ladder.attention import asked_first
 from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.dynamo import Watched, forget, skipped_replays
 from rung.ladder.linears import EightBits
@@ -38,7 +39,8 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         if self._plan.replays:
             torch.compiler.cudagraph_mark_step_begin()
-        return self._run(*arguments)
+        with asked_first(self._plan.attention):
+            return self._run(*arguments)
 
     def renewed(self) -> bool:
         """Whether weights that were copied have changed: then, what was prepared of them is dropped."""

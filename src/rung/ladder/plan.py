@@ -16,8 +16,8 @@ class Plan:
     """tf32: matrix products may use TF32 or XF32. bf16: autocast. regions: repeated blocks are compiled, each once,
     in place of the whole. inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
-    model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. The empty plan is the
-    workload as its author wrote it."""
+    model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
+    kernels scaled_dot_product_attention asks first, `cudnn`. The empty plan is the workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
@@ -31,6 +31,7 @@ class Plan:
     linears: str = ""
     switches: tuple[tuple[str, str], ...] = ()
     channels_last: bool = False
+    attention: str = ""
 
     @property
     def numerics(self) -> Numerics:

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.hardware.device import Device, autocast, matmul_precision_name
+from rung.ladder.attention import asked_first
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.optimizer import remade
@@ -92,7 +93,8 @@ class Step:
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         loss, output = self._forward(batch)
-        loss.backward()
+        with asked_first(self.plan.attention):  # by what is recomputed, too
+            loss.backward()
         self.optimizer.step()
         return loss.detach(), output
 

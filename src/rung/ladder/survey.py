@@ -10,6 +10,7 @@ from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
 from rung.ladder import fit
+from rung.ladder.attention import choices
 from rung.ladder.audit import audit
 from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.disturbed import elements, shapes_of
@@ -64,6 +65,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
+        "attention_choices": choices(device),
         "switches": switches(model),
         "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
         "blocks": len(blocks(model)),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
+from rung.ladder.rungs.attention import CUDNN_ATTENTION
 from rung.ladder.rungs.compiling import COMPILE, REGIONS
 from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
@@ -32,6 +33,7 @@ LADDER: tuple[Rung, ...] = (
     BF16,
     *OWN_SWITCHES,
     *SURGERY,
+    CUDNN_ATTENTION,
     *INDUCTOR,
     REGIONS,
     *EIGHT_BITS,

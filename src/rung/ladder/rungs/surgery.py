@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rung.ladder.plan import Plan
+from rung.ladder.rungs.precision import allowed
 from rung.ladder.rungs.proofs import counted, rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
@@ -147,7 +148,29 @@ FUSED_GATE_UP = Rung(
     "fewer matrix products", rewritten("fused-gate-up"),
 )  # fmt: skip
 
+
+def _stream_applies(c: Context) -> Inapplicable | None:
+    if no := allowed(c, "bf16"):
+        return no
+    if not c.plan.bf16 and c.facts.get("amp") != "torch.bfloat16":
+        return Inapplicable("it follows from autocast to bfloat16, which is not in effect.")
+    # Counted in the graph as its author wrote it, mostly without autocast, where no sum mixes precisions yet.
+    if not c.facts.get("captured", {}).get("sum"):
+        return Inapplicable("no sum of two activations, as a residual is, found in the captured graph.")
+    return None
+
+
+BF16_STREAM = Rung(
+    "bf16-stream", 3, "residual stream in bfloat16", "bf16",
+    "what autocast leaves in float32 is added to bfloat16 branches in bfloat16; norms compute in float32 as before",
+    _stream_applies,
+    # On one H100, 12 layers of width 1024 in training, 8192 tokens, compiled: 0.97 of the step was left, 0.4 GiB less.
+    lambda c: {"pointwise": (0.75, 1.0)}, with_pass("bf16-stream"),
+    "sums of float32 and bfloat16 taken in bfloat16", rewritten("bf16-stream"),
+)  # fmt: skip
+
 SURGERY = (
     SDPA, LEAN_SDPA, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
     HOISTED,
+    BF16_STREAM,
 )  # fmt: skip

@@ -9,10 +9,12 @@ from torch import fx
 
 from rung.ladder.surgery.normalize import argument, kind, value
 from rung.ladder.surgery.siblings import projection
+from rung.ladder.surgery.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
-# layer_flop: floating-point operations of the linear layers, going forward.
-NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "layer_flop")
+# layer_flop: floating-point operations of the linear layers, going forward; sum: additions of two activations of one
+# shape, residuals among them; wide_sum: those of a float32 and a bfloat16 one.
+NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "layer_flop", "sum", "wide_sum")
 
 _KINDS = {
     **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm"), "gemm"),
@@ -30,6 +32,9 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
             found["layer_flop"] += _flop(node)
+        elif summands(node):
+            found["sum"] += 1
+            found["wide_sum"] += wide_sum(node)
     return found
 
 

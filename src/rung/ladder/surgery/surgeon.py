@@ -22,6 +22,7 @@ from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.sdpa import fuse_attention
 from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
+from rung.ladder.surgery.stream import narrow_stream
 
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
@@ -32,6 +33,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "fused-cross-entropy": fuse_cross_entropy,
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
+    "bf16-stream": narrow_stream,
 }
 
 PASSES = tuple(_RUNNERS)

@@ -1,0 +1,58 @@
+"""Whose kernels `scaled_dot_product_attention` runs: torch asks its backends in an order, and takes the first that can.
+
+The order is read when attention is called, and in compiled code when it is traced, for the backward pass as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+
+import torch
+from torch.nn import attention
+
+from rung.hardware.device import Device
+
+
+def can_be_told() -> bool:
+    """Whether this torch takes an order (2.6), and keeps code compiled under another one apart in its caches (2.7)."""
+    ordered = "set_priority" in inspect.signature(attention.sdpa_kernel).parameters
+    return ordered and hasattr(torch.compiler.config, "cache_key_tag")
+
+
+@contextlib.contextmanager
+def asked_first(name: str) -> Iterator[None]:
+    """cuDNN is asked before all others where name is `cudnn`; whom it refuses goes to the others, those that are
+    switched off left out. No name: as it was."""
+    if not name:
+        yield
+        return
+    kinds, cuda = attention.SDPBackend, torch.backends.cuda
+    others = {
+        kinds.FLASH_ATTENTION: cuda.flash_sdp_enabled(),
+        kinds.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
+        kinds.MATH: cuda.math_sdp_enabled(),
+    }
+    order = [kinds.CUDNN_ATTENTION, *(kind for kind, on in others.items() if on)]
+    config = torch.compiler.config
+    # AOTAutograd keeps traced graphs on disk, under a key that does not know of the order.
+    with (
+        config.patch(cache_key_tag=f"{config.cache_key_tag}{name} attention first"),  # type: ignore[attr-defined]
+        attention.sdpa_kernel(order, set_priority=True),
+    ):
+        yield
+
+
+def choices(device: Device) -> dict[str, str]:
+    """The backend that torch takes for a plain causal call in bfloat16 on this device: by itself (`default`), and where
+    cuDNN is asked first (`cudnn first`). Empty where it cannot be told."""
+    choice = getattr(torch, "_fused_sdp_choice", None)  # torch's own name for the question; it has no public one
+    if choice is None or not can_be_told():
+        return {}
+    query = torch.empty(1, 8, 128, 128, dtype=torch.bfloat16, device=device.torch_name)
+    found = {}
+    for what, name in (("default", ""), ("cudnn first", "cudnn")):
+        with asked_first(name):
+            found[what] = attention.SDPBackend(choice(query, query, query, is_causal=True)).name
+    return found
