@@ -85,7 +85,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
     """What Dynamo captures, where and why it breaks the graph or captures again, and what the rewrites would find,
     without compiling. Two batches of one shape are run: whatever is captured again for the second is captured for
     every batch."""
-    from rung.ladder.surgery import PASSES
+    from rung.ladder.surgery import PASSES, hidden
 
     model = seeded_model(workload).to(device.torch_name)
     step = Step(workload, model, Plan(passes=tuple(PASSES)), device)
@@ -93,13 +93,20 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
         with recompilations() as again:
             for seed in (0, 1):
                 step(to_device(workload.inputs(seed), device))
+        assert step.surgeon is not None
+        found, skipped = dict(step.surgeon.matches), list(step.surgeon.skipped)
+        if others := hidden(found):
+            alone = Step(workload, model, Plan(passes=others), device)
+            alone(to_device(workload.inputs(0), device))
+            assert alone.surgeon is not None
+            found |= alone.surgeon.matches
+            skipped += alone.surgeon.skipped
     except Exception as error:
         return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
                 "graphs": 0, "graph_breaks": [], "breaks": [], "recompilations": []}  # fmt: skip
-    assert step.surgeon is not None
     return {
-        "matches": dict(step.surgeon.matches),
-        "skipped": list(step.surgeon.skipped),
+        "matches": found,
+        "skipped": skipped,
         "captured": step.surgeon.before,
         "rewritten": step.surgeon.after,
         "graphs": step.surgeon.graphs,

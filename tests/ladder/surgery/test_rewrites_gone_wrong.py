@@ -10,9 +10,10 @@ from torch import fx, nn
 
 from rung import Workload
 from rung.hardware import pick
+from rung.kernels import reference
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
-from rung.ladder.surgery import chunked, cross_entropy
+from rung.ladder.surgery import chunked, cross_entropy, kernel_ops
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
 
@@ -28,12 +29,18 @@ def _small(monkeypatch):
     monkeypatch.setattr(verifying, "SEEDS", (12, 13))  # sharp weights
 
 
-class Model(nn.Module):
-    """Attention with grouped keys, by hand or by SDPA; a gated feed-forward; an output layer."""
+def rotated(x):
+    angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float32), torch.tensor([1.0, 0.3])).repeat(1, 2)
+    first, second = x.chunk(2, -1)
+    return x * angle.cos().to(x.dtype) + torch.cat((-second, first), -1) * angle.sin().to(x.dtype)
 
-    def __init__(self, by_hand=True):
+
+class Model(nn.Module):
+    """Attention with grouped keys, by hand or by SDPA, turned by position or not; a gated feed-forward; an output layer."""
+
+    def __init__(self, by_hand=True, turned=False):
         super().__init__()
-        self.by_hand, width = by_hand, WIDTH // HEADS
+        self.by_hand, self.turned, width = by_hand, turned, WIDTH // HEADS
         self.embed, self.norm = nn.Embedding(CLASSES, WIDTH), nn.LayerNorm(WIDTH)
         self.q, self.k = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, GROUPS * width)
         self.v = nn.Linear(WIDTH, GROUPS * width, bias=False)
@@ -46,6 +53,8 @@ class Model(nn.Module):
         q, k, v = (
             layer(h).view(*h.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v)
         )
+        if self.turned:
+            q, k = rotated(q), rotated(k)
         k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
         keep = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril()
         if self.by_hand:
@@ -89,6 +98,7 @@ TRAINED = Workload(
     loss=lambda output, batch: output,
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
 )
+TURNED = replace(TRAINED, model=lambda: Model(turned=True))
 LEAN = replace(TRAINED, model=lambda: Model(by_hand=False))
 ONE_QUERY = replace(
     TRAINED,
@@ -191,6 +201,60 @@ def labels_not_shifted(graph):
         node.args = (*node.args[:3], rolled, *node.args[4:])
 
 
+def turn(x, cos, sin, interleaved, backward):
+    assert not backward
+    return reference.rope(x, cos, sin, interleaved=interleaved)
+
+
+def losses(logits, target, ignored, smoothing):
+    options = {"ignore_index": ignored, "label_smoothing": smoothing, "reduction": "none"}
+    return reference.cross_entropy(logits, target, **options), None
+
+
+turn.namespace = losses.namespace = "rung"
+
+
+@pytest.fixture(autouse=True)
+def _kernels_as_their_references(monkeypatch):
+    monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
+    monkeypatch.setattr(kernel_ops, "operator", {"rope": turn, "cross_entropy": losses}.__getitem__)
+
+
+def kernel(target: object, position: int, new: object) -> Callable[[fx.Graph], None]:
+    """Another argument of the kernel."""
+
+    def change(graph):
+        for node in calls(graph, target):
+            node.args = (*node.args[:position], new, *node.args[position + 1 :])
+
+    return change
+
+
+def tables_swapped(graph):
+    for node in calls(graph, turn):
+        node.args = (node.args[0], node.args[2], node.args[1], *node.args[3:])
+
+
+def turned_back(graph):
+    for node in calls(graph, turn):
+        with graph.inserting_before(node):
+            node.args = (*node.args[:2], graph.call_function(torch.neg, (node.args[2],)), *node.args[3:])
+
+
+def one_position_late(graph):
+    for node in calls(graph, turn)[:1]:
+        with graph.inserting_before(node):
+            late = [graph.call_function(torch.roll, (table, 1, 1)) for table in node.args[1:3]]
+        node.args = (node.args[0], *late, *node.args[3:])
+
+
+def all_rows_counted(graph):
+    for node in calls(graph, torch.ne):
+        with graph.inserting_before(node):
+            everything = graph.call_function(torch.ones_like, (node.args[0],))
+        node.replace_all_uses_with(everything)
+
+
 # (the workload, the pass, what goes wrong in the graph that it leaves)
 MUTATIONS = {
     "sdpa: scale 3 % off": (TRAINED, "sdpa", attention(scale=0.4 * 1.03)),
@@ -209,6 +273,13 @@ MUTATIONS = {
     "fused-cross-entropy: summed": (TRAINED, "fused-cross-entropy", loss(5, False)),
     "fused-cross-entropy: bias missing": (TRAINED, "fused-cross-entropy", loss(2, None)),
     "fused-cross-entropy: labels not shifted": (TRAINED, "fused-cross-entropy", labels_not_shifted),
+    "triton-rope: pairs of the other layout": (TURNED, "triton-rope", kernel(turn, 3, True)),
+    "triton-rope: sine and cosine swapped": (TURNED, "triton-rope", tables_swapped),
+    "triton-rope: turned back": (TURNED, "triton-rope", turned_back),
+    "triton-rope: one position late": (TURNED, "triton-rope", one_position_late),
+    "triton-cross-entropy: ignored labels counted": (TRAINED, "triton-cross-entropy", kernel(losses, 2, 5)),
+    "triton-cross-entropy: mean over all rows": (TRAINED, "triton-cross-entropy", all_rows_counted),
+    "triton-cross-entropy: smoothed": (TRAINED, "triton-cross-entropy", kernel(losses, 3, 0.1)),
     "narrow-logits: one token late": (LAST, "narrow-logits", one_token_late),
 }  # fmt: skip
 
@@ -235,7 +306,9 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "workload", [TRAINED, LEAN, LAST, ONE_QUERY], ids=["by hand", "by SDPA", "last token", "one query"]
+    "workload",
+    [TRAINED, TURNED, LEAN, LAST, ONE_QUERY],
+    ids=["by hand", "turned", "by SDPA", "last token", "one query"],
 )
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)

@@ -12,6 +12,7 @@ from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
 from rung.ladder.rungs.graphs import CAPTURE
 from rung.ladder.rungs.inductor import INDUCTOR
+from rung.ladder.rungs.kernels import KERNELS
 from rung.ladder.rungs.own_switches import OWN_SWITCHES
 from rung.ladder.rungs.precision import BF16, TF32
 from rung.ladder.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
@@ -34,6 +35,7 @@ LADDER: tuple[Rung, ...] = (
     *OWN_SWITCHES,
     *SURGERY,
     CUDNN_ATTENTION,
+    *KERNELS,
     *INDUCTOR,
     REGIONS,
     *EIGHT_BITS,

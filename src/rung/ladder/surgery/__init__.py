@@ -3,6 +3,6 @@
 The user's model, its class, its state dict and its hooks stay as they are: only the captured graph changes.
 """
 
-from rung.ladder.surgery.surgeon import PASSES, Surgeon
+from rung.ladder.surgery.surgeon import PASSES, Surgeon, hidden
 
-__all__ = ["PASSES", "Surgeon"]
+__all__ = ["PASSES", "Surgeon", "hidden"]

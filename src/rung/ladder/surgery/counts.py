@@ -7,14 +7,15 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from rung.ladder.surgery import kernel_ops
 from rung.ladder.surgery.normalize import argument, kind, value
 from rung.ladder.surgery.siblings import projection
 from rung.ladder.surgery.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
-# layer_flop: floating-point operations of the linear layers, going forward; sum: additions of two activations of one
-# shape, residuals among them; wide_sum: those of a float32 and a bfloat16 one.
-NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "layer_flop", "sum", "wide_sum")
+# triton: calls of our own kernels; layer_flop: floating-point operations of the linear layers, going forward; sum:
+# additions of two activations of one shape, residuals among them; wide_sum: those of a float32 and a bfloat16 one.
+NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "layer_flop", "sum", "wide_sum")
 
 _KINDS = {
     **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm"), "gemm"),
@@ -27,7 +28,7 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
     """Occurrences by `NAMES`."""
     found: Counter[str] = Counter()
     for node in (node for part in parts for node in part.graph.nodes):
-        what = _KINDS.get(kind(node))
+        what = "triton" if kernel_ops.called(node) else _KINDS.get(kind(node))
         if what:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None

@@ -47,7 +47,7 @@ def _path(loss: fx.Node) -> _Path | str | None:
     steps: list[fx.Node] = []
     node = argument(loss, 0, "input")
     while isinstance(node, fx.Node) and projection(node) is None:
-        if cast_source(node) is None and index_of(node) is None and not _regroups(node):
+        if cast_source(node) is None and index_of(node) is None and not regroups(node):
             return None  # the logits are not a layer's own: capped, scaled, from a convolution
         steps.append(node)
         node = node.args[0]
@@ -70,7 +70,7 @@ def _followers(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _regroups(node: fx.Node) -> bool:
+def regroups(node: fx.Node) -> bool:
     """The same values with other leading dimensions; rows stay rows."""
     if kind(node) not in ("view", "reshape", "flatten", "contiguous") or not node.args:
         return False
@@ -86,14 +86,12 @@ def _obstacle(loss: fx.Node, path: _Path) -> str:
         return "the logits are not [rows, classes] of fixed size"
     if target.dtype != torch.int64 or target.dim() != 1:
         return "its targets are not class numbers"
-    if argument(loss, 2, "weight") is not None or argument(loss, 7, "label_smoothing", default=0.0) != 0.0:
-        return "it has class weights or label smoothing"
-    if argument(loss, 3, "size_average") is not None or argument(loss, 5, "reduce") is not None:
-        return "it says its reduction in torch's old way"
+    if reason := odd_loss(loss):
+        return reason
+    if argument(loss, 7, "label_smoothing", default=0.0) != 0.0:
+        return "it has label smoothing"
     if argument(loss, 6, "reduction", default="mean") not in ("mean", "sum"):
         return "it is not reduced to one number"
-    if not isinstance(argument(loss, 4, "ignore_index", default=-100), int):
-        return "its ignore_index is not a plain number"
     if any(in_place(step) for step in path.steps):
         return "the logits are written in place"
     read = [item for item in projection(path.layer) or () if isinstance(item, fx.Node)]
@@ -103,6 +101,17 @@ def _obstacle(loss: fx.Node, path: _Path) -> str:
     size = logits.numel() * 4
     if size < LEAST_BYTES:
         return f"its logits are {size / 2**20:.0f} MiB in float32: small enough to be held"
+    return ""
+
+
+def odd_loss(loss: fx.Node) -> str:
+    """Why no kernel computes a cross-entropy as it is asked for; "" where one may."""
+    if argument(loss, 2, "weight") is not None:
+        return "it has class weights"
+    if argument(loss, 3, "size_average") is not None or argument(loss, 5, "reduce") is not None:
+        return "it says its reduction in torch's old way"
+    if not isinstance(argument(loss, 4, "ignore_index", default=-100), int):
+        return "its ignore_index is not a plain number"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
 from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
+from rung.ladder.surgery.loss_kernel import fuse_loss
+from rung.ladder.surgery.rotary import fuse_rotary
 from rung.ladder.surgery.sdpa import fuse_attention
 from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 from rung.ladder.surgery.stream import narrow_stream
@@ -34,11 +36,20 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
     "bf16-stream": narrow_stream,
+    "triton-rope": fuse_rotary,
+    "triton-cross-entropy": fuse_loss,
 }
 
 PASSES = tuple(_RUNNERS)
 # Only a whole graph has callers that can be given one more input.
 _OF_THE_WHOLE = ("hoisted-constants",)
+
+_INSTEAD = {"fused-cross-entropy": ("triton-cross-entropy",)}  # what a pass takes away from others
+
+
+def hidden(found: Mapping[str, int]) -> tuple[str, ...]:
+    """The passes that found nothing only because another one was before them, where all are run."""
+    return tuple(other for name in PASSES if found.get(name) for other in _INSTEAD.get(name, ()))
 
 
 @dataclass

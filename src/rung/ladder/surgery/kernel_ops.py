@@ -1,0 +1,36 @@
+"""The Triton kernels as nodes of a graph: which operator, and whether it runs on the tensors at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """`torch.ops.rung.NAME`, with its gradient: AOTAutograd takes it apart into launches of the kernel."""
+    import rung.kernels.functional  # noqa: F401  registers the operators
+
+    return getattr(torch.ops.rung, name).default  # type: ignore[no-any-return]
+
+
+def obstacle(*tensors: torch.Tensor | None) -> str:
+    """Why the kernels do not run on these tensors; "" where they do."""
+    from rung import kernels
+
+    given = [tensor for tensor in tensors if tensor is not None]
+    if not kernels.available():
+        return "its kernel needs Triton, which is not installed"
+    from rung.kernels.ops import DTYPES, INTERPRETED
+
+    if not INTERPRETED and any(tensor.device.type != "cuda" for tensor in given):
+        return "its kernel runs on a GPU"
+    odd = next((t.dtype for t in given if t.is_floating_point() and t.dtype not in DTYPES), None)
+    return f"its kernel does not take {str(odd).removeprefix('torch.')}" if odd else ""
+
+
+def called(node: fx.Node) -> bool:
+    """Whether a node calls one of them."""
+    return node.op == "call_function" and getattr(node.target, "namespace", "") == "rung"
