@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import re
 import sysconfig
@@ -99,6 +100,15 @@ def skipped_replays() -> int:
     from torch._dynamo.utils import counters
 
     return int(counters["inductor"]["cudagraph_skips"])
+
+
+def products_widen() -> bool:
+    """Whether Inductor takes a product of half precision that writes float32 (`aten.mm.dtype`)."""
+    try:
+        from torch._inductor.kernel.mm import tuned_mm
+    except ImportError:
+        return False
+    return hasattr(torch.ops.aten.mm, "dtype") and "out_dtype" in inspect.signature(tuned_mm).parameters
 
 
 def inductor_settings(names: tuple[str, ...]) -> dict[str, Any]:

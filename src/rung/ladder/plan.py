@@ -17,7 +17,8 @@ class Plan:
     in place of the whole. inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
-    kernels scaled_dot_product_attention asks first, `cudnn`. The empty plan is the workload as its author wrote it."""
+    kernels scaled_dot_product_attention asks first, `cudnn`. float32_gradients: products of half precision write the
+    gradients of float32 weights in float32. The empty plan is the workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
@@ -32,6 +33,7 @@ class Plan:
     switches: tuple[tuple[str, str], ...] = ()
     channels_last: bool = False
     attention: str = ""
+    float32_gradients: bool = False
 
     @property
     def numerics(self) -> Numerics:

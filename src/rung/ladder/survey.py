@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
@@ -14,7 +16,7 @@ from rung.ladder.attention import choices
 from rung.ladder.audit import audit
 from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.disturbed import elements, shapes_of
-from rung.ladder.dynamo import inductor_settings, recompilations
+from rung.ladder.dynamo import inductor_settings, products_widen, recompilations
 from rung.ladder.linears import suitable
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Plan
@@ -65,6 +67,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
+        "products_widen": widening(device),
         "attention_choices": choices(device),
         "switches": switches(model),
         "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
@@ -74,6 +77,16 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "environment": environment(device),
         **captured_graphs(workload, device),
     }
+
+
+def widening(device: Device) -> bool:
+    """Whether products that read bfloat16 and write float32 exist on this device, and Inductor takes them."""
+    square = torch.ones(16, 16, dtype=torch.bfloat16, device=device.torch_name)
+    try:
+        torch.mm(square, square, out_dtype=torch.float32)
+    except (RuntimeError, TypeError):  # not on this device; not in this torch
+        return False
+    return products_widen()
 
 
 def described(batch: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rung.ladder.rungs.own_switches import OWN_SWITCHES
 from rung.ladder.rungs.precision import BF16, TF32
 from rung.ladder.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
 from rung.ladder.rungs.surgery import SURGERY
-from rung.ladder.rungs.training import FUSED_OPTIMIZER
+from rung.ladder.rungs.training import FLOAT32_GRADIENTS, FUSED_OPTIMIZER
 
 __all__ = [
     "BY_NAME", "LADDER", "Context", "Counters", "Evidence", "Inapplicable", "Prediction", "Proof", "Rung", "added",
@@ -36,6 +36,7 @@ LADDER: tuple[Rung, ...] = (
     *SURGERY,
     CUDNN_ATTENTION,
     *KERNELS,
+    FLOAT32_GRADIENTS,
     *INDUCTOR,
     REGIONS,
     *EIGHT_BITS,

@@ -1,10 +1,10 @@
-"""Level 2: what training alone has: the optimizer."""
+"""Level 2: what training alone has: the optimizer, and gradients of weights."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.ladder.rungs.proofs import both, named, told
+from rung.ladder.rungs.proofs import both, fewer, named, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
 
@@ -26,4 +26,33 @@ FUSED_OPTIMIZER = Rung(
     "the optimizer steps in fused kernels",
     both(told("optimizer_fused", True, "fused"), named(r"(?i)_fused_(adam|sgd|adagrad)|Fused(Adam|SGD)", "fused steps")),
     core=True,
+)  # fmt: skip
+
+
+def _gradients_apply(c: Context) -> Inapplicable | None:
+    if not c.training:
+        return Inapplicable("inference has no gradients.")
+    if not c.gpu:
+        return Inapplicable("such products exist on GPUs only.")
+    if not c.plan.bf16 and not c.facts.get("amp"):
+        return Inapplicable("products are not computed in half precision by autocast, whose gradients are widened.")
+    if c.facts.get("dtype") != "torch.float32":
+        return already(f"the weights are {c.facts.get('dtype')}: their gradients are not widened.")
+    if not c.facts.get("products_widen"):
+        return Inapplicable("this torch's Inductor has no product that reads half precision and writes float32.")
+    if not c.plan.compiles:
+        return Inapplicable("it changes what torch.compile makes of the backward pass, and that is not in effect.")
+    return None
+
+
+FLOAT32_GRADIENTS = Rung(
+    "float32-gradients", 2, "gradients of weights straight in float32", "reassociated",
+    "the product that gives a weight's gradient writes float32; no bfloat16 copy of it is written, read and widened",
+    _gradients_apply,
+    # 8 bytes a weight become 4: 2 written, 2 read, 4 written before.
+    lambda c: {"pointwise": (0.88, 1.0)},
+    lambda p: replace(p, float32_gradients=True),
+    "no kernels that widen gradients",
+    both(told("float32_gradients", True, "the rewrite of gradients"), fewer("kernels", "kernels")),
+    prepares=20.0,
 )  # fmt: skip

@@ -68,6 +68,7 @@ class Surgeon:
         passes: Sequence[str],
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
+        float32_gradients: bool = False,
     ) -> None:
         unknown = sorted(set(passes) - set(PASSES))
         if unknown:
@@ -78,6 +79,7 @@ class Surgeon:
         self.passes = tuple(name for name in PASSES if name in passes)
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
+        self.float32_gradients = float32_gradients
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Held] = []
 
@@ -141,7 +143,12 @@ class Surgeon:
             return gm.forward
         from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(gm, inputs, config_patches=self.inductor_options or None)
+        options = dict(self.inductor_options)
+        if self.float32_gradients:
+            from rung.ladder.surgery.gradients import Float32Gradients  # it loads Inductor
+
+            options["post_grad_custom_post_pass"] = Float32Gradients()
+        return compile_fx(gm, inputs, config_patches=options or None)
 
     def _run(self, name: str, part: fx.GraphModule, record: _Record) -> None:
         run = _RUNNERS[name]
