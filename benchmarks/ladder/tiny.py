@@ -1,0 +1,122 @@
+"""The built-in transformer under whole stacks of rungs, beside the untouched one:
+
+    PYTHONPATH=src python benchmarks/ladder/tiny.py rank --out tiny
+    PYTHONPATH=src python benchmarks/ladder/tiny.py table --out tiny
+
+All sides of all rows are loaded and compiled at once and timed in alternating blocks (ranked.py), so that one restart
+serves the whole table; medium needs 70 GiB of GPU memory so. TINY/tiny.json is written after every restart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ranked import FALSE_ALARMS, MARGIN, Ranked, restart_of, variables
+
+from rung.ladder.duel import Limits, Setup, Side
+from rung.measure import judge
+
+TARGET = "tiny-transformer"
+REWRITES = "sdpa,hoisted-constants,fused-qkv,fused-gate-up"
+STEP = "compile,fused-optimizer,capture"
+BF16 = f"bf16,{STEP},{REWRITES},bf16-stream"
+ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "medium, training": ({"size": "medium"}, {
+        "bf16": BF16,
+        "bf16, float32 gradients, combo kernels": f"{BF16},float32-gradients,combo-kernels",
+        "bf16, rope kernel": f"{BF16},float32-gradients,combo-kernels,triton-rope",
+        "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up",
+    }),
+    "small, training": ({"size": "small"}, {
+        "bf16": BF16,
+        "bf16, float32 gradients, combo kernels": f"{BF16},float32-gradients,combo-kernels",
+    }),
+    "medium, inference": ({"size": "medium", "mode": "infer"}, {
+        "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",
+        "bf16, freezing": "bf16,compile,capture,sdpa,hoisted-constants,bf16-stream,freezing",
+    }),
+    "small, inference": ({"size": "small", "mode": "infer"}, {
+        "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",
+        "bf16, freezing": "bf16,compile,capture,sdpa,hoisted-constants,bf16-stream,freezing",
+    }),
+}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("do", choices=("rank", "table"))
+    parser.add_argument("--out", type=Path, default=Path("tiny"), help="where results are kept")
+    parser.add_argument("--only", default="", help="rows whose names begin so")
+    parser.add_argument("--restarts", type=int, default=3, metavar="N", help="of every side (default: 3)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no restart after so many seconds")
+    parser.add_argument("--deadline", type=float, default=300.0, help="seconds for a side to load, compile and warm up")
+    parser.add_argument("--held", type=int, help="workers loaded at once (default: all)")
+    parser.add_argument("--device")
+    given = parser.parse_args()
+    path = given.out / "tiny.json"
+    if given.do == "table":
+        print(table(json.loads(path.read_text())))
+        return 0
+    sides = {}
+    for row, (options, stacks) in ROWS.items():
+        if row.startswith(given.only):
+            sides[f"{row}: untouched"] = Side(TARGET, options)
+            sides |= {
+                f"{row}: {name}": Side(TARGET, options, tuple(rungs.split(","))) for name, rungs in stacks.items()
+            }
+    end = time.monotonic() + given.seconds
+    ranked = Ranked(path, sides, lambda text: print(text, file=sys.stderr, flush=True))
+    env = variables(given.out / "cache", os.cpu_count() or 1)
+    ranked.sides = {name: replace(side, env=env) for name, side in sides.items()}
+    setup = Setup(given.device, given.out / "logs", Limits(prepare=given.deadline))
+    whole = ranked.run(setup, given.restarts, given.held or len(sides), lambda: time.monotonic() > end)
+    print(table(ranked.record))
+    return 0 if whole else 1
+
+
+def table(record: dict[str, Any]) -> str:
+    """One row a stack: medians, speedup over the untouched workload with its 95 % interval, peak memory, first run."""
+    head = ["workload", "stack", "untouched", "after", "speedup (95 %)", "peak memory", "first run", "restarts"]
+    rows, restarts = [], record["restarts"]
+    for row, (_, stacks) in ROWS.items():
+        base = f"{row}: untouched"
+        for name in stacks:
+            side = f"{row}: {name}"
+            if side not in record["sides"]:
+                continue
+            if side in record["failed"] or base in record["failed"] or not restarts:
+                rows.append(
+                    [row, name, "fails: " + record["failed"].get(side, record["failed"].get(base, "no restart"))]
+                )
+                continue
+            ratios = [restart_of(r, [base, side]).log_ratio(0, 1) for r in restarts]
+            speedup = judge(ratios, looks=((len(ratios), FALSE_ALARMS),), margin=MARGIN).as_dict()["speedup"]  # type: ignore[union-attr]
+            interval = f" ({speedup['low']:.2f}–{speedup['high']:.2f})" if len(ratios) > 1 else ""
+            memory = [f"{allocated(restarts[0][s]['memory']) / 2**30:.2f}" for s in (base, side)]
+            rows.append([
+                row, name, milliseconds(restarts, base), milliseconds(restarts, side), f"{speedup['value']:.2f}×{interval}",
+                f"{memory[0]} → {memory[1]} GiB", f"{restarts[0][side]['first_run_seconds']:.0f} s", str(len(restarts)),
+            ])  # fmt: skip
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
+
+
+def allocated(memory: dict[str, int]) -> int:
+    """Of torch's allocator on a GPU, of the process on a CPU."""
+    return memory.get("allocated", max(memory.values()))
+
+
+def milliseconds(restarts: list[dict[str, Any]], side: str) -> str:
+    steps = sorted(ns for r in restarts for visit in r[side]["visits"] for ns in visit)
+    return f"{steps[len(steps) // 2] / 1e6:.3g} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
