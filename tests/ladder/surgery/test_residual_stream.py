@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from rung.hardware import pick
+from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
 from rung.ladder.step import Step
-from rung.ladder.surgery import Surgeon
-from rung.ladder.verify import verify
+from rung.ladder.surgery import Surgeon, stream
+from rung.ladder.surgery import surgeon as surgeon_module
 from rung.workload import seeded_model
 from rung.workload.tiny_transformer import make
 
@@ -153,17 +154,31 @@ def test_sums_that_are_written_to_are_left_alone(function, says):
     assert any(says in reason for reason in surgeon.skipped)
 
 
-def workload(layers=3):
+def workload(layers=2):
     made = make(hidden_dim=32, num_layers=layers, seq_len=8, batch_size=2, num_heads=2)
     # AdamW's first steps follow a gradient's sign, which is chance where one of few elements is nearly zero.
     return replace(made, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
 
 
 def test_a_transformer_with_the_stream_in_bfloat16_is_verified_gradients_and_steps_included():
-    found = verify(workload(), Plan(bf16=True, passes=("bf16-stream",)), CPU).as_dict()
+    found = verifying.verify(workload(), Plan(bf16=True, passes=("bf16-stream",)), CPU).as_dict()
     assert found["passed"], found["failures"]
     assert found["precisions"] == ["exact", "bf16"]
     assert found["worst"]["what"]
+
+
+def test_a_residual_that_is_lost_is_refused(monkeypatch):
+    def wrong(graph):
+        count, skipped = stream.narrow_stream(graph)
+        for last in graph.find_nodes(op="call_function", target=torch.add)[-1:]:
+            last.args = (last.args[1], last.args[1])
+        return count, skipped
+
+    monkeypatch.setitem(surgeon_module._RUNNERS, "bf16-stream", wrong)
+    monkeypatch.setattr(verifying, "SEEDS", (12, 13))
+    found = verifying.verify(workload(1), Plan(bf16=True, passes=("bf16-stream",)), CPU, precisions=["bf16"]).as_dict()
+    assert not found["passed"]
+    assert found["failures"]
 
 
 def test_it_works_with_the_other_passes():

@@ -8,12 +8,14 @@ widened again, so that norms and their statistics compute in float32 as before. 
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import torch
 from torch import fx
 
 from rung.ladder.surgery.captured import is_weight
 from rung.ladder.surgery.normalize import argument, in_place, kind, source_line, value
-from rung.ladder.surgery.writes import aliases, storage, written
+from rung.ladder.surgery.writes import storage, written
 
 NARROW, WIDE = torch.bfloat16, torch.float32
 
@@ -21,7 +23,10 @@ NARROW, WIDE = torch.bfloat16, torch.float32
 def narrow_stream(graph: fx.Graph) -> tuple[int, list[str]]:
     """Take every sum of float32 and bfloat16 in bfloat16; how many, and why not others."""
     sums, skipped = [node for node in graph.nodes if wide_sum(node)], []
-    while refused := {node: reason for node in sums if (reason := _obstacle(node, sums))}:
+    memory: dict[int | None, list[fx.Node]] = defaultdict(list)
+    for node in graph.nodes:
+        memory[storage(node)].append(node)
+    while refused := {node: reason for node in sums if (reason := _obstacle(node, sums, memory))}:
         skipped += [f"addition at {source_line(node)}: {reason}" for node, reason in refused.items()]
         sums = [node for node in sums if node not in refused]
     narrow: dict[fx.Node, fx.Node] = {}
@@ -53,16 +58,18 @@ def wide_sum(node: fx.Node) -> bool:
     return {item.meta["example_value"].dtype for item in pair} == {NARROW, WIDE}
 
 
-def _obstacle(node: fx.Node, sums: list[fx.Node]) -> str:
+def _obstacle(node: fx.Node, sums: list[fx.Node], memory: dict[int | None, list[fx.Node]]) -> str:
     wide = [item for item in (node, *(summands(node) or ())) if item.meta["example_value"].dtype == WIDE]
     homes = {storage(item) for item in wide}
-    held = [other for item in wide for other in aliases(item)]
+    if None in homes:
+        return "the memory of what it adds cannot be told"
+    held = [other for home in homes for other in memory[home]]
     writers = {user for item in held for user in item.users if homes & {storage(w) for w in written(user)}}
     if writers - {other for other in sums if in_place(other)}:
         return "what it adds, or its result, is written in place"
     if in_place(node):
         # Out of place, the old value stays where it was: nobody may look there for the new one, here or afterwards.
-        before = [item for item in aliases(node) if item < node]
+        before = [item for item in memory[storage(node)] if item < node]
         if any(item.op in ("placeholder", "get_attr") for item in before):
             return "it changes an input in place"
         if any(node < user for item in before for user in item.users):
