@@ -41,7 +41,7 @@ def carried_out(
             raise again from None
         if all(collect.collect(plan.profiler, one.output) for one in plan.runs if one.recorded):
             raise run.ProfilerFailed(
-                f"{error}\nWhat it had recorded until then may be whole: `rung analyze {plan.folder}`.",
+                f"{error}\nWhat it had recorded until then may be whole: `rung analyze {folder}`.",
                 error.code,
                 error.log,
             ) from None
