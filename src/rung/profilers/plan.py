@@ -36,7 +36,7 @@ class Request:
 
     sources: of SOURCES; passes: counters, one group a run of the program; formats: asked for beside the one that is read;
     sampling: 'host_trap' or 'stochastic', at `rate` samples a second; extra: options passed on as they are; env: variables
-    for the program; kernels: regular expression of those whose counters are read, '' for all; arch: 'gfx942', or '' where it is not known; job: one of several things that a profiler can do.
+    for the program; kernels: regular expression of those whose counters are read, '' for all; arch: 'gfx942', or '' where it is not known.
     """
 
     command: tuple[str, ...]
@@ -50,7 +50,6 @@ class Request:
     extra: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     arch: str = ""
-    job: str = ""
     kernels: str = ""
     steps_only: bool = False  # the program switches the recording on and off around its steps
 

@@ -60,7 +60,8 @@ class Preset:
     def collects(self) -> str:
         found = [] if self.tool in ("rocprof-compute", "ncu") else list(self.sources)
         if self.tool == "rocprof-compute":
-            found.append("counters of every block")
+            measured = "--roof-only" in self.extra
+            found.append("counters of the roofline, measured roofs" if measured else "counters of every block")
         if self.counters:
             found.append(f"counters ({self.counters})")
         if self.sampling:

@@ -9,11 +9,11 @@ WORKLOAD = "{workload}"  # in an argv: the folder that an earlier run wrote, kno
 
 
 def plan(request: Request) -> Plan:
-    """The tool chooses its own counters and passes; a `--set` or `--block` may be passed on with `extra`."""
+    """The tool chooses its own counters and passes; a `--set` or `--block` may be passed on with `extra`, and `--roof-only`
+    for the roofs of the GPU: they are measured for minutes, so not unasked."""
     output = request.folder
-    roof = [] if request.job == "roofline" else ["--no-roof"]
-    if request.job == "roofline":
-        roof = ["--roof-only"]
+    measured = "--roof-only" in request.extra
+    roof = [] if measured else ["--no-roof"]
     argv = (request.tool.command, "profile", "-n", NAME, "-p", str(output), *roof, *request.extra, "--")
     runs = (
         Run("profile", (*argv, *request.command), output, dict(request.env)),
@@ -24,8 +24,12 @@ def plan(request: Request) -> Plan:
         tool=request.tool,
         folder=output,
         runs=runs,
-        collects="counters of every block of the chip, in the passes that the tool needs"
-        + (", measured roofs" if request.job == "roofline" else ""),
+        collects=(
+            "counters of the roofline, and the roofs of this GPU, measured"
+            if measured
+            else "counters of every block of the chip"
+        )
+        + ", in the passes that the tool needs",
         overhead="high",
         read_by="rung analyze; the tool's own tables are in analyze.log",
         notes=(
