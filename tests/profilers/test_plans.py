@@ -137,6 +137,23 @@ def test_what_is_shown_is_a_script_that_does_the_same(tmp_path):
     assert (out / "settings").read_text() == "A = 1\n"
 
 
+@pytest.mark.parametrize(
+    ("tool", "preset", "rocm", "wrote"),
+    [("rocprofv3", "memory", "6.2", "*/pmc_1/*/*_counter_collection.csv"), ("rocprof", "memory", "6.0", "*/results.csv"),
+     ("rocprof-compute", "rocprof-compute-roofline", "7.0", "*/roofline.csv"), ("rocprof-sys-run", "rocprof-sys", "6.4", "*.proto")],
+)  # fmt: skip
+def test_the_script_of_a_dry_run_is_taken_by_the_profilers(
+    tool, preset, rocm, wrote, tools_on_path, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path(tool, rocm=rocm)
+    assert main(["profile", "--preset", preset, "--arch", "gfx90a", "--out", "o", "--dry-run", "--", "true"]) == 0
+    done = subprocess.run(["bash", "-e"], input=capsys.readouterr().out, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "o" / "recording").glob(wrote))
+    assert ("0. Top Stats" in done.stdout) == (tool == "rocprof-compute")
+
+
 def test_rocprofv3_and_rocprof_and_their_versions_are_told_apart(tools_on_path, tmp_path):
     folder = tools_on_path("rocprofv3", "rocprofv2", rocm="6.3")
     assert find("rocprofv3").version == (6, 3)

@@ -143,3 +143,22 @@ def test_what_was_recorded_before_the_deadline_is_not_lost(tmp_path):
     assert "softmax" not in said  # rows of the table say nothing of what went wrong
     assert f"rung analyze {folder.parent}`" in said
     assert read_kept(folder.parent).counters["correlation"].n_unique() == 5
+
+
+def test_a_full_disk_is_said(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    monkeypatch.setattr(run, "ROOM", 1 << 70)
+    for how, said in (("exit", "exit code 3"), ("nothing", "wrote nothing that could be read")):
+        monkeypatch.setenv("STANDIN_FAILS", how)
+        assert main(["profile", "--preset", "hotspots", "--out", how, "--", "true"]) == 4
+        error = capsys.readouterr().err
+        assert said in error
+        assert "is full: free some space" in error
+
+
+@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x"])
+def test_a_folder_that_cannot_be_written_is_said(out, tools_on_path, capsys):
+    tools_on_path("rocprofv3")
+    assert main(["profile", "--preset", "hotspots", "--out", out, "--", "true"]) == 3
+    assert "could not be written: N" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import polars as pl
 from rung.errors import InputError
 from rung.profilers.overlay import laid_over, read_samples
 from rung.profilers.plan import PLAN, RECORDING, SAMPLES, Run
-from rung.profilers.run import ProfilerFailed, tail
+from rung.profilers.run import ProfilerFailed, disk_full, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
 from rung.trace.rocprof import compute, v3_csv
@@ -74,9 +74,10 @@ def read_all(
         paths = collect(profiler, one.output)
         if not paths:
             lines = "".join(f"\n  {line}" for line in tail(log)) or " It printed nothing."
+            why = "the program may not have used a GPU, or was ended before the recording was written"
             raise ProfilerFailed(
-                f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: the program may not "
-                f"have used a GPU, or was ended before the recording was written. The last lines of {log}:{lines}"
+                f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: "
+                f"{disk_full(one.output) or why}. The last lines of {log}:{lines}"
             )
         traces.append(_together(paths, one.output))
     trace = joined(traces)

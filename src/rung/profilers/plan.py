@@ -13,11 +13,13 @@ from rung.profilers.tools import Tool
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
 # In the folder of a recording: what was run, where it wrote, what the sensors said meanwhile.
 PLAN, RECORDING, SAMPLES = "plan.json", "recording", "samples"
+WORKLOAD = "{workload}"  # in an argv: the folder below a run's output in which an earlier one left pmc_perf.csv
 OVERHEADS = {
     "low": "a little time a kernel",
     "medium": "time at every call of the runtime",
     "host": "the host is slowed several times over; kernels keep their own times",
-    "high": "kernels run one at a time, the program once a pass: no durations of these passes are used",
+    "replay": "every kernel runs alone, once a pass, and memory is restored in between: a step takes a thousand times as long and more",
+    "high": "kernels run one at a time, the program once a pass: their times are not those of a run",
 }
 
 
@@ -122,5 +124,11 @@ def shown(plan: Plan) -> list[str]:
         lines += [f"cat > {shlex.quote(str(path))} <<'END'", text.rstrip("\n"), "END"]
     for run in plan.runs:
         variables = [f"{name}={shlex.quote(value)}" for name, value in run.env.items()]
-        lines += [f"# {run.what}", " ".join([*variables, shlex.join(run.argv)])]
+        words = [_found(run.output) if word == WORKLOAD else shlex.quote(word) for word in run.argv]
+        lines += [f"# {run.what}", " ".join([*variables, *words])]
     return lines
+
+
+def _found(output: Path) -> str:
+    """What WORKLOAD stands for, in words of a shell."""
+    return f'"$(dirname "$(find {shlex.quote(str(output))} -name \'pmc_perf*.csv\' | head -n 1)")"'

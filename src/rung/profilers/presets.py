@@ -42,7 +42,9 @@ class Preset:
     @property
     def overhead(self) -> str:
         """A class of plan.OVERHEADS."""
-        if self.counters or self.tool in ("rocprof-compute", "ncu"):
+        if self.tool == "ncu":
+            return "replay"
+        if self.counters or self.tool == "rocprof-compute":
             return "high"
         return "medium" if {"hip", "hsa"} & set(self.sources) else "low"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from rung.errors import WorkloadError
-from rung.profilers.plan import Plan, Run
-from rung.profilers.rocprof_compute import WORKLOAD
+from rung.profilers.plan import WORKLOAD, Plan, Run
 
 LINES = 12  # of a log, in the error that it explains
 NOT_FOUND = 127
+ROOM = 1 << 20  # bytes: with less free, a disk is full
 EVERY = 30.0  # seconds between two words that it still runs
 
 
@@ -120,10 +121,19 @@ def _with_log(what: str, log: Path, says: Path | None = None) -> str:
     # What a tool says stands between the rows of its table there.
     told = [line for line in tail(says) if not line.startswith('"')][-3:] if says else []
     lines = tail(log, LINES - len(told))
+    what += f". {full}" if (full := disk_full(log.parent)) else ""
     if not lines and not told:
         return f"{what}. It printed nothing ({log})."
     where = " and ".join(str(path) for path, some in ((log, lines), (says, told)) if some)
     return f"{what}. The last lines of {where}:\n" + "\n".join(f"  {line}" for line in lines + told)
+
+
+def disk_full(folder: Path) -> str:
+    """A few words where there is no room to write: profilers that find none say many things, or nothing."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(folder).free < ROOM:
+            return f"The disk of {folder} is full: free some space, or choose another --out"
+    return ""
 
 
 def tail(log: Path, lines: int = LINES) -> list[str]:
