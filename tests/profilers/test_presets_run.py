@@ -22,6 +22,7 @@ DISTINCT = {
 # rocprof-compute and rocprof-sys have these names since ROCm 6.3.
 RUNS = [(name, "7.0") for name in sorted(presets())]
 RUNS += [(name, "6.3" if presets()[name].tool in NEWER else "6.2") for name in sorted(DISTINCT.values())]
+RUNS += [("memory", "6.4"), ("perfetto", "7.2")]
 
 
 @pytest.mark.parametrize(("name", "rocm"), RUNS)

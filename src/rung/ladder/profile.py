@@ -99,7 +99,7 @@ def planned(
         raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
     seconds = SAMPLED if sample else 0.0
     said = list(notes)
-    if sample:
+    if sample and dry:  # of a run, what they said is told
         said.append(f"the sensors of every GPU are read {sample:g} times a second until the first recorded run has "
                     f"ended, into {folder / SAMPLES}.")  # fmt: skip
     if kernels and not (wanted.tool in FILTERS and (names or wanted.counters)):
