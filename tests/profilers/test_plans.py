@@ -200,6 +200,13 @@ def test_what_cannot_be_meant_is_said_in_a_sentence(words, code, says, tools_on_
     assert not (tmp_path / ".rung").exists()
 
 
+def test_who_asks_for_the_other_vendors_profiler_is_told_what_is_here(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("ncu")
+    assert main(["profile", "--preset", "compute", "--", "true"]) == 2
+    assert "there is --preset nsight-counters." in capsys.readouterr().err
+
+
 def test_a_dry_run_needs_no_profiler_and_writes_nothing(tools_on_path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tools_on_path()

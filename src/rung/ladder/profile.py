@@ -164,11 +164,18 @@ def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Pre
     program = tools.EXECUTABLES[wanted.tool][0]
     if not dry:
         raise UsageError(f"{program} is not on PATH, nor where its vendor installs it: install it, add its folder to PATH, "
-                         "or see with --dry-run what it would do.")  # fmt: skip
+                         f"or see with --dry-run what it would do{_of_the_other_vendor(wanted.tool)}.")  # fmt: skip
     assumed = tools.planned(wanted.tool)
     what = f" of ROCm {assumed.version_text}" if assumed.version else ""
     notes.append(f"{program} is not on PATH: planned for that{what}.")
     return assumed, wanted
+
+
+def _of_the_other_vendor(tool: str) -> str:
+    """The presets of the profilers that are here, where one of the other vendor's was asked for."""
+    nvidia = {"ncu": "nsight-counters", "nsys": "nsight"}
+    here = [] if tool in nvidia else [f"--preset {name}" for other, name in nvidia.items() if tools.find(other)]
+    return f"; for the NVIDIA GPUs of this machine there is {' and '.join(here)}" if here else ""
 
 
 def _marked(wanted: Preset) -> tuple[str, ...]:
