@@ -1,12 +1,11 @@
 """Stand-ins for profilers: programs that accept exactly the documented command lines, refuse all else, run the program they
 are given, and leave what the real ones would.
 
-Each is a script of a few lines that calls `main` here with its name; the command lines are in standin_grammar.py. $STANDIN_ROCM is the version that they play;
-$STANDIN_FAILS makes them fail: `exit` (a code and a message), `hang`, `nothing` (no output), `kill`, `empty`.
-The files that they leave were made before by `prepare`, of three dispatches.
+Each is a script of a few lines that calls `main` here with its name; the command lines are in standin_grammar.py, the files that
+they leave in standin_outputs.py. $STANDIN_ROCM is the version that they play; $STANDIN_FAILS makes them fail: `exit` (a code
+and a message), `hang`, `nothing` (no output), `kill`, `empty`.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -15,16 +14,7 @@ from pathlib import Path
 
 import standin_grammar as grammar
 from standin_grammar import parsed, refuse
-
-KERNELS = (("gemm(float*)", 7, 12_000, 3_000), ("add(float*)", 9, 16_000, 500), ("gemm(float*)", 11, 17_000, 3_100))
-NAMES = (
-    "rocprofv3", "rocprofv3-avail", "rocprof", "rocprofv2", "rocprof-compute", "rocprof-sys-run", "rocprof-sys-sample",
-    "rocprof-sys-instrument", "rocprof-sys-python", "nsys", "ncu",
-)  # fmt: skip
-
-
-def version():
-    return tuple(map(int, os.environ.get("STANDIN_ROCM", "7.0").split(".")))
+from standin_outputs import KERNELS, made, put, value, version, wide_csv, write_rocpd, write_v3
 
 
 def program(argv):
@@ -46,16 +36,6 @@ def program(argv):
     if fails == "nothing":
         print("W tool.cpp: no kernel was dispatched", flush=True)
         sys.exit(0)
-
-
-def made(name):
-    return (Path(os.environ["STANDIN_FILES"]) / name).read_bytes()
-
-
-def put(folder, name, data):
-    path = Path(folder) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"" if os.environ.get("STANDIN_FAILS") == "empty" else data)
 
 
 FORMATS = {"csv": (6, 2), "json": (6, 2), "pftrace": (6, 2), "otf2": (6, 3), "rocpd": (7, 0)}
@@ -121,59 +101,6 @@ def check_sampling(found, formats):
         refuse("PC samples are only written as csv and json")
 
 
-def write_v3(folder, formats, counters, samples, included):
-    pid = os.getpid()
-    if "csv" in formats:
-        for name, text in json.loads(made(f"v3_csv_{version()[0]}{'_counters' if counters else ''}.json")).items():
-            put(folder, f"node7/{pid}_{name}", text.encode())
-        if counters:
-            put(folder, f"node7/{pid}_counter_collection.csv", counter_csv(counters, included).encode())
-        if samples:
-            titles = "Sample_Timestamp,Exec_Mask,Dispatch_Id,Instruction,Instruction_Comment,Correlation_Id"
-            put(folder, f"node7/{pid}_pc_sampling_host_trap.csv", f'{titles}\n12500,1,1,"v_add","a.py:1",7\n'.encode())
-    if "rocpd" in formats:
-        if os.environ.get("STANDIN_FAILS") == "empty":
-            put(folder, f"node7/{pid}_results.db", b"")
-        else:
-            write_rocpd(Path(folder) / f"node7/{pid}_results.db", counters, included)
-    if "pftrace" in formats:
-        put(folder, f"node7/{pid}_results.pftrace", made("trace.pftrace"))
-
-
-def counter_csv(counters, included):
-    """The 19 columns of 6.4 and later; kernels are numbered from 1 here, as nothing but they is recorded."""
-    titles = ("Correlation_Id,Dispatch_Id,Agent_Id,Queue_Id,Process_Id,Thread_Id,Grid_Size,Kernel_Id,Kernel_Name,"
-              "Workgroup_Size,LDS_Block_Size,Scratch_Size,VGPR_Count,Accum_VGPR_Count,SGPR_Count,Counter_Name,"
-              "Counter_Value,Start_Timestamp,End_Timestamp")  # fmt: skip
-    lines = [",".join(f'"{title}"' for title in titles.split(","))]
-    for place, (kernel, _, start, long) in enumerate(KERNELS, start=1):
-        for counter in counters if included.search(kernel) else ():
-            agent = '"Agent 2"' if version() >= (7, 0) else "2"
-            lines.append(f'{place},{place},{agent},1,77,77,1024,1,"{kernel}",64,0,0,8,0,16,"{counter}",'
-                         f"{value(counter, place)},{start},{start + long}")  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-def value(counter, place):
-    """What the n-th dispatch has of a counter: a number that no other has."""
-    return 1000.0 * place + len(counter)
-
-
-def write_rocpd(path, counters, included=re.compile("")):
-    sys.path.insert(0, str(Path(__file__).parents[1] / "trace" / "databases"))
-    from rocpd_writer import Writer
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Writer(path, pid=os.getpid()) as writer:
-        for place, (kernel, correlation, start, long) in enumerate(KERNELS, start=1):
-            # A pass that collects counters traces less, so its correlation ids are others.
-            number = place if counters else correlation
-            values = [(counter, value(counter, place)) for counter in counters if included.search(kernel)]
-            writer.dispatch(kernel, start, start + long, stack=number, counters=values)
-            if not counters:
-                writer.region("HIP_RUNTIME_API_EXT", "hipLaunchKernel", start - 900, start - 800, stack=number)
-
-
 def rocprofv3_avail(words):
     if os.environ.get("STANDIN_FAILS") == "no-avail":
         refuse("no GPU", 1)
@@ -205,18 +132,6 @@ def rocprof(words):
     put(out.parent, out.name, made("results.csv") if not counters else wide_csv(counters).encode())
     if {"--hip-trace", "--hsa-trace", "--sys-trace", "--roctx-trace"} & set(found):
         put(out.parent, "results.json", made("results.json"))
-
-
-def wide_csv(counters):
-    titles = ["Index", "KernelName", "gpu-id", "queue-id", "queue-index", "pid", "tid", "grd", "wgr", "lds", "scr",
-              "arch_vgpr", "accum_vgpr", "sgpr", "wave_size", "sig", "obj", *counters,
-              "DispatchNs", "BeginNs", "EndNs", "CompleteNs"]  # fmt: skip
-    lines = [",".join(titles)]
-    for place, (kernel, _, start, long) in enumerate(KERNELS, start=1):
-        values = [str(value(counter, place)) for counter in counters]
-        lines.append(",".join([str(place - 1), f'"{kernel}"', "0", "0", "0", "5", "5", "64", "64", "0", "0", "8", "0", "16", "64",
-                               "0x0", "0x1", *values, str(start), str(start), str(start + long), str(start + long)]))  # fmt: skip
-    return "\n".join(lines) + "\n"
 
 
 def rocprofv2(words):
