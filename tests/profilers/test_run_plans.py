@@ -142,7 +142,9 @@ def test_what_was_recorded_before_the_deadline_is_not_lost(tmp_path):
     assert "==PROF== Disconnected" in said
     assert "softmax" not in said  # rows of the table say nothing of what went wrong
     assert f"rung analyze {folder.parent}`" in said
-    assert read_kept(folder.parent).counters["correlation"].n_unique() == 5
+    found = read_kept(folder.parent)
+    assert found.counters["correlation"].n_unique() == 5
+    assert found.unread == {"rest of a recording that failed or was stopped": 1}  # nobody takes it for the whole
 
 
 def test_a_full_disk_is_said(tools_on_path, tmp_path, capsys, monkeypatch):

@@ -13,7 +13,7 @@ import polars as pl
 
 from rung.errors import InputError, UsageError
 from rung.profilers import collect, run
-from rung.profilers.plan import PLAN, SAMPLES, Plan
+from rung.profilers.plan import ANSWER, PLAN, SAMPLES, Plan
 from rung.profilers.samples import energy, summary
 from rung.profilers.sampling import Sampling
 from rung.runs import to_json, write_whole
@@ -64,7 +64,7 @@ def carried_out(
         "sensors": _sensed(sampling, folder) if sampling else None,
         "notes": [*plan.notes, *told, *notes],
     }
-    write_whole(folder / "profile.json", to_json(record))
+    write_whole(folder / ANSWER, to_json(record))
     return trace, record
 
 

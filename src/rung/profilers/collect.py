@@ -11,7 +11,7 @@ import polars as pl
 
 from rung.errors import InputError
 from rung.profilers.overlay import laid_over, read_samples
-from rung.profilers.plan import PLAN, RECORDING, SAMPLES, Run
+from rung.profilers.plan import ANSWER, PLAN, RECORDING, SAMPLES, Run
 from rung.profilers.run import ProfilerFailed, disk_full, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
@@ -41,6 +41,7 @@ PATTERNS = {
 _FOLDERS = ("*_trace.csv|*_counter_collection.csv", "pmc_perf.csv", "pmc_perf_*.csv")
 STEP = "ProfilerStep#"  # as torch.profiler marks a step
 OTHER_PASS = "event of another counter pass of the same program"
+STOPPED = "rest of a recording that failed or was stopped"
 UNMATCHED = "counter of a dispatch that the first pass did not have"
 
 
@@ -115,6 +116,8 @@ def read_kept(folder: Path) -> Trace:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
     trace = read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
+    if not (folder / ANSWER).is_file():
+        trace = replace(trace, unread=trace.unread | {STOPPED: 1})
     return _sampled(trace, folder / SAMPLES / "samples.parquet")
 
 

@@ -12,7 +12,8 @@ from rung.profilers.tools import Tool
 # What a recording may hold beside kernels; each profiler knows its own option for it.
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
 # In the folder of a recording: what was run, where it wrote, what the sensors said meanwhile.
-PLAN, RECORDING, SAMPLES = "plan.json", "recording", "samples"
+# The answer is written last: without it the recording did not end well.
+PLAN, RECORDING, SAMPLES, ANSWER = "plan.json", "recording", "samples", "profile.json"
 WORKLOAD = "{workload}"  # in an argv: the folder below a run's output in which an earlier one left pmc_perf.csv
 OVERHEADS = {
     "low": "a little time a kernel",
