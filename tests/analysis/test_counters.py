@@ -252,37 +252,6 @@ def test_dispatches_without_a_number_are_joined_in_the_order_of_their_kernel() -
     assert (found["time_ns"], found["waves"]) == (NS, 64)
 
 
-def test_nsight_compute_says_what_bounds_a_kernel_of_which_no_timeline_is_known() -> None:
-    percent = {"sm__throughput.avg.pct_of_peak_sustained_elapsed": 30.0,
-               "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": 85.0,
-               "sm__warps_active.avg.pct_of_peak_sustained_active": 40.0, "lts__t_sector_hit_rate.pct": 60.0}  # fmt: skip
-    values = percent | {"gpu__time_duration.sum": 2000.0, "dram__bytes_read.sum": 4e6, "dram__bytes_write.sum": 1e6}
-    rows = [{"correlation": 0, "device": 0, "kernel": "k", "counter": n, "value": v} for n, v in values.items()]
-    trace = Trace(events=pl.DataFrame(schema=SCHEMA), counters=pl.DataFrame(rows, schema=COUNTERS))
-    found = table("counters", trace).row(0, named=True)
-    assert (found["bound"], found["because"]) == ("memory", "memory throughput 85%, SM throughput 30%")
-    assert (found["time_ns"], found["occupancy_share"], found["l2_hit_share"]) == (2000, 0.4, 0.6)
-    assert found["hbm_gb_per_s"] == 2500  # 5 MB in 2 µs
-
-
-@pytest.mark.parametrize(
-    ("percent", "because"),
-    [
-        ((70.0, 5.0, 0.0), "issue slots 70%, L2 throughput 10%"),
-        ((20.0, 65.0, 8.0), "DRAM throughput 73%, issue slots 20%"),  # read and written
-    ],
-)
-def test_the_few_counters_of_one_pass_say_it_too(percent: tuple[float, float, float], because: str) -> None:
-    issued, read, written = percent
-    values = {"sm__inst_issued.avg.pct_of_peak_sustained_active": issued, "gpu__time_duration.sum": 2000.0,
-              "lts__t_sectors.avg.pct_of_peak_sustained_elapsed": 10.0,
-              "dram__bytes_read.sum.pct_of_peak_sustained_elapsed": read,
-              "dram__bytes_write.sum.pct_of_peak_sustained_elapsed": written}  # fmt: skip
-    rows = [{"correlation": 0, "device": 0, "kernel": "k", "counter": n, "value": v} for n, v in values.items()]
-    trace = Trace(events=pl.DataFrame(schema=SCHEMA), counters=pl.DataFrame(rows, schema=COUNTERS))
-    assert table("counters", trace).row(0, named=True)["because"] == because
-
-
 def test_a_dispatch_of_no_duration_has_no_rate() -> None:
     trace = made(MEMORY)
     still = Trace(events=trace.events.with_columns(dur=pl.lit(0)), devices=trace.devices, counters=trace.counters)

@@ -1,5 +1,6 @@
 """The face of the commands: quick help, clear errors with their exit codes, one JSON document on stdout."""
 
+import argparse
 import json
 import resource
 import subprocess
@@ -120,7 +121,11 @@ def test_a_value_that_is_none_is_refused(option: list[str], says: str, capsys: p
 
 
 def test_options_with_their_value_attached_may_stand_before_the_target() -> None:
-    options = target_options(["--size=tiny", "--mode", "infer"], ["climb", "--size=tiny", "t", "--mode", "infer"])
+    options = target_options(
+        argparse.Namespace(
+            rest=["--size=tiny", "--mode", "infer"], words=["climb", "--size=tiny", "t", "--mode", "infer"]
+        )
+    )
     assert options == {"size": "tiny", "mode": "infer"}
 
 

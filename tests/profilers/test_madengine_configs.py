@@ -61,6 +61,19 @@ def test_sensors_of_some_gpus_are_sampled_with_the_rest_and_that_is_said(tmp_pat
     assert not any("DEVICE" in note for note in madengine.read(written(tmp_path, {"tools": [POWER]})).notes)
 
 
+def test_variables_of_the_container_are_set_and_what_only_madengine_does_is_said(tmp_path):
+    config = COMMON | {
+        "docker_env_vars": {"A": "1", "B": 2},
+        "env_vars": {"B": "3"},
+        "k8s": {"gpu_count": 8},
+        "tools": [],
+    }
+    asked = madengine.read(written(tmp_path, config))
+    assert asked.preset.env == {"A": "1", "B": "3"}
+    assert any(note.startswith("k8s: ") for note in asked.notes)
+    assert not any("gpu_vendor" in note for note in asked.notes)
+
+
 def test_a_command_is_started_in_as_many_processes_as_the_file_wants(tmp_path):
     asked = madengine.read(written(tmp_path, CONFIGS["multi_gpu"][0]))
     launcher = ("torchrun", "--standalone", "--nproc-per-node", "4")
@@ -119,6 +132,8 @@ def test_such_a_command_is_run(tools_on_path, tmp_path, capsys, monkeypatch):
             "sampling rate of '0'",
         ),
         ({"tools": [{"name": "rocprof", "env_vars": ["A=1"]}]}, "env_vars must be an object"),
+        ({"tools": [], "distributed": {"nproc_per_node": "all"}}, "distributed must hold numbers"),
+        ({"tools": [], "distributed": ["torchrun"]}, "distributed must hold numbers"),
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_refused(config, says, tmp_path):

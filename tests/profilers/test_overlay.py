@@ -126,6 +126,7 @@ def test_samples_beside_a_kept_recording_are_drawn_unasked(tmp_path: Path) -> No
         writer.dispatch("k", BOOT, BOOT + 10**9, stack=1)
     run = {"what": "trace", "output": "recording", "recorded": True}
     (tmp_path / "plan.json").write_text(json.dumps({"profiler": "rocprofv3", "runs": [run], "steps_only": False}))
+    (tmp_path / "profile.json").write_text("{}")
     (tmp_path / "samples").mkdir()
     samples([100.0, 300.0]).write_parquet(tmp_path / "samples" / "samples.parquet")
     assert read_kept(tmp_path).curves["value"].to_list() == [100, 300]

@@ -3,6 +3,7 @@
 import json
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_counters_are_read_apart_from_the_trace_that_gives_the_times():
     assert plan.overhead == "high"
 
 
+def test_before_there_was_an_option_for_them_counters_stand_in_a_file():
+    plan = rocprofv3.plan(asked(version=(6, 2), passes=(("SQ_WAVES", "TCC_HIT_sum"), ("SQ_INSTS",))))
+    assert plan.files == {
+        OUT / "pass_2" / "counters.txt": "pmc: SQ_WAVES TCC_HIT_sum\n",
+        OUT / "pass_3" / "counters.txt": "pmc: SQ_INSTS\n",
+    }
+    assert plan.runs[2].argv[1:4] == ("-i", "/out/recording/pass_3/counters.txt", "--kernel-trace")
+    assert not rocprofv3.plan(asked(version=(6, 3), passes=(("SQ_WAVES",),))).files
+
+
 def test_pc_sampling_by_time_on_any_gpu_that_has_it_and_by_cycles_in_powers_of_two():
     argv = rocprofv3.plan(asked(sampling="host_trap", rate=1000, arch="gfx90a", formats=("pftrace",))).runs[0].argv
     assert argv[argv.index("--pc-sampling-interval") + 1] == "1000"  # µs
@@ -79,6 +90,9 @@ def test_rocprof_compute_profiles_then_analyses_what_it_wrote():
     assert first.argv[7:] == ("--", *APP)
     assert second.argv[1:3] == ("analyze", "-p")
     assert second.optional
+    roofs = rocprof_compute.plan(asked("rocprof-compute", extra=("--roof-only",)))
+    assert "--no-roof" not in roofs.runs[0].argv
+    assert "measured" in roofs.collects
 
 
 def test_rocprof_sys_gets_a_file_of_settings_and_a_database_where_it_writes_one():
@@ -91,6 +105,9 @@ def test_rocprof_sys_gets_a_file_of_settings_and_a_database_where_it_writes_one(
     assert "ROCPD" not in next(iter(old.files.values()))
     python = rocprof_sys.plan(asked("rocprof-sys-python"))
     assert python.runs[0].argv[-4:] == APP[1:]
+    module = replace(asked("rocprof-sys-python"), command=("python", "-m", "train"))
+    with pytest.raises(NotPlanned, match="runs a script, and no `-m`"):
+        rocprof_sys.plan(module)
 
 
 def test_nsight_switches_on_with_the_steps_of_a_workload():
@@ -118,6 +135,23 @@ def test_what_is_shown_is_a_script_that_does_the_same(tmp_path):
     subprocess.run(["bash", "-e"], input="\n".join(shown(plan)), text=True, check=True)
     assert (out / "f").read_text() == "a 'b' $HOME 1; 2"
     assert (out / "settings").read_text() == "A = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "preset", "rocm", "wrote"),
+    [("rocprofv3", "memory", "6.2", "*/pmc_1/*/*_counter_collection.csv"), ("rocprof", "memory", "6.0", "*/results.csv"),
+     ("rocprof-compute", "rocprof-compute-roofline", "7.0", "*/roofline.csv"), ("rocprof-sys-run", "rocprof-sys", "6.4", "*.proto")],
+)  # fmt: skip
+def test_the_script_of_a_dry_run_is_taken_by_the_profilers(
+    tool, preset, rocm, wrote, tools_on_path, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path(tool, rocm=rocm)
+    assert main(["profile", "--preset", preset, "--arch", "gfx90a", "--out", "o", "--dry-run", "--", "true"]) == 0
+    done = subprocess.run(["bash", "-e"], input=capsys.readouterr().out, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "o" / "recording").glob(wrote))
+    assert ("0. Top Stats" in done.stdout) == (tool == "rocprof-compute")
 
 
 def test_rocprofv3_and_rocprof_and_their_versions_are_told_apart(tools_on_path, tmp_path):
@@ -166,6 +200,13 @@ def test_what_cannot_be_meant_is_said_in_a_sentence(words, code, says, tools_on_
     assert not (tmp_path / ".rung").exists()
 
 
+def test_who_asks_for_the_other_vendors_profiler_is_told_what_is_here(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("ncu")
+    assert main(["profile", "--preset", "compute", "--", "true"]) == 2
+    assert "there is --preset nsight-counters." in capsys.readouterr().err
+
+
 def test_a_dry_run_needs_no_profiler_and_writes_nothing(tools_on_path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tools_on_path()
@@ -192,7 +233,7 @@ def test_ranks_write_into_folders_of_their_own(tools_on_path, tmp_path, capsys, 
 
 
 def test_the_list_names_every_preset_and_what_is_here(tools_on_path, capsys):
-    tools_on_path("rocprofv3", rocm="6.4")
+    tools_on_path("rocprofv3", rocm="6.4")  # which does not say its version: ROCm's own file does
     assert main(["profile", "--list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     wanted = {"compute", "memory", "communication", "full", "lightweight", "perfetto", "api-overhead", "pc-sampling",

@@ -12,11 +12,17 @@ from rung.profilers.presets import presets
 
 AMD = ("rocprofv3", "rocprofv3-avail", "rocprof-compute", "rocprof-sys-run")
 NVIDIA = ("nsys", "ncu")
+NEWER = ("rocprof-compute", "rocprof-sys")
 
 
 # Those that differ in their sensors and variables alone are planned alike: once on the older ROCm is enough.
-DISTINCT = {(p.tool, p.sources, p.counters, p.formats, p.sampling): p.name for p in reversed(presets().values())}
-RUNS = [(name, "7.0") for name in sorted(presets())] + [(name, "6.2") for name in sorted(DISTINCT.values())]
+DISTINCT = {
+    (p.tool, p.sources, p.counters, p.formats, p.sampling, p.extra): p.name for p in reversed(presets().values())
+}
+# rocprof-compute and rocprof-sys have these names since ROCm 6.3.
+RUNS = [(name, "7.0") for name in sorted(presets())]
+RUNS += [(name, "6.3" if presets()[name].tool in NEWER else "6.2") for name in sorted(DISTINCT.values())]
+RUNS += [("memory", "6.4"), ("perfetto", "7.2")]
 
 
 @pytest.mark.parametrize(("name", "rocm"), RUNS)
@@ -40,10 +46,11 @@ def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, 
     assert kernels == [3]
     assert analysis["parts"][0]["timeline"][0]["total_ns"] == 20_100 - 12_000
     if presets()[name].counters:
-        passes = [run for run in answer["plan"]["runs"] if "--pmc" in run["argv"]]
-        assert analysis["counters"] == 3 * sum(
-            run["argv"].index("--kernel-trace") - run["argv"].index("--pmc") - 1 for run in passes
-        )
+        lines = [text.split()[1:] for text in answer["plan"]["files"].values()]  # before ROCm 6.3
+        for run in answer["plan"]["runs"]:
+            argv = run["argv"]
+            lines += [argv[argv.index("--pmc") + 1 : argv.index("--kernel-trace")]] if "--pmc" in argv else []
+        assert analysis["counters"] == 3 * sum(map(len, lines)) > 0
         assert "counter of a dispatch that the first pass did not have" not in analysis["unread"]
     if name in ("comprehensive", "perfetto", "pc-sampling", "rocprof-compute", "rocprof-sys"):
         # The folder is read again as one recording, wherever it lies by then.

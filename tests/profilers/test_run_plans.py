@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ from rung.cli.main import main
 from rung.ladder import profile
 from rung.ladder.recording import carried_out
 from rung.profilers import run
+from rung.profilers.collect import read_kept
 from rung.profilers.plan import Plan, Run
 from rung.profilers.tools import Tool
 
@@ -127,9 +129,38 @@ def test_what_takes_long_says_that_it_still_runs(tmp_path, monkeypatch):
 
 
 def test_what_was_recorded_before_the_deadline_is_not_lost(tmp_path):
-    folder = tmp_path / "recording"
+    folder = tmp_path / "out" / "recording"
+    kept = Path(__file__).parents[1] / "data" / "ncu" / "nsight-counters.csv"
     # As ncu does: it writes when it is asked to end.
-    script = f"trap 'echo row > {folder}/ncu.csv; exit 1' TERM; while true; do sleep 0.05; done"
+    script = f"trap 'cp {kept} {folder}/ncu.csv; exit 1' TERM; while true; do sleep 0.05; done"
     runs = (Run("counters", ("sh", "-c", script), folder, says=folder / "ncu.csv"),)
-    with pytest.raises(run.ProfilerFailed, match=rf"(?s)did not end within 1 s.*rung analyze {folder}"):
+    with pytest.raises(run.ProfilerFailed) as failed:
         carried_out(Plan("ncu", Tool("ncu", None), folder, runs, "k", "high", "r"), 1.0)
+    said = str(failed.value)
+    assert said.startswith("ncu (counters) did not end within 1 s and was stopped. The last lines of ")
+    assert f"{folder}/ncu.csv" in said
+    assert "==PROF== Disconnected" in said
+    assert "softmax" not in said  # rows of the table say nothing of what went wrong
+    assert f"rung analyze {folder.parent}`" in said
+    found = read_kept(folder.parent)
+    assert found.counters["correlation"].n_unique() == 5
+    assert found.unread == {"rest of a recording that failed or was stopped": 1}  # nobody takes it for the whole
+
+
+def test_a_full_disk_is_said(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path("rocprofv3")
+    monkeypatch.setattr(run, "ROOM", 1 << 70)
+    for how, said in (("exit", "exit code 3"), ("nothing", "wrote nothing that could be read")):
+        monkeypatch.setenv("STANDIN_FAILS", how)
+        assert main(["profile", "--preset", "hotspots", "--out", how, "--", "true"]) == 4
+        error = capsys.readouterr().err
+        assert said in error
+        assert "is full: free some space" in error
+
+
+@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x"])
+def test_a_folder_that_cannot_be_written_is_said(out, tools_on_path, capsys):
+    tools_on_path("rocprofv3")
+    assert main(["profile", "--preset", "hotspots", "--out", out, "--", "true"]) == 3
+    assert "could not be written: N" in capsys.readouterr().err

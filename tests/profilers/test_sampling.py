@@ -118,8 +118,15 @@ def test_what_was_read_is_on_disk_before_the_end(tmp_path: Path) -> None:
         while time.monotonic() < until and len((tmp_path / "samples.csv").read_text().splitlines()) < 3:
             time.sleep(0.01)
         assert len((tmp_path / "samples.csv").read_text().splitlines()) >= 3
-        assert not watched.paths[0].exists()
-    assert watched.paths[0].exists()
+        assert watched.paths == [tmp_path / "samples.csv"]
+    assert watched.paths == [tmp_path / "samples.parquet", tmp_path / "samples.csv"]
+
+
+def test_a_table_that_cannot_be_written_at_the_end_costs_no_run(tmp_path: Path) -> None:
+    with Sampling(tmp_path, 100, sensors=[Steady(200.0)]) as sampled:
+        (tmp_path / "samples.parquet").mkdir()  # as a full disk: it cannot be written there
+    assert sampled.paths == [tmp_path / "samples.csv"]
+    assert pl.read_csv(sampled.paths[0]).height == sampled.table().height > 0
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from rung.cli.main import main
 from rung.errors import UsageError
 from rung.ladder import profile
 from rung.ladder.recording import carried_out, overhead
+from rung.report.profile import profile_lines
 
 STEPS = 'echo "{\\"steps_ns\\": [$1, $2, 900]}" > "$RUNG_STEPS"'
 
@@ -32,6 +33,17 @@ def test_the_overhead_is_that_of_the_medians(tmp_path):
     assert overhead(tmp_path) == {"bare_ns": 100, "recorded_ns": 150, "share": 0.5, "steps": 3}
     (tmp_path / "steps-1.json").unlink()
     assert overhead(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "steps", "said"),
+    [(2e6, 3, "(+100%; medians of 3)"), (2.5e6, 3, "(2.50 times as long; medians of 3)"),
+     (1234.81e6, 1, "(1235 times as long; one step each)"), (1e6, 3, "(no more than they scatter; medians of 3)")],
+)  # fmt: skip
+def test_how_much_longer_a_step_took(recorded, steps, said):
+    cost = {"bare_ns": 1e6, "recorded_ns": recorded, "share": recorded / 1e6 - 1, "steps": steps}
+    plan = {"profiler": "ncu", "version": "", "collects": "counters"}
+    assert said in " ".join(profile_lines({"plan": plan, "folder": "f", "overhead": cost, "notes": []}))
 
 
 def test_a_workload_that_is_refused_says_so_itself(tmp_path, monkeypatch):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
-from rung.cli.common import add_command, no_rest, say
+from rung.cli.common import add_command, say
 from rung.errors import InputError, UsageError
 
 EXAMPLE = """\
@@ -32,7 +32,7 @@ WRITERS = {".json": "write_chrome", ".pftrace": "write_perfetto", ".csv": "write
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "analyze", help_text, EXAMPLE)
+    parser = add_command(commands, "analyze", help_text, EXAMPLE, run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a trace, a database, or a folder of them")
     parser.add_argument(
         "--show", type=names, metavar="NAME[,NAME]", help="these analyses as tables (`list`: their names)"
@@ -57,14 +57,9 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--samples", type=Path, metavar="FILE", help="power, memory and clocks sampled beside the run, drawn by --write"
     )
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     if parsed.show == ("list",):
         print(listed(parsed.json))
         return 0

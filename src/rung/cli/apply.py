@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,13 @@ Nothing is changed by this command: in your program it is `model = rung.apply(mo
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "apply", help_text, EXAMPLE)
+    parser = add_command(commands, "apply", help_text, EXAMPLE, run, target="target")
     parser.add_argument("recipe", nargs="?", type=Path, metavar="RECIPE", help="the recipe.toml of a climb")
     parser.add_argument("target", nargs="?", metavar="TARGET", help="what it is to be applied to")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
+def run(parsed: argparse.Namespace) -> int:
     if not parsed.recipe:
         raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
     from rung.ladder.fit import changes, differences, missing_variables
@@ -47,13 +42,13 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         "variables": missing_variables(recipe),
         "original": recipe.original,
         "measured": recipe.measured,
-        "differs": differences(recipe, _here(parsed, recipe, rest)),
+        "differs": differences(recipe, _here(parsed, recipe)),
     }
     print(to_json(found) if parsed.json else "\n".join(recipe_lines(found, shlex.quote(str(parsed.recipe)))))
     return 0
 
 
-def _here(parsed: argparse.Namespace, recipe: Any, rest: Sequence[str]) -> dict[str, str]:
+def _here(parsed: argparse.Namespace, recipe: Any) -> dict[str, str]:
     import torch
 
     from rung.hardware import pick
@@ -63,8 +58,8 @@ def _here(parsed: argparse.Namespace, recipe: Any, rest: Sequence[str]) -> dict[
         from rung.ladder.fit import described
         from rung.workload import load, seeded_model
 
-        options = recipe.options_for(parsed.target, target_options(rest, parsed.words))
+        options = recipe.options_for(parsed.target, target_options(parsed))
         here["model"] = described(seeded_model(load(parsed.target, options)))
-    elif rest:
-        raise UsageError(f"unexpected argument {rest[0]!r}; options belong to a TARGET.")
+    elif parsed.rest:
+        raise UsageError(f"unexpected argument {parsed.rest[0]!r}; options belong to a TARGET.")
     return here

@@ -15,7 +15,6 @@ from rung.cli.common import (
     say,
     seconds,
     share,
-    show_help,
     stop_when_asked,
     target_options,
 )
@@ -36,7 +35,7 @@ presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "bench", help_text, EXAMPLE)
+    parser = add_command(commands, "bench", help_text, EXAMPLE, run, target="target")
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="the recipe of a climb; its options hold, too")
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="these rungs, instead of a recipe")
@@ -71,12 +70,9 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for compiling (default: the preset's)")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        return show_help(parser, parsed.target)
+def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
@@ -87,7 +83,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     stop_when_asked()
-    options, rungs = target_options(rest, parsed.words), parsed.rungs or ()
+    options, rungs = target_options(parsed), parsed.rungs or ()
     variables: dict[str, str] = {}
     if parsed.recipe:
         recipe = Recipe.read(parsed.recipe)

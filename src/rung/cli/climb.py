@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from rung.cli.common import (
     rung_names,
     say,
     seconds,
-    show_help,
     stop_when_asked,
     target_options,
 )
@@ -41,7 +39,7 @@ options that the command does not know go to the target: `rung climb tiny-transf
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "climb", help_text, EXAMPLE)
+    parser = add_command(commands, "climb", help_text, EXAMPLE, run, target="target")
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
     parser.add_argument(
         "--numerics", choices=("exact", "tf32", "bf16", "fp8"),
@@ -59,12 +57,9 @@ def add(commands: Any, help_text: str) -> None:
         "--resume", type=Path, metavar="RUN", help="go on with an interrupted climb, or one whose budget ended"
     )
     parser.add_argument("--dry-run", action="store_true", help="measure the baseline, print plan and predictions, stop")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        return show_help(parser, parsed.target)
+def run(parsed: argparse.Namespace) -> int:
     need_torch()
     from rung.ladder.climb import Request, resume, start
     from rung.ladder.rungs import chosen
@@ -74,7 +69,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
 
     stop_when_asked()  # the run directory is left with its status said
     if parsed.resume:
-        no_rest([*rest, *([parsed.target] if parsed.target else [])])
+        no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
         again = next((name for name in FIXED if getattr(parsed, name) not in (None, False)), None)
         if again:
             raise UsageError(
@@ -91,7 +86,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
         else:
             request = Request(
                 parsed.target,
-                target_options(rest, parsed.words),
+                target_options(parsed),
                 parsed.numerics,
                 parsed.rungs,
                 parsed.device,

@@ -7,7 +7,7 @@ import inspect
 import math
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,22 @@ from rung.errors import UsageError
 ROOT = Path(".rung")
 
 
-def add_command(commands: Any, name: str, help_text: str, example: str) -> argparse.ArgumentParser:
-    """A command's parser, with an example below its help and the options that all commands have."""
+def add_command(
+    commands: Any,
+    name: str,
+    help_text: str,
+    example: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    target: str = "",
+    rest: bool = False,
+) -> argparse.ArgumentParser:
+    """A command's parser, with an example below its help and the options that all commands have.
+
+    run: does what was asked and returns the exit code; it is called where no help was asked for. Words that the command does
+    not know are refused, unless they may be a target's own options or `rest` has them kept, in `parsed.rest`.
+    target: the argument that names the target; --help then shows its options, too.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help_text,
@@ -30,6 +44,15 @@ def add_command(commands: Any, name: str, help_text: str, example: str) -> argpa
     parser.add_argument("-h", "--help", action="store_true", help="show this help (after a TARGET: its options, too)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, everything else on stderr")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def called(parsed: argparse.Namespace) -> int:
+        if parsed.help:
+            return show_help(parser, getattr(parsed, target) if target else None)
+        if not (target or rest):
+            no_rest(parsed.rest)
+        return run(parsed)
+
+    parser.set_defaults(run=called)
     return parser
 
 
@@ -55,11 +78,13 @@ def _kind(parameter: inspect.Parameter) -> str:
     return kind if isinstance(kind, str) else inspect.formatannotation(kind)
 
 
-def target_options(rest: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+def target_options(parsed: argparse.Namespace) -> dict[str, str]:
     """`--name value`, `--name=value` and `--flag` that no command knows: they belong to the target.
 
-    words: the command line as typed. A value that stands before the target was taken for the target itself.
+    parsed: has `rest`, what the command does not know, and `words`, the command line as typed. A value that stands before the
+    target was taken for the target itself.
     """
+    rest, words = parsed.rest, parsed.words
     for word in (w for w in rest if w.startswith("--") and "=" not in w):
         after = next(iter(words[words.index(word) + 1 :]), "-")
         if not after.startswith("-") and after not in rest:

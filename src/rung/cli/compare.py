@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, show_help, target_options
+from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, target_options
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ same within --same-within; of more than two, every pair is, and what is set for 
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "compare", help_text, EXAMPLE)
+    parser = add_command(commands, "compare", help_text, EXAMPLE, run, target="a")
     parser.add_argument("a", nargs="?", metavar="A", help="tiny-transformer, path.py:name or module:name")
     parser.add_argument("b", nargs="?", metavar="B", help="the other one (default: A)")
     parser.add_argument("more", nargs="*", metavar="C", help="further ones: all are ranked")
@@ -51,12 +51,9 @@ def add(commands: Any, help_text: str) -> None:
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        return show_help(parser, parsed.a)
+def run(parsed: argparse.Namespace) -> int:
     if not parsed.a:
         raise UsageError(
             "give A, as in `rung compare tiny-transformer --rungs compile`; `rung compare --help` says more."
@@ -68,7 +65,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     from rung.report.compare import compare_lines
     from rung.runs import to_json, write_whole
 
-    options = target_options(rest, parsed.words)
+    options = target_options(parsed)
     a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
     b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call)
     rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]

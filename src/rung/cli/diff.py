@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, no_rest, share
+from rung.cli.common import add_command, share
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -26,7 +25,7 @@ NAMES = ("category", "op", "shape", "module", "instance", "kernel")
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "diff", help_text, EXAMPLE)
+    parser = add_command(commands, "diff", help_text, EXAMPLE, run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="BASE NEW", help="two traces, or two folders of them")
     parser.add_argument(
         "--by", type=names, default=("category", "op", "module"), metavar="NAME[,NAME]",
@@ -44,14 +43,9 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     if len(parsed.paths) != 2:
         raise UsageError("give two traces, as in `rung diff before.json.gz after.json.gz`.")
     unknown = [name for name in parsed.by if name not in NAMES]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rung.cli.common import add_command, no_rest, seconds
+from rung.cli.common import add_command, seconds
 
 EXAMPLE = """\
 examples:
@@ -21,7 +20,7 @@ examples:
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "doctor", help_text, EXAMPLE)
+    parser = add_command(commands, "doctor", help_text, EXAMPLE, run)
     parser.add_argument(
         "--fix", action="store_true", help="print the commands that would change it, and change nothing"
     )
@@ -30,14 +29,9 @@ def add(commands: Any, help_text: str) -> None:
         "--wait", type=seconds, default=2.0, metavar="SECONDS",
         help="how long torch and nvidia-smi may take to answer (default: 2)",
     )  # fmt: skip
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     from rung.cli.tables import width
     from rung.hardware.doctor import Machine, audit
     from rung.report.doctor import doctor_lines, fix_lines, summary

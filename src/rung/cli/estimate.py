@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
-from rung.cli.common import add_command, no_rest
+from rung.cli.common import add_command
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -22,7 +21,7 @@ The models and their limits: docs/roofline.md.
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "estimate", help_text, EXAMPLE)
+    parser = add_command(commands, "estimate", help_text, EXAMPLE, run)
     for name, text in (
         ("hidden", "width of the residual stream"),
         ("layers", "number of layers"),
@@ -41,14 +40,9 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--attention", default="causal", choices=("causal", "full"), help="(default: causal)")
     parser.add_argument("--tied", action="store_true", help="the output head is the embedding")
     parser.add_argument("--gpu", metavar="NAME", help="the GPU whose roof to show, as in MI300X or H100")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     for name in ("hidden", "layers", "heads"):
         if getattr(parsed, name) is None:
             raise UsageError(f"--{name} is needed, as in `rung estimate --hidden 4096 --layers 32 --heads 32`.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from rung.cli.common import add_command, no_rest
@@ -26,7 +25,7 @@ KERNEL_example needs no --call. Exit code 1: some registers were spilled.
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "kernels", help_text, EXAMPLE)
+    parser = add_command(commands, "kernels", help_text, EXAMPLE, run, rest=True)
     parser.add_argument("action", nargs="?", choices=("list", "inspect"), metavar="list|inspect")
     parser.add_argument(
         "what", nargs="?", metavar="WHAT", help="a name, FILE.py:KERNEL, a file or directory (default: all)"
@@ -34,16 +33,12 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("given", nargs="*", metavar="NAME=VALUE", help="arguments of FILE.py:KERNEL")
     parser.add_argument("--arch", metavar="ARCH,...", help="architectures (default: gfx90a,gfx942,gfx950,sm90,sm100)")
     parser.add_argument("--call", metavar="FUNCTION", help="of FILE.py: returns the kernel's arguments as a dict")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
+def run(parsed: argparse.Namespace) -> int:
     # What stands behind an option is no positional argument to argparse any more.
-    parsed.given += [word for word in rest if not word.startswith("-")]
-    no_rest([word for word in rest if word.startswith("-")])
+    parsed.given += [word for word in parsed.rest if not word.startswith("-")]
+    no_rest([word for word in parsed.rest if word.startswith("-")])
     if parsed.action is None:
         raise UsageError("say what: `rung kernels list` or `rung kernels inspect`.")
     return _list(parsed) if parsed.action == "list" else _inspect(parsed)

@@ -58,10 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add(commands, help_text)
         else:
             commands.add_parser(name, help=help_text, add_help=False)
-    parsed, rest = parser.parse_known_args(arguments)
-    parsed.words = arguments
+    # `rung profile [options] -- COMMAND ...`: what follows belongs to the program, whatever it looks like.
+    cut = arguments.index("--") if called == "profile" and "--" in arguments else len(arguments)
+    parsed, rest = parser.parse_known_args(arguments[:cut])
+    parsed.words, parsed.rest, parsed.program = arguments[:cut], rest, tuple(arguments[cut + 1 :])
     try:
-        return parsed.run(parsed, rest)
+        return parsed.run(parsed)
     except RungError as error:
         # What the workload raised in its own process; what was refused says where and what by itself.
         theirs = getattr(error, "traceback", "") if getattr(error, "kind", "") != "refused" else ""

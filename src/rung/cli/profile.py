@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from rung.cli.common import (
     rung_names,
     say,
     seconds,
-    show_help,
     stop_when_asked,
     target_options,
 )
@@ -41,7 +39,7 @@ What was recorded is kept below .rung/profiles with the logs; `rung analyze` rea
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "profile", help_text, EXAMPLE)
+    parser = add_command(commands, "profile", help_text, EXAMPLE, run, target="target")
     parser.add_argument("target", nargs="?", metavar="TARGET | -- COMMAND ...",
                         help="a workload as for `rung bench`, for a few steps; or any program")  # fmt: skip
     parser.add_argument("--with", dest="tool", choices=PROFILERS, metavar="PROFILER",
@@ -79,30 +77,19 @@ def add(commands: Any, help_text: str) -> None:
     torch.add_argument("--wait", type=int, default=0, metavar="N", help="steps to pass before each round (default: 0)")
     torch.add_argument("--warm", type=int, default=1, metavar="N", help="steps the profiler warms up on (default: 1)")
     torch.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, a trace each (default: 1)")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    words = parsed.words[parsed.words.index("profile") + 1 :]
-    command: tuple[str, ...] = ()
-    if "--" in words:
-        # What follows belongs to the program, whatever it looks like.
-        cut = words.index("--")
-        command = tuple(words[cut + 1 :])
-        parsed, rest = parser.parse_known_args(words[:cut])
-        parsed.words = words[:cut]
-    if parsed.help:
-        return show_help(parser, parsed.target)
+def run(parsed: argparse.Namespace) -> int:
     if parsed.list:
-        no_rest([*rest, *([parsed.target] if parsed.target else [])])
+        no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
         return listed(parsed.json)
-    check(parsed, rest, command)
+    check(parsed)
     from rung.ladder.profile import new_folder, planned
     from rung.ladder.recording import carried_out
     from rung.runs import to_json
 
     stop_when_asked()  # what was started is ended, too
-    target, wanted, notes, rate = asked(parsed, rest, command)
+    target, wanted, notes, rate = asked(parsed)
     if parsed.target and wanted.tool == "torch":
         need_torch()
     folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
@@ -118,9 +105,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     return 0
 
 
-def asked(
-    parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, ...]
-) -> tuple[Any, Any, list[str], float]:
+def asked(parsed: argparse.Namespace) -> tuple[Any, Any, list[str], float]:
     """What is recorded, what of it, what is to be said, and how often a second sensors are read (0: not at all)."""
     from rung.hardware.places import which
     from rung.ladder.profile import Target, chosen
@@ -128,12 +113,13 @@ def asked(
     from rung.profilers.presets import preset
 
     wanted, notes, rate = preset(parsed.preset) if parsed.preset else None, list[str](), 10.0
+    command = parsed.program
     if parsed.madengine_config:
         config = madengine.read(parsed.madengine_config)
         wanted, notes, rate = config.preset, list(config.notes), 1 / config.rate
         command = config.launched(command)
     if parsed.target:
-        options = target_options(rest, parsed.words)
+        options = target_options(parsed)
         target = Target(parsed.target, (), options, parsed.rungs, parsed.device, parsed.steps)
     else:
         target = Target(Path(command[0]).name, command)
@@ -162,16 +148,18 @@ def torch_options(parsed: argparse.Namespace) -> Any:
     )
 
 
-def check(parsed: argparse.Namespace, rest: Sequence[str], command: tuple[str, ...]) -> None:
+def check(parsed: argparse.Namespace) -> None:
     """Raises UsageError for what cannot be meant."""
-    if parsed.target and command:
+    if parsed.target and parsed.program:
         raise UsageError("give a TARGET or `-- COMMAND ...`, not both.")
-    if not parsed.target and not command:
+    if not parsed.target and not parsed.program:
         raise UsageError("give a TARGET, as in `rung profile tiny-transformer`, or `-- COMMAND ...`.")
-    if command:
-        no_rest(rest)
-        if not parsed.dry_run and shutil.which(command[0]) is None:
-            raise UsageError(f"there is no program {command[0]!r}: give what you would type to run it, after `--`.")
+    if parsed.program:
+        no_rest(parsed.rest)
+        if not parsed.dry_run and shutil.which(parsed.program[0]) is None:
+            raise UsageError(
+                f"there is no program {parsed.program[0]!r}: give what you would type to run it, after `--`."
+            )
     if parsed.madengine_config and parsed.preset:
         raise UsageError("give --preset or --madengine-config, not both.")
     for name in ("steps", "warm", "repeat"):

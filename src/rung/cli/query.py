@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rung.cli import tables
-from rung.cli.common import add_command, no_rest
+from rung.cli.common import add_command
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -24,21 +23,16 @@ whose name ends in _ns is shown as a time, in _bytes as a size, in share as a pe
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "query", help_text, EXAMPLE)
+    parser = add_command(commands, "query", help_text, EXAMPLE, run)
     parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="a trace, a database, or a folder of them")
     parser.add_argument("sql", nargs="?", metavar="SQL", help="a SELECT (default: show the tables)")
     tables.add_options(parser)
     parser.add_argument(
         "--steps", type=int, metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     if not parsed.path:
         raise UsageError('give a trace and a question, as in `rung query trace.json.gz "select * from kernels"`.')
     if parsed.csv and parsed.json:

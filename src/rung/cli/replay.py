@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, no_rest, say
+from rung.cli.common import add_command, say
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -23,21 +22,16 @@ and nothing of your code or data.
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "replay", help_text, EXAMPLE)
+    parser = add_command(commands, "replay", help_text, EXAMPLE, run)
     parser.add_argument("path", nargs="?", type=Path, metavar="TRACE", help="a torch.profiler trace")
     parser.add_argument("--op", metavar="NAME", help="the operator, as in aten::mm, or mm for short")
     parser.add_argument("--list", action="store_true", help="its different calls instead of a script")
     parser.add_argument("--shapes", default="", metavar="WORDS", help="only calls with these words among their inputs")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="which of the calls (default: 0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the script (default: stdout)")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     if parsed.path is None or parsed.op is None:
         raise UsageError("give a trace and an operator, as in `rung replay trace.json.gz --op aten::mm`.")
     from rung.analysis.replay import calls_of, full_name, replay

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, no_rest
+from rung.cli.common import add_command
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -18,16 +17,11 @@ example:
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "report", help_text, EXAMPLE)
+    parser = add_command(commands, "report", help_text, EXAMPLE, run)
     parser.add_argument("directory", nargs="?", type=Path, metavar="RUN", help="a run directory")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     if not parsed.directory:
         raise UsageError("give a run directory; `rung runs` lists those there are.")
     from rung.report.html import render

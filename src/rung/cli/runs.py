@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import ROOT, add_command, no_rest
+from rung.cli.common import ROOT, add_command
 from rung.errors import RungError
 
 EXAMPLE = """\
@@ -17,16 +16,11 @@ example:
 
 
 def add(commands: Any, help_text: str) -> None:
-    parser = add_command(commands, "runs", help_text, EXAMPLE)
+    parser = add_command(commands, "runs", help_text, EXAMPLE, run)
     parser.add_argument("--in", dest="root", type=Path, default=ROOT, metavar="DIR", help=f"where (default: {ROOT})")
-    parser.set_defaults(run=lambda parsed, rest: run(parser, parsed, rest))
 
 
-def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> int:
-    if parsed.help:
-        parser.print_help()
-        return 0
-    no_rest(rest)
+def run(parsed: argparse.Namespace) -> int:
     from rung.report.lines import run_line
     from rung.runs import Run, runs_below, to_json
 

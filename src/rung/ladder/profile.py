@@ -99,7 +99,7 @@ def planned(
         raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
     seconds = SAMPLED if sample else 0.0
     said = list(notes)
-    if sample:
+    if sample and dry:  # of a run, what they said is told
         said.append(f"the sensors of every GPU are read {sample:g} times a second until the first recorded run has "
                     f"ended, into {folder / SAMPLES}.")  # fmt: skip
     if kernels and not (wanted.tool in FILTERS and (names or wanted.counters)):
@@ -164,11 +164,18 @@ def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Pre
     program = tools.EXECUTABLES[wanted.tool][0]
     if not dry:
         raise UsageError(f"{program} is not on PATH, nor where its vendor installs it: install it, add its folder to PATH, "
-                         "or see with --dry-run what it would do.")  # fmt: skip
+                         f"or see with --dry-run what it would do{_of_the_other_vendor(wanted.tool)}.")  # fmt: skip
     assumed = tools.planned(wanted.tool)
     what = f" of ROCm {assumed.version_text}" if assumed.version else ""
     notes.append(f"{program} is not on PATH: planned for that{what}.")
     return assumed, wanted
+
+
+def _of_the_other_vendor(tool: str) -> str:
+    """The presets of the profilers that are here, where one of the other vendor's was asked for."""
+    nvidia = {"ncu": "nsight-counters", "nsys": "nsight"}
+    here = [] if tool in nvidia else [f"--preset {name}" for other, name in nvidia.items() if tools.find(other)]
+    return f"; for the NVIDIA GPUs of this machine there is {' and '.join(here)}" if here else ""
 
 
 def _marked(wanted: Preset) -> tuple[str, ...]:

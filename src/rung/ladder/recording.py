@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from rung.errors import UsageError
+from rung.errors import InputError, UsageError
 from rung.profilers import collect, run
-from rung.profilers.plan import PLAN, SAMPLES, Plan
+from rung.profilers.plan import ANSWER, PLAN, SAMPLES, Plan
 from rung.profilers.samples import energy, summary
 from rung.profilers.sampling import Sampling
 from rung.runs import to_json, write_whole
@@ -28,11 +29,13 @@ def carried_out(
     sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all.
     """
     folder = plan.folder.parent
-    plan.folder.mkdir(parents=True)
+    with _writing(folder):
+        plan.folder.mkdir(parents=True)
     write_whole(folder / PLAN, to_json(plan.as_dict()))
     sampling, told = _sampling(folder / SAMPLES, sample) if sample else (None, [])
     try:
-        logs, notes = run.run(plan, deadline, said, sampling)
+        with _writing(folder):
+            logs, notes = run.run(plan, deadline, said, sampling)
     except run.ProfilerFailed as error:
         # A workload of ours that was refused says why itself, with the exit code of that.
         if error.code in (2, 3) and error.log and (refused := _refusal(error.log)):
@@ -41,7 +44,7 @@ def carried_out(
             raise again from None
         if all(collect.collect(plan.profiler, one.output) for one in plan.runs if one.recorded):
             raise run.ProfilerFailed(
-                f"{error}\nWhat it had recorded until then may be whole: `rung analyze {plan.folder}`.",
+                f"{error}\nWhat it had recorded until then may be whole: `rung analyze {folder}`.",
                 error.code,
                 error.log,
             ) from None
@@ -61,8 +64,17 @@ def carried_out(
         "sensors": _sensed(sampling, folder) if sampling else None,
         "notes": [*plan.notes, *told, *notes],
     }
-    write_whole(folder / "profile.json", to_json(record))
+    write_whole(folder / ANSWER, to_json(record))
     return trace, record
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or folder} could not be written: {error.strerror}; free some space or choose "
+                         "another --out.") from None  # fmt: skip
 
 
 def _sampling(folder: Path, rate: float) -> tuple[Sampling | None, list[str]]:

@@ -11,8 +11,8 @@ import polars as pl
 
 from rung.errors import InputError
 from rung.profilers.overlay import laid_over, read_samples
-from rung.profilers.plan import PLAN, RECORDING, SAMPLES, Run
-from rung.profilers.run import ProfilerFailed, tail
+from rung.profilers.plan import ANSWER, PLAN, RECORDING, SAMPLES, Run
+from rung.profilers.run import ProfilerFailed, disk_full, tail
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
 from rung.trace.rocprof import compute, v3_csv
@@ -41,6 +41,7 @@ PATTERNS = {
 _FOLDERS = ("*_trace.csv|*_counter_collection.csv", "pmc_perf.csv", "pmc_perf_*.csv")
 STEP = "ProfilerStep#"  # as torch.profiler marks a step
 OTHER_PASS = "event of another counter pass of the same program"
+STOPPED = "rest of a recording that failed or was stopped"
 UNMATCHED = "counter of a dispatch that the first pass did not have"
 
 
@@ -74,9 +75,10 @@ def read_all(
         paths = collect(profiler, one.output)
         if not paths:
             lines = "".join(f"\n  {line}" for line in tail(log)) or " It printed nothing."
+            why = "the program may not have used a GPU, or was ended before the recording was written"
             raise ProfilerFailed(
-                f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: the program may not "
-                f"have used a GPU, or was ended before the recording was written. The last lines of {log}:{lines}"
+                f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: "
+                f"{disk_full(one.output) or why}. The last lines of {log}:{lines}"
             )
         traces.append(_together(paths, one.output))
     trace = joined(traces)
@@ -101,11 +103,6 @@ def within_steps(trace: Trace) -> Trace:
     return replace(trace, events=events, counters=counters, unread=dict(unread), unread_ns=dict(unread.ns))
 
 
-def is_kept(folder: Path) -> bool:
-    """Whether this is the folder of a recording that a plan made."""
-    return (folder / PLAN).is_file() and (folder / RECORDING).is_dir()
-
-
 def read_kept(folder: Path) -> Trace:
     """The trace of such a folder, wherever it lies by now. InputError where it is not complete."""
     try:
@@ -119,6 +116,8 @@ def read_kept(folder: Path) -> Trace:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
     trace = read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
+    if not (folder / ANSWER).is_file():
+        trace = replace(trace, unread=trace.unread | {STOPPED: 1})
     return _sampled(trace, folder / SAMPLES / "samples.parquet")
 
 

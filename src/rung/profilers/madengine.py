@@ -45,6 +45,8 @@ _LIBRARIES = {
 }
 _NOTHING = ("therock_check", "test_tools_A", "test_tools_B")
 _SWITCHES = tuple(f"{lib}_TRACE" for lib in ("ROCBLAS", "MIOPEN", "TENSILE", "RCCL", "HIPBLASLT"))
+# Of a context's keys, what is read here, or says nothing to a profiler; `docker_env_vars` are those of its container.
+_KEYS = ("tools", "env_vars", "docker_env_vars", "distributed", "slurm", "gpu_vendor", "guest_os", "debug")
 _SENSOR_SETTINGS = ("POWER_", "VRAM_", "RTL_MODE")
 
 
@@ -105,9 +107,12 @@ def read(path: Path) -> Asked:
     base = chosen[0] if chosen else replace(preset("lightweight"), sources=("kernels",))
     if not chosen:
         notes.append("the file names no profiler: kernels are traced.")
-    env = {**base.env, **_variables(path, context.get("env_vars", {})), **env}
+    shared = {**_variables(path, context.get("docker_env_vars", {})), **_variables(path, context.get("env_vars", {}))}
+    env = {**base.env, **shared, **env}
     asked = replace(base, env=_variables_that_work(env, notes), sample=tuple(dict.fromkeys([*base.sample, *sample])))
-    processes = _processes(context, notes)
+    processes = _processes(path, context, notes)
+    if others := [key for key in context if key not in _KEYS]:
+        notes.append(f"{', '.join(others)}: of madengine's own running of the model, left out.")
     return Asked(asked, rate, processes, tuple(notes))
 
 
@@ -177,9 +182,14 @@ def _variables_that_work(env: Mapping[str, str], notes: list[str]) -> dict[str, 
     return found
 
 
-def _processes(context: Mapping[str, Any], notes: list[str]) -> int:
+def _processes(path: Path, context: Mapping[str, Any], notes: list[str]) -> int:
     distributed, slurm = context.get("distributed") or {}, context.get("slurm")
-    count, nodes = int(distributed.get("nproc_per_node", 1)), int(distributed.get("nnodes", 1))
+    try:
+        count, nodes = int(distributed.get("nproc_per_node", 1)), int(distributed.get("nnodes", 1))
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(
+            f'{path}: distributed must hold numbers, as in {{"launcher": "torchrun", "nnodes": 1, "nproc_per_node": 4}}.'
+        ) from None
     if slurm:
         notes.append("slurm: this is not submitted; start the same command with srun, once a node.")
     if distributed.get("launcher", "torchrun") != "torchrun" and (count > 1 or nodes > 1):

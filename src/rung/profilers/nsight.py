@@ -48,7 +48,7 @@ def plan_compute(request: Request) -> Plan:
         folder=request.folder,
         runs=(Run("counters", (*argv, *request.extra, *request.command), request.folder, dict(request.env), says=log),),
         collects=f"{len(counters)} counters of " + (f"kernels like {request.kernels}" if request.kernels else "every kernel"),
-        overhead="high",
+        overhead="replay",
         read_by="rung analyze",
         notes=(f"ncu runs kernels alone, once a pass, {_caches(request.extra)}: their times are not those of a run. "
                "The clocks are left as they are.",),

@@ -12,12 +12,15 @@ from rung.profilers.tools import Tool
 # What a recording may hold beside kernels; each profiler knows its own option for it.
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
 # In the folder of a recording: what was run, where it wrote, what the sensors said meanwhile.
-PLAN, RECORDING, SAMPLES = "plan.json", "recording", "samples"
+# The answer is written last: without it the recording did not end well.
+PLAN, RECORDING, SAMPLES, ANSWER = "plan.json", "recording", "samples", "profile.json"
+WORKLOAD = "{workload}"  # in an argv: the folder below a run's output in which an earlier one left pmc_perf.csv
 OVERHEADS = {
     "low": "a little time a kernel",
     "medium": "time at every call of the runtime",
     "host": "the host is slowed several times over; kernels keep their own times",
-    "high": "kernels run one at a time, the program once a pass: no durations of these passes are used",
+    "replay": "every kernel runs alone, once a pass, and memory is restored in between: a step takes a thousand times as long and more",
+    "high": "kernels run one at a time, the program once a pass: their times are not those of a run",
 }
 
 
@@ -36,7 +39,7 @@ class Request:
 
     sources: of SOURCES; passes: counters, one group a run of the program; formats: asked for beside the one that is read;
     sampling: 'host_trap' or 'stochastic', at `rate` samples a second; extra: options passed on as they are; env: variables
-    for the program; kernels: regular expression of those whose counters are read, '' for all; arch: 'gfx942', or '' where it is not known; job: one of several things that a profiler can do.
+    for the program; kernels: regular expression of those whose counters are read, '' for all; arch: 'gfx942', or '' where it is not known.
     """
 
     command: tuple[str, ...]
@@ -50,7 +53,6 @@ class Request:
     extra: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     arch: str = ""
-    job: str = ""
     kernels: str = ""
     steps_only: bool = False  # the program switches the recording on and off around its steps
 
@@ -123,5 +125,11 @@ def shown(plan: Plan) -> list[str]:
         lines += [f"cat > {shlex.quote(str(path))} <<'END'", text.rstrip("\n"), "END"]
     for run in plan.runs:
         variables = [f"{name}={shlex.quote(value)}" for name, value in run.env.items()]
-        lines += [f"# {run.what}", " ".join([*variables, shlex.join(run.argv)])]
+        words = [_found(run.output) if word == WORKLOAD else shlex.quote(word) for word in run.argv]
+        lines += [f"# {run.what}", " ".join([*variables, *words])]
     return lines
+
+
+def _found(output: Path) -> str:
+    """What WORKLOAD stands for, in words of a shell."""
+    return f'"$(dirname "$(find {shlex.quote(str(output))} -name \'pmc_perf*.csv\' | head -n 1)")"'

@@ -42,7 +42,9 @@ class Preset:
     @property
     def overhead(self) -> str:
         """A class of plan.OVERHEADS."""
-        if self.counters or self.tool in ("rocprof-compute", "ncu"):
+        if self.tool == "ncu":
+            return "replay"
+        if self.counters or self.tool == "rocprof-compute":
             return "high"
         return "medium" if {"hip", "hsa"} & set(self.sources) else "low"
 
@@ -60,7 +62,8 @@ class Preset:
     def collects(self) -> str:
         found = [] if self.tool in ("rocprof-compute", "ncu") else list(self.sources)
         if self.tool == "rocprof-compute":
-            found.append("counters of every block")
+            measured = "--roof-only" in self.extra
+            found.append("counters of the roofline, measured roofs" if measured else "counters of every block")
         if self.counters:
             found.append(f"counters ({self.counters})")
         if self.sampling:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from rung.profilers.plan import Plan, Request, Run
+from rung.profilers.plan import WORKLOAD, Plan, Request, Run
 
 NAME = "rung"
-WORKLOAD = "{workload}"  # in an argv: the folder that an earlier run wrote, known only then
 
 
 def plan(request: Request) -> Plan:
-    """The tool chooses its own counters and passes; a `--set` or `--block` may be passed on with `extra`."""
+    """The tool chooses its own counters and passes; a `--set` or `--block` may be passed on with `extra`, and `--roof-only`
+    for the roofs of the GPU: they are measured for minutes, so not unasked."""
     output = request.folder
-    roof = [] if request.job == "roofline" else ["--no-roof"]
-    if request.job == "roofline":
-        roof = ["--roof-only"]
+    what, often, roof = "counters of every block of the chip", ": 15 times and more", ["--no-roof"]
+    if "--roof-only" in request.extra:
+        what, often, roof = "counters of the roofline, and the roofs of this GPU, measured", "", []
     argv = (request.tool.command, "profile", "-n", NAME, "-p", str(output), *roof, *request.extra, "--")
     runs = (
         Run("profile", (*argv, *request.command), output, dict(request.env)),
@@ -24,12 +24,8 @@ def plan(request: Request) -> Plan:
         tool=request.tool,
         folder=output,
         runs=runs,
-        collects="counters of every block of the chip, in the passes that the tool needs"
-        + (", measured roofs" if request.job == "roofline" else ""),
+        collects=f"{what}, in the passes that the tool needs",
         overhead="high",
-        read_by="rung analyze; the tool's own tables are in analyze.log",
-        notes=(
-            "the program is run once for each pass of the tool: 15 times and more.",
-            f"{WORKLOAD} is the folder with pmc_perf.csv that the first run leaves.",
-        ),
+        read_by="rung analyze; the tool's own tables are in the log of its analyze",
+        notes=(f"the program is run once for each pass of the tool{often}.",),
     )

@@ -53,6 +53,10 @@ def plan(request: Request) -> Plan:
         if "python" not in command[0].rpartition("/")[2]:
             raise NotPlanned("rocprof-sys-python runs a Python script: give `-- python script.py`.")
         command = command[1:]
+        if not command or command[0].startswith("-"):
+            raise NotPlanned(
+                "rocprof-sys-python runs a script, and no `-m` or `-c`: give `-- python script.py`, or use --with rocprof-sys."
+            )
     notes = [] if database else ["before ROCm 7.0 there is no database: the Perfetto trace is read."]
     if kind == "instrument" and "python" in command[0].rpartition("/")[2]:
         notes.append("to instrument the Python interpreter takes very long: rocprof-sys traces Python programs, too.")

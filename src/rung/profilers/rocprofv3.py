@@ -23,6 +23,7 @@ OPTIONS = {
     "rccl": ("--rccl-trace", (6, 3)),
 }
 FORMATS = {"csv": (6, 2), "json": (6, 2), "pftrace": (6, 2), "otf2": (6, 3), "rocpd": (7, 0)}
+PMC = (6, 3)  # before it, counters stand in a file
 PC_SAMPLING = (6, 4)
 FILTER = (6, 3)  # of counters by kernel
 HOST_TRAP = ("gfx90a", "gfx94", "gfx95")
@@ -43,7 +44,7 @@ def plan(request: Request) -> Plan:
             notes.append(f"{source} left out: {option} came with ROCm {'.'.join(map(str, since))}.")
         else:
             traced.append(option)
-    runs = []
+    runs, files = [], dict[Path, str]()
     # Numbered only where there are several: readers tell the passes of one program by such names.
     several = bool(request.passes) and bool(traced)
     if traced or not request.passes:
@@ -53,7 +54,11 @@ def plan(request: Request) -> Plan:
     for number, counters in enumerate(request.passes, start=2 if several else 1):
         what = f"counters {number - several} of {len(request.passes)}"
         output = request.folder / f"pass_{number}" if several or len(request.passes) > 1 else request.folder
-        options = ["--pmc", *counters, "--kernel-trace", *_only(request, notes)]
+        named = ["--pmc", *counters]
+        if version < PMC:
+            files[output / "counters.txt"] = f"pmc: {' '.join(counters)}\n"
+            named = ["-i", str(output / "counters.txt")]
+        options = [*named, "--kernel-trace", *_only(request, notes)]
         runs.append(_run(what, request, output, options, notes, counters=True))
     return Plan(
         profiler="rocprofv3",
@@ -67,6 +72,7 @@ def plan(request: Request) -> Plan:
             "; ui.perfetto.dev" if "pftrace" in request.formats else ""
         )
         + ("; the samples by hand (CSV)" if request.sampling else ""),
+        files=files,
         notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from rung.errors import WorkloadError
-from rung.profilers.plan import Plan, Run
-from rung.profilers.rocprof_compute import WORKLOAD
+from rung.profilers.plan import WORKLOAD, Plan, Run
 
 LINES = 12  # of a log, in the error that it explains
 NOT_FOUND = 127
+ROOM = 1 << 20  # bytes: with less free, a disk is full
 EVERY = 30.0  # seconds between two words that it still runs
 
 
@@ -77,20 +78,17 @@ def _one(plan: Plan, one: Run, log: Path, deadline: float, said: Callable[[str],
         except OSError as error:
             raise ProfilerFailed(f"{label} could not be started: {argv[0]}: {error.strerror}.") from None
     with _ended(process):
-        try:
-            code = _waited(
-                process, deadline, lambda seconds: said(f"{label}: {seconds:.0f} s of at most {deadline:g} s")
-            )
-        except subprocess.TimeoutExpired:
-            raise ProfilerFailed(
-                _with_log(f"{label} did not end within {deadline:g} s and was stopped", log, one.says)
-            ) from None
+        code = _waited(process, deadline, lambda seconds: said(f"{label}: {seconds:.0f} s of at most {deadline:g} s"))
+    # Only now: what a tool says when it is asked to end belongs to its last lines.
+    if code is None:
+        what = f"{label} did not end within {deadline:g} s and was stopped"
+        raise ProfilerFailed(_with_log(what, log, one.says))
     if code:
         raise ProfilerFailed(_with_log(f"{label} {_how(code)}", log, one.says), code, log)
 
 
-def _waited(process: subprocess.Popen[bytes], deadline: float, said: Callable[[float], None]) -> int:
-    """The exit code; TimeoutExpired after `deadline` seconds. Until then tells now and then how long it has been."""
+def _waited(process: subprocess.Popen[bytes], deadline: float, said: Callable[[float], None]) -> int | None:
+    """The exit code, or None after `deadline` seconds. Until then tells now and then how long it has been."""
     begun = time.monotonic()
     while True:
         left = begun + deadline - time.monotonic()
@@ -98,7 +96,7 @@ def _waited(process: subprocess.Popen[bytes], deadline: float, said: Callable[[f
             return process.wait(timeout=max(0.0, min(EVERY, left)))
         except subprocess.TimeoutExpired:
             if left <= EVERY:
-                raise
+                return None
             said(time.monotonic() - begun)
 
 
@@ -120,11 +118,22 @@ def _how(code: int) -> str:
 
 
 def _with_log(what: str, log: Path, says: Path | None = None) -> str:
-    told = tail(says, 3) if says else []
-    lines = tail(log, LINES - len(told)) + told
-    if not lines:
+    # What a tool says stands between the rows of its table there.
+    told = [line for line in tail(says) if not line.startswith('"')][-3:] if says else []
+    lines = tail(log, LINES - len(told))
+    what += f". {full}" if (full := disk_full(log.parent)) else ""
+    if not lines and not told:
         return f"{what}. It printed nothing ({log})."
-    return f"{what}. The last lines of {log}:\n" + "\n".join(f"  {line}" for line in lines)
+    where = " and ".join(str(path) for path, some in ((log, lines), (says, told)) if some)
+    return f"{what}. The last lines of {where}:\n" + "\n".join(f"  {line}" for line in lines + told)
+
+
+def disk_full(folder: Path) -> str:
+    """A few words where there is no room to write: profilers that find none say many things, or nothing."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(folder).free < ROOM:
+            return f"The disk of {folder} is full: free some space, or choose another --out"
+    return ""
 
 
 def tail(log: Path, lines: int = LINES) -> list[str]:

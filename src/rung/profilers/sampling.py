@@ -87,11 +87,20 @@ class Sampling:
         self._end.set()
         self._thread.join()
         self._file.close()
-        self.table().write_parquet(self.folder / "samples.parquet")
+        try:
+            self.table().write_parquet(self.folder / "samples.parquet")
+        except (
+            OSError,
+            pl.exceptions.PolarsError,
+        ):  # nor a full disk what was recorded: the rows until then are in the CSV
+            with contextlib.suppress(OSError):
+                (self.folder / "samples.parquet").unlink()
 
     @property
     def paths(self) -> list[Path]:
-        return [self.folder / "samples.parquet", self.folder / "samples.csv"]
+        """The table's files, those that could be written."""
+        both = (self.folder / "samples.parquet", self.folder / "samples.csv")
+        return [path for path in both if path.is_file()]
 
     def table(self) -> pl.DataFrame:
         """One row a GPU and round, columns as in SCHEMA."""

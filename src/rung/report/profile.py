@@ -16,9 +16,8 @@ def profile_lines(record: Mapping[str, Any], width: int = 100) -> list[str]:
     lines.append(f"kept in {units.clean(record['folder'])}; `rung analyze` reads it again")
     if cost := record["overhead"]:
         recorded, bare = units.duration(cost["recorded_ns"]), units.duration(cost["bare_ns"])
-        more = f"{cost['share']:+.0%}" if cost["share"] > 0 else "no more than they scatter"
-        lines.append(f"a step took {recorded} while it was recorded and {bare} without ({more}; medians of "
-                     f"{cost['steps']}): the times below are the recorded ones.")  # fmt: skip
+        lines.append(f"a step took {recorded} while it was recorded and {bare} without ({_longer(cost['share'])}; "
+                     f"{_of(cost['steps'])}): the times below are the recorded ones.")  # fmt: skip
     for gpu in (record.get("sensors") or {}).get("gpus", ()):
         lines.append(_sensors(gpu))
     if step := (record.get("sensors") or {}).get("step"):
@@ -26,6 +25,17 @@ def profile_lines(record: Mapping[str, Any], width: int = 100) -> list[str]:
     for note in record["notes"]:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
     return lines
+
+
+def _longer(share: float) -> str:
+    """By what share a recorded step took longer."""
+    if share <= 0:
+        return "no more than they scatter"
+    return f"{share:+.0%}" if share <= 1 else f"{units.digits(1 + share)} times as long"
+
+
+def _of(steps: int) -> str:
+    return "one step each" if steps == 1 else f"medians of {steps}"
 
 
 def _energy(step: Mapping[str, Any]) -> str:

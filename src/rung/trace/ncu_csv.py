@@ -22,6 +22,8 @@ _TITLES = ("ID", "Process ID", "Kernel Name")
 # Times are ns: the base unit is that or, by version, the second.
 _NS = {"second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us": 1e3}
 # A counter is named unit__what; what else stands there is about the launch. A raw page has facts of the machine named so.
+# Of the machine, what is known of a GPU elsewhere, too.
+_FACTS = {"name": "display_name", "multiprocessor_count": "multiprocessor_count", "total_memory": "total_memory"}
 _COUNTER = re.compile(r"^(?!(?:device|numa|nvlink|c2clink)__)[a-z0-9]+__\w")
 
 
@@ -80,12 +82,25 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
                               row[index["Kernel Name"]], title, value, None))  # fmt: skip
     return Trace(
         events=pl.DataFrame(schema=SCHEMA),
+        devices=_devices(body, index),
         source=str(path),
         unread=dict(unread),
         unread_ns=dict(unread.ns),
         format="ncu-csv",
         counters=pl.DataFrame(found, schema=COUNTERS, orient="row"),
     )
+
+
+def _devices(body: list[list[str]], index: dict[str, int]) -> list[dict[str, Any]]:
+    """What the raw page says of each GPU, at its number; empty at those that ran nothing."""
+    places = {key: index[title] for key, name in _FACTS.items() if (title := f"device__attribute_{name}") in index}
+    found: dict[int, dict[str, Any]] = {}
+    for row in body if places and "Device" in index else ():
+        number = _number(row[index["Device"]]) if len(row) == len(index) else None
+        if number is not None and number >= 0 and int(number) not in found:
+            texts = {key: row[place] for key, place in places.items()}
+            found[int(number)] = {key: text if (n := _number(text)) is None else int(n) for key, text in texts.items()}
+    return [found.get(number, {}) for number in range(max(found, default=-1) + 1)]
 
 
 def _number(text: str) -> float | None:

@@ -31,7 +31,7 @@ class Form:
 
     def names(self) -> list[str]:
         """The counters, facts and figures that it needs."""
-        found = re.findall(r"[A-Za-z_]\w*", f"{self.over} {self.under or ''}")
+        found = re.findall(r"[A-Za-z_]\w*\b(?!\()", f"{self.over} {self.under or ''}")
         return list(dict.fromkeys(found))
 
 
@@ -103,4 +103,12 @@ def _value(node: ast.expr, operand: Operand) -> pl.Expr | float | None:
                     return one * other
                 case ast.Div():
                     return one / other
+        case ast.Call(func=ast.Name(id="min"), args=[first, ast.Constant(value=int() | float() as most)], keywords=[]):
+            return _at_most(_value(first, operand), float(most))
     raise ValueError(f"formulas.toml: {ast.unparse(node)} is no arithmetic")
+
+
+def _at_most(value: pl.Expr | float | None, most: float) -> pl.Expr | float | None:
+    if isinstance(value, pl.Expr):
+        return value.clip(upper_bound=most)
+    return None if value is None else min(value, most)

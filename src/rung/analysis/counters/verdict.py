@@ -42,7 +42,7 @@ def verdict(row: Mapping[str, Any], gpu: Gpu) -> tuple[str | None, str]:
     Shares of a roof or of a unit's time; the one that decides comes first.
     """
     compute, memory = _compute(row, gpu), _memory(row, gpu)
-    nearest = _first(memory) | _first(compute)
+    nearest = dict(sorted((_first(memory) | _first(compute)).items(), key=lambda item: -item[1]))
     most = max(compute.values(), default=0.0), max(memory.values(), default=0.0)
     if max(most) >= BUSY:
         bound, first, other = ("compute", compute, memory) if most[0] > most[1] else ("memory", memory, compute)
@@ -50,14 +50,14 @@ def verdict(row: Mapping[str, Any], gpu: Gpu) -> tuple[str | None, str]:
     if not compute or not memory:
         missing = "compute" if not compute else "memory"
         return None, _said(nearest, f"no counters of the {missing} side, or no peaks of this GPU")
-    waits, waves = {}, {}
-    if row.get("wait_share") is not None:
-        waits = {"waves wait": row["wait_share"]}
+    waits, waves = _waits(row), {}
     if row.get("occupancy_share") is not None:
-        waves = {"occupancy": min(1.0, row["occupancy_share"] * stretch(row, gpu))}
-    if waves and waves["occupancy"] < FEW_WAVES:
+        waves = {"occupancy": min(1.0, row["occupancy_share"] * stretch(row, gpu) * spread(row))}
+    if (filled := row.get("waves_per_sm")) is not None and filled < 1:
+        waves["the grid fills"] = filled
+    if waves.get("occupancy", 1.0) < FEW_WAVES:
         return "occupancy", _said(waves | waits | nearest)
-    if waits and waits["waves wait"] >= WAITING:
+    if max(waits.values(), default=0.0) >= WAITING:
         return "latency", _said(waits | waves | nearest)
     return None, _said(nearest | waits | waves, "nothing stands out" if waits else "no counters of waits")
 
@@ -72,10 +72,23 @@ def stretch(row: Mapping[str, Any], gpu: Gpu) -> float:
     return max(1.0, clock / highest) if clock and highest else 1.0
 
 
+def spread(row: Mapping[str, Any]) -> float:
+    """For how many of the GPU's units a figure of Nsight Compute's active SMs holds: a grid of one block leaves 131 idle."""
+    share = row.get("sm_share")
+    return 1.0 if share is None else float(share)
+
+
+def _waits(row: Mapping[str, Any]) -> dict[str, float]:
+    """How much of their time waves wait. An SM issues in every cycle in which one of its warps could go on."""
+    if row.get("wait_share") is not None:
+        return {"waves wait": row["wait_share"]}
+    return {"no warp ready": max(0.0, 1 - row["issue_share"])} if row.get("issue_share") is not None else {}
+
+
 def _compute(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
-    found = _busy(row, gpu, {"VALU busy": "valu_busy_share", "MFMA busy": "mfma_busy_share",
-                              "SM throughput": "compute_share", "tensor pipe busy": "tensor_busy_share",
-                              "issue slots": "issue_share"})  # fmt: skip
+    whole = {"VALU busy": "valu_busy_share", "MFMA busy": "mfma_busy_share", "SM throughput": "compute_share"}
+    active = {"tensor pipe busy": "tensor_busy_share", "issue slots": "issue_share"}
+    found = _busy(row, whole, stretch(row, gpu)) | _busy(row, active, spread(row))
     for matrix, said in ((False, "VALU FLOP/s"), (True, "MFMA FLOP/s")):
         seconds = _at_peak(row, gpu, matrix=matrix)
         if seconds and row["time_ns"]:
@@ -89,6 +102,8 @@ def _memory(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
         moved = row.get(name)
         if moved is None or not row["time_ns"] or level not in gpu.bandwidth:
             continue
+        if level == "hbm" and row.get("dram_share") is not None:
+            continue  # ncu says it itself, at the clock of that moment
         rate = moved * 1e9 / row["time_ns"]
         if level == "hbm" and rate > gpu.bandwidth["hbm"] and "infinity cache" in gpu.bandwidth:
             # Faster than the memory can be: the Infinity Cache answered, and its roof counts.
@@ -97,12 +112,11 @@ def _memory(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
             found[level.upper()] = rate / gpu.bandwidth[level]
     named = {"memory unit busy": "memory_busy_share", "LDS conflicts": "lds_conflict_share",
              "memory throughput": "memory_share", "DRAM throughput": "dram_share", "L2 throughput": "l2_share"}  # fmt: skip
-    return found | _busy(row, gpu, named)
+    return found | _busy(row, named, stretch(row, gpu))
 
 
-def _busy(row: Mapping[str, Any], gpu: Gpu, named: Mapping[str, str]) -> dict[str, float]:
-    longer = stretch(row, gpu)
-    return {said: min(1.0, row[name] * longer) for said, name in named.items() if row.get(name) is not None}
+def _busy(row: Mapping[str, Any], named: Mapping[str, str], factor: float) -> dict[str, float]:
+    return {said: min(1.0, row[name] * factor) for said, name in named.items() if row.get(name) is not None}
 
 
 def _at_peak(row: Mapping[str, Any], gpu: Gpu, *, matrix: bool) -> float | None:
