@@ -58,6 +58,25 @@ LEAN_SDPA = Rung(
 )  # fmt: skip
 
 
+def _flex_applies(c: Context) -> Inapplicable | None:
+    if no := matches("flex-attention", "attention with capped scores or a sliding window")(c):
+        return no
+    if not c.gpu:
+        return Inapplicable("it is for GPUs.")
+    if not c.plan.compiles:
+        return Inapplicable("FlexAttention is a kernel that torch.compile makes, which is not in effect.")
+    return None
+
+
+FLEX = Rung(
+    "flex-attention", 3, "FlexAttention where scores are capped or a window slides", "reassociated",
+    "attention with capped scores (`tanh`), or a sliding window, becomes FlexAttention: one kernel, hidden blocks left out",
+    _flex_applies,
+    lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)}, with_pass("flex-attention"),
+    "attention by FlexAttention, and no scores between two matrix products", rewritten("flex-attention"), prepares=20.0,
+)  # fmt: skip
+
+
 def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     before, after = (float(c.facts.get(k, {}).get("layer_flop", 0)) for k in ("captured", "rewritten"))
     left = after / before if before else 1.0
@@ -140,5 +159,5 @@ FUSED_GATE_UP = Rung(
 )  # fmt: skip
 
 SURGERY = (
-    SDPA, LEAN_SDPA, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
+    SDPA, LEAN_SDPA, FLEX, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
 )  # fmt: skip

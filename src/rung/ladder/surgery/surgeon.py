@@ -21,10 +21,11 @@ from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.loss_kernel import fuse_loss
 from rung.ladder.surgery.rotary import fuse_rotary
-from rung.ladder.surgery.sdpa import fuse_attention
+from rung.ladder.surgery.sdpa import fuse_attention, fuse_flex
 from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
+    "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
     "folded-batch-norm": fold_batch_norm,
@@ -38,7 +39,8 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
 
 PASSES = tuple(_RUNNERS)
 
-_INSTEAD = {"fused-cross-entropy": ("triton-cross-entropy",)}  # what a pass takes away from others
+# What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
+_INSTEAD = {"flex-attention": ("sdpa",), "fused-cross-entropy": ("triton-cross-entropy",)}
 
 
 def hidden(found: Mapping[str, int]) -> tuple[str, ...]:
