@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rung.ladder.plan import Plan
-from rung.ladder.rungs.proofs import counted, rewritten
+from rung.ladder.rungs.proofs import both, counted, fewer, rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
 
@@ -74,6 +74,15 @@ FLEX = Rung(
     _flex_applies,
     lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)}, with_pass("flex-attention"),
     "attention by FlexAttention, and no scores between two matrix products", rewritten("flex-attention"), prepares=20.0,
+)  # fmt: skip
+
+
+UNCOPIED = Rung(
+    "uncopied-attention", 3, "attention reads its inputs where they lie", "reassociated",
+    "copies of q, k and v into a dense layout, right before an attention call, are left out: its kernels take strides",
+    matches("uncopied-attention", "copy in front of an attention call"),
+    lambda c: {"pointwise": (0.9, 1.0), "copy": (0.7, 1.0)}, with_pass("uncopied-attention"),
+    "fewer kernels", both(rewritten("uncopied-attention"), fewer("kernels", "kernels")),
 )  # fmt: skip
 
 
@@ -159,5 +168,5 @@ FUSED_GATE_UP = Rung(
 )  # fmt: skip
 
 SURGERY = (
-    SDPA, LEAN_SDPA, FLEX, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
+    SDPA, LEAN_SDPA, FLEX, UNCOPIED, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
 )  # fmt: skip

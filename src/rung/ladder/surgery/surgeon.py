@@ -14,6 +14,7 @@ from torch import fx
 
 from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.captured import own_copy
+from rung.ladder.surgery.copies import drop_copies
 from rung.ladder.surgery.counts import NAMES, count
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.joined import Joined, examples, joined_inputs, note_homes
@@ -33,6 +34,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "fused-cross-entropy": fuse_cross_entropy,
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
+    "uncopied-attention": drop_copies,
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
 }
