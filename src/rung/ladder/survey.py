@@ -113,7 +113,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
             alone(to_device(workload.inputs(0), device))
             assert alone.surgeon is not None
             found |= alone.surgeon.matches
-            skipped += alone.surgeon.skipped
+            skipped = list(dict.fromkeys([*skipped, *alone.surgeon.skipped]))
     except Exception as error:
         return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
                 "graphs": 0, "graph_breaks": [], "breaks": [], "recompilations": []}  # fmt: skip

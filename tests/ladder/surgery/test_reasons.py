@@ -51,3 +51,12 @@ def test_fewer_logits_are_predicted_from_the_flop_that_they_spare() -> None:
     facts = {"captured": {"layer_flop": 100}, "rewritten": {"layer_flop": 80}}
     shrinks = BY_NAME["narrow-logits"].shrinks(Context(Plan(), "exact", facts, {}, {}))
     assert shrinks["gemm"] == pytest.approx((0.72, 0.88))
+
+
+def test_flexattention_is_for_a_gpu_and_for_compiled_code() -> None:
+    flex, found = BY_NAME["flex-attention"], {"matches": {"flex-attention": 2}, "skipped": [], "gpu": True}
+    assert flex.applies(Context(Plan(compile=True), "exact", found, {}, {})) is None
+    for plan, facts, says in ((Plan(), found, "torch.compile"), (Plan(compile=True), {**found, "gpu": False}, "GPUs")):
+        no = flex.applies(Context(plan, "exact", facts, {}, {}))
+        assert no is not None
+        assert says in no.why

@@ -14,8 +14,10 @@ from rung.kernels import reference
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
 from rung.ladder.surgery import chunked, cross_entropy, kernel_ops
+from rung.ladder.surgery import sdpa as sdpa_module
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
+from rung.ladder.surgery.flex import flex_attention
 
 WIDTH, HEADS, GROUPS, CLASSES = 16, 4, 2, 24
 
@@ -38,9 +40,9 @@ def rotated(x):
 class Model(nn.Module):
     """Attention with grouped keys, by hand or by SDPA, turned by position or not; a gated feed-forward; an output layer."""
 
-    def __init__(self, by_hand=True, turned=False):
+    def __init__(self, by_hand=True, turned=False, capped=False):
         super().__init__()
-        self.by_hand, self.turned, width = by_hand, turned, WIDTH // HEADS
+        self.by_hand, self.turned, self.capped, width = by_hand, turned, capped, WIDTH // HEADS
         self.embed, self.norm = nn.Embedding(CLASSES, WIDTH), nn.LayerNorm(WIDTH)
         self.q, self.k = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, GROUPS * width)
         self.v = nn.Linear(WIDTH, GROUPS * width, bias=False)
@@ -57,7 +59,11 @@ class Model(nn.Module):
             q, k = rotated(q), rotated(k)
         k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
         keep = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril()
-        if self.by_hand:
+        if self.capped:
+            keep = keep & ~keep.tril(-4)
+            scores = 2.0 * torch.tanh(q @ k.mT * 0.4 / 2.0)
+            mixed = scores.masked_fill(~keep, float("-inf")).softmax(-1) @ v
+        elif self.by_hand:
             mixed = (q @ k.mT * 0.4).masked_fill(~keep, float("-inf")).softmax(-1) @ v
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=0.4)
@@ -99,6 +105,7 @@ TRAINED = Workload(
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
 )
 TURNED = replace(TRAINED, model=lambda: Model(turned=True))
+CAPPED = replace(TRAINED, model=lambda: Model(capped=True))
 LEAN = replace(TRAINED, model=lambda: Model(by_hand=False))
 ONE_QUERY = replace(
     TRAINED,
@@ -147,6 +154,14 @@ def groups_mixed(graph):
             wrong = graph.call_method("reshape", (source, batch, rows, -1, width))
             wrong = graph.call_method("transpose", (wrong, 1, 2))
         node.args = (wrong, *node.args[1:])
+
+
+def flexible(**options) -> Callable[[fx.Graph], None]:
+    def change(graph):
+        for node in calls(graph, flex_attention):
+            node.kwargs = {**node.kwargs, **options}
+
+    return change
 
 
 def fused(graph: fx.Graph) -> list[fx.Node]:
@@ -217,6 +232,7 @@ turn.namespace = losses.namespace = "rung"
 @pytest.fixture(autouse=True)
 def _kernels_as_their_references(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
+    monkeypatch.setattr(sdpa_module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
     monkeypatch.setattr(kernel_ops, "operator", {"rope": turn, "cross_entropy": losses}.__getitem__)
 
 
@@ -273,6 +289,10 @@ MUTATIONS = {
     "fused-cross-entropy: summed": (TRAINED, "fused-cross-entropy", loss(5, False)),
     "fused-cross-entropy: bias missing": (TRAINED, "fused-cross-entropy", loss(2, None)),
     "fused-cross-entropy: labels not shifted": (TRAINED, "fused-cross-entropy", labels_not_shifted),
+    "flex-attention: another cap": (CAPPED, "flex-attention", flexible(cap=2.1)),
+    "flex-attention: cap forgotten": (CAPPED, "flex-attention", flexible(cap=None)),
+    "flex-attention: window too wide": (CAPPED, "flex-attention", flexible(window=5)),
+    "flex-attention: scale of the uncapped form": (CAPPED, "flex-attention", flexible(scale=0.4)),
     "triton-rope: pairs of the other layout": (TURNED, "triton-rope", kernel(turn, 3, True)),
     "triton-rope: sine and cosine swapped": (TURNED, "triton-rope", tables_swapped),
     "triton-rope: turned back": (TURNED, "triton-rope", turned_back),
@@ -307,8 +327,8 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
 
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, LEAN, LAST, ONE_QUERY],
-    ids=["by hand", "turned", "by SDPA", "last token", "one query"],
+    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY],
+    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query"],
 )
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)

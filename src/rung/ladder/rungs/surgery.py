@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.precision import allowed
-from rung.ladder.rungs.proofs import counted, rewritten
+from rung.ladder.rungs.proofs import both, counted, fewer, rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
 
@@ -56,6 +56,34 @@ LEAN_SDPA = Rung(
     _lean_applies,
     lambda c: {"attention": (0.25, 0.95), "pointwise": (0.7, 1.0), "copy": (0.5, 1.0)}, with_pass("lean-sdpa"),
     "attention calls without a mask tensor or a repeat", rewritten("lean-sdpa"),
+)  # fmt: skip
+
+
+def _flex_applies(c: Context) -> Inapplicable | None:
+    if no := matches("flex-attention", "attention with capped scores or a sliding window")(c):
+        return no
+    if not c.gpu:
+        return Inapplicable("it is for GPUs.")
+    if not c.plan.compiles:
+        return Inapplicable("FlexAttention is a kernel that torch.compile makes, which is not in effect.")
+    return None
+
+
+FLEX = Rung(
+    "flex-attention", 3, "FlexAttention where scores are capped or a window slides", "reassociated",
+    "attention with capped scores (`tanh`), or a sliding window, becomes FlexAttention: one kernel, hidden blocks left out",
+    _flex_applies,
+    lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)}, with_pass("flex-attention"),
+    "attention by FlexAttention, and no scores between two matrix products", rewritten("flex-attention"), prepares=20.0,
+)  # fmt: skip
+
+
+UNCOPIED = Rung(
+    "uncopied-attention", 3, "attention reads its inputs where they lie", "reassociated",
+    "copies of q, k and v into a dense layout, right before an attention call, are left out: its kernels take strides",
+    matches("uncopied-attention", "copy in front of an attention call"),
+    lambda c: {"pointwise": (0.9, 1.0), "copy": (0.7, 1.0)}, with_pass("uncopied-attention"),
+    "fewer kernels", both(rewritten("uncopied-attention"), fewer("kernels", "kernels")),
 )  # fmt: skip
 
 
@@ -170,7 +198,6 @@ BF16_STREAM = Rung(
 )  # fmt: skip
 
 SURGERY = (
-    SDPA, LEAN_SDPA, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP, FOLDED_BATCH_NORM, CHANNELS_LAST,
-    HOISTED,
-    BF16_STREAM,
+    SDPA, LEAN_SDPA, FLEX, UNCOPIED, HOISTED, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP,
+    FOLDED_BATCH_NORM, CHANNELS_LAST, BF16_STREAM,
 )  # fmt: skip

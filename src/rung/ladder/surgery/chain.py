@@ -24,6 +24,7 @@ class Chain:
     value: fx.Node
     output: fx.Node  # the second matmul
     scale: float = 1.0
+    cap: float | None = None  # the scores are cap * tanh(scale * q k)
     dropout: float = 0.0
     masks: list[Mask] = field(default_factory=list)
     inner: list[fx.Node] = field(default_factory=list)  # between the two matmuls, last first
@@ -37,7 +38,7 @@ def read_chain(softmax: fx.Node) -> Chain | None:
     if softmax.users and not any(kind(user) in ("matmul", *_CARRIERS) for user in softmax.users):
         return None
     _only_last_dim(softmax, probs.dim())
-    above, scores, scale, masks = _upward(softmax)
+    above, scores, scale, cap, masks = _upward(softmax)
     if scores is None:
         return None
     if probs.dim() != 4:
@@ -49,7 +50,7 @@ def read_chain(softmax: fx.Node) -> Chain | None:
     values = output.args[1]
     if not isinstance(values, fx.Node):
         raise Skip("the values are not a tensor of this graph")
-    return Chain(scores, query, key, values, output, scale, dropout, masks, [*below, softmax, *above])
+    return Chain(scores, query, key, values, output, scale, cap, dropout, masks, [*below, softmax, *above])
 
 
 _CARRIERS = ("to", "type", "type_as", "float", "half", "bfloat16", "double", "dropout")
@@ -66,8 +67,8 @@ def _only_user(node: fx.Node, what: str) -> None:
         raise Skip(f"{what} are {'returned' if returned else 'used elsewhere'}")
 
 
-def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, list[Mask]]:
-    scale = 1.0
+def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, float | None, list[Mask]]:
+    scale, cap = 1.0, None
     masks: list[Mask] = []
     seen: list[fx.Node] = []
     node: Any = softmax.args[0] if softmax.args else softmax.kwargs.get("input")
@@ -80,24 +81,26 @@ def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, lis
             upper = source
         elif (masked := read_mask(node)) is not None:
             upper, mask = masked
+            if cap is not None:
+                raise Skip("the mask lies inside of the cap")
             if scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
             masks.append(mask)
-        elif _matmul_above(node) and kind(node) == "tanh":
-            raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
+        elif cap is None and kind(node) == "tanh" and _matmul_above(node):
+            upper, cap, scale = node.all_input_nodes[0], scale, 1.0
         elif _matmul_above(node):
             raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
         else:
-            return seen, None, scale, masks
+            return seen, None, scale, cap, masks
         if in_place(node) and node.args[:1] != (upper,):
             raise Skip("the mask is written in place")
         seen.append(node)
         node = upper
     if not isinstance(node, fx.Node):
-        return seen, None, scale, masks
+        return seen, None, scale, cap, masks
     for item in (*seen, node):
         _only_user(item, "attention scores")
-    return seen, node, scale, masks
+    return seen, node, scale, cap, masks
 
 
 def _matmul_above(node: fx.Node) -> bool:

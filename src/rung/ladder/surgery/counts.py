@@ -8,14 +8,18 @@ from collections.abc import Iterable
 from torch import fx
 
 from rung.ladder.surgery import kernel_ops
+from rung.ladder.surgery.flex import flex_attention
 from rung.ladder.surgery.normalize import argument, kind, value
 from rung.ladder.surgery.siblings import projection
 from rung.ladder.surgery.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
-# triton: calls of our own kernels; layer_flop: floating-point operations of the linear layers, going forward; sum:
-# additions of two activations of one shape, residuals among them; wide_sum: those of a float32 and a bfloat16 one.
-NAMES = ("gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "layer_flop", "sum", "wide_sum")
+# triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
+# layers, going forward; sum: additions of two activations of one shape, residuals among them; wide_sum: those of a
+# float32 and a bfloat16 one.
+NAMES = (
+    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "sum", "wide_sum",
+)  # fmt: skip
 
 _KINDS = {
     **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm"), "gemm"),
@@ -29,6 +33,7 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
     found: Counter[str] = Counter()
     for node in (node for part in parts for node in part.graph.nodes):
         what = "triton" if kernel_ops.called(node) else _KINDS.get(kind(node))
+        what = "flex" if node.target is flex_attention else what
         if what:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None

@@ -37,7 +37,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
     """None where the call was rewritten; "" where there is nothing to do; otherwise why it was left."""
     query, key, values = (argument(node, k, name) for k, name in enumerate(("query", "key", "value")))
     tensors = [value(item) for item in (query, key, values)]
-    options = _options(node)
+    options = sdpa_options(node)
     if any(t is None or t.dim() != 4 for t in tensors) or options is None:
         return ""
     q, k, v = (t for t in tensors if t is not None)
@@ -48,7 +48,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         without = causal or is_open(known)
         if without:
             options.update(attn_mask=None, is_causal=causal)
-    sources = None if options["enable_gqa"] else _sources(node, key, values, q)
+    sources = None if options["enable_gqa"] else unrepeated(node, key, values, q)
     masked = options["attn_mask"] is not None
     packed = sources is not None and q.shape[2] == 1 and _same_for_all(options)
     grouped = not packed and sources is not None and takes_groups(q, q.dtype, v.shape[-1], masked)
@@ -87,14 +87,14 @@ def _same_for_all(options: dict[str, Any]) -> bool:
 _DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
 
 
-def _options(node: fx.Node) -> dict[str, Any] | None:
+def sdpa_options(node: fx.Node) -> dict[str, Any] | None:
     found = dict(_DEFAULTS)
     found.update(zip(("attn_mask", "dropout_p", "is_causal"), node.args[3:], strict=False))
     found.update({name: item for name, item in node.kwargs.items() if name not in ("query", "key", "value")})
     return found if set(found) == set(_DEFAULTS) and len(node.args) <= 6 else None
 
 
-def _sources(node: fx.Node, key: fx.Node, values: fx.Node, q: torch.Tensor) -> tuple[fx.Node, fx.Node] | None:
+def unrepeated(node: fx.Node, key: fx.Node, values: fx.Node, q: torch.Tensor) -> tuple[fx.Node, fx.Node] | None:
     """Key and value without their repeat, where nothing changes them in between."""
     found = repeated_from(key, 1), repeated_from(values, 1)
     if not found[0] or not found[1] or found[0][1] != found[1][1] or found[0][1] <= 1 or q.shape[1] % found[0][1]:

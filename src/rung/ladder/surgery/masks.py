@@ -97,18 +97,25 @@ def is_open(mask: Mask) -> bool:
     return _proved(mask) == "open"
 
 
-def _proved(mask: Mask) -> Literal["causal", "open", ""]:
+def window_of(mask: Mask, length: int) -> int | None:
+    """How many keys a query sees, its own the last, where a mask provably is such a sliding window."""
+    shape = value(mask.node)
+    found = _proved(mask) if shape is not None and tuple(shape.shape[-2:]) == (length, length) else ""
+    return found if isinstance(found, int) else None
+
+
+def _proved(mask: Mask) -> Literal["causal", "open", ""] | int:
     # All layers share a mask: it is worked out once, and remembered on its node.
     known = mask.node.meta.setdefault("rung_mask", {})
     if mask.form not in known:
         tensor = evaluate(mask.node)
         with torch.no_grad():
             known[mask.form] = "" if tensor is None else _shape_of(tensor, mask.form)
-    found: Literal["causal", "open", ""] = known[mask.form]
+    found: Literal["causal", "open", ""] | int = known[mask.form]
     return found
 
 
-def _shape_of(tensor: torch.Tensor, form: str) -> Literal["causal", "open", ""]:
+def _shape_of(tensor: torch.Tensor, form: str) -> Literal["causal", "open", ""] | int:
     if form == "add":
         closed = tensor <= max(-1e9, torch.finfo(tensor.dtype).min / 2)
         if not bool((tensor.masked_fill(closed, 0) == 0).all()):
@@ -120,8 +127,12 @@ def _shape_of(tensor: torch.Tensor, form: str) -> Literal["causal", "open", ""]:
     if closed.dim() < 2 or closed.shape[-1] != closed.shape[-2]:
         return ""
     length = closed.shape[-1]
-    future = torch.ones(length, length, dtype=torch.bool, device="cpu").triu(1)
-    return "causal" if bool((closed.reshape(-1, length, length) == future).all()) else ""
+    everything = torch.ones(length, length, dtype=torch.bool, device="cpu")
+    rows = closed.reshape(-1, length, length)
+    width = int((~rows[0, -1]).sum())
+    if not width or not bool((rows == everything.triu(1) | everything.tril(-width)).all()):
+        return ""
+    return "causal" if width == length else width
 
 
 def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: torch.Size) -> fx.Node:

@@ -10,26 +10,38 @@ from torch import fx
 
 from rung.ladder.surgery.chain import Chain, Skip, compute_dtype, read_chain
 from rung.ladder.surgery.constants import sweep
+from rung.ladder.surgery.flex import flex_attention, obstacle
 from rung.ladder.surgery.grouped import repeated_from, takes_groups
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.masks import as_argument, is_causal, is_open
+from rung.ladder.surgery.masks import as_argument, is_causal, is_open, window_of
 from rung.ladder.surgery.normalize import in_place, kind, peel_permutations, scaled, source_line, value
+from rung.ladder.surgery.windows import fuse_windows
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
 
 
 def fuse_attention(graph: fx.Graph) -> tuple[int, list[str]]:
     """Rewrite every attention found; returns how many, and why others were left."""
+    return _fuse(graph, flex=False)
+
+
+def fuse_flex(graph: fx.Graph) -> tuple[int, list[str]]:
+    """Rewrite attention with capped scores or a sliding window, by hand or by SDPA; how many, and why not others."""
+    by_hand, by_sdpa = _fuse(graph, flex=True), fuse_windows(graph)
+    return by_hand[0] + by_sdpa[0], by_hand[1] + by_sdpa[1]
+
+
+def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
     count, skipped = 0, []
     for node in list(graph.nodes):
         if node._erased or kind(node) != "softmax":
             continue
+        chain = None
         try:
             chain = read_chain(node)
-            if chain is not None:
-                _rewrite(graph, chain)
-                count += 1
+            count += chain is not None and _rewrite(graph, chain, flex)
         except Skip as reason:
-            skipped.append(f"softmax at {source_line(node)}: {reason}")
+            if not flex or (chain is not None and chain.cap is not None):  # what it is not for, sdpa speaks of
+                skipped.append(f"softmax at {source_line(node)}: {reason}")
     return count, skipped
 
 
@@ -40,7 +52,10 @@ def _shape(node: fx.Node) -> torch.Size:
     return tensor.shape
 
 
-def _rewrite(graph: fx.Graph, chain: Chain) -> None:
+def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
+    """Whether it is rewritten; what scaled_dot_product_attention can do is left to it where flex is asked for."""
+    if chain.cap is not None and not flex:
+        raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
     dtype = compute_dtype(chain)
     query, key_t, values = _shape(chain.query), _shape(chain.key), _shape(chain.value)
     scores, output = _shape(chain.scores), _shape(chain.output)
@@ -60,11 +75,21 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
     v, v_order = peel_permutations(chain.value)
     everything = [mask.node for mask in chain.masks]
     chain.masks = [mask for mask in chain.masks if not is_open(mask)]
-    causal = len(chain.masks) == 1 and scores[2] == scores[3] and is_causal(chain.masks[0], scores[2])
+    square = len(chain.masks) == 1 and scores[2] == scores[3]
+    causal = square and is_causal(chain.masks[0], scores[2])
+    window = window_of(chain.masks[0], scores[2]) if flex and square else None
+    if flex and chain.cap is None and window is None:
+        return False
+    if flex and chain.masks and not causal and window is None:
+        raise Skip("its mask is neither the causal one nor a sliding window")
 
     k_group, v_group = repeated_from(k, k_order[1]), repeated_from(v, v_order[1])
     tensor = value(q)
-    grouped = tensor is not None and takes_groups(tensor, dtype, values[3], bool(chain.masks) and not causal)
+    if flex and tensor is not None:
+        trained = any(item is not None and item.requires_grad for item in map(value, (q, k, v)))
+        if reason := obstacle(tensor, chain.dropout, trained):
+            raise Skip(reason)
+    grouped = flex or (tensor is not None and takes_groups(tensor, dtype, values[3], bool(chain.masks) and not causal))
     if grouped and not single:
         grouped = bool(k_group and v_group and k_group[1] == v_group[1] > 1 and query[1] % k_group[1] == 0)
         if grouped and k_group and v_group:
@@ -83,12 +108,16 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
         )
         if single and not grouped:
             k, v = (graph.call_method("expand", (item, -1, query[1], -1, -1)) for item in (k, v))
-        options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
-        if chain.masks and not causal:
-            options["attn_mask"] = as_argument(graph, chain.masks, dtype, scores)
-        if grouped:
-            options["enable_gqa"] = True
-        fused = graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
+        if flex:
+            told = {"scale": scale, "cap": chain.cap, "causal": causal, "window": window}
+            fused = graph.call_function(flex_attention, (q, k, v), told)
+        else:
+            options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
+            if chain.masks and not causal:
+                options["attn_mask"] = as_argument(graph, chain.masks, dtype, scores)
+            if grouped:
+                options["enable_gqa"] = True
+            fused = graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
         out_value = value(chain.output)
         if out_value is not None and out_value.dtype != dtype:
             fused = graph.call_method("to", (fused, out_value.dtype))
@@ -104,6 +133,7 @@ def _rewrite(graph: fx.Graph, chain: Chain) -> None:
     for dead in (chain.output, *chain.inner, chain.scores):
         graph.erase_node(dead)
     sweep([chain.query, chain.key, chain.value, *everything])
+    return True
 
 
 def _refuse_writes(chain: Chain, reads: list[tuple[fx.Node, fx.Node, fx.Node]]) -> None:

@@ -14,6 +14,7 @@ from torch import fx
 
 from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.captured import own_copy
+from rung.ladder.surgery.copies import drop_copies
 from rung.ladder.surgery.counts import NAMES, count
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.hoist import hoist_constants
@@ -22,11 +23,12 @@ from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.loss_kernel import fuse_loss
 from rung.ladder.surgery.rotary import fuse_rotary
-from rung.ladder.surgery.sdpa import fuse_attention
+from rung.ladder.surgery.sdpa import fuse_attention, fuse_flex
 from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 from rung.ladder.surgery.stream import narrow_stream
 
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
+    "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
     "folded-batch-norm": fold_batch_norm,
@@ -36,6 +38,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
     "bf16-stream": narrow_stream,
+    "uncopied-attention": drop_copies,
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
 }
@@ -44,7 +47,8 @@ PASSES = tuple(_RUNNERS)
 # Only a whole graph has callers that can be given one more input.
 _OF_THE_WHOLE = ("hoisted-constants",)
 
-_INSTEAD = {"fused-cross-entropy": ("triton-cross-entropy",)}  # what a pass takes away from others
+# What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
+_INSTEAD = {"flex-attention": ("sdpa",), "fused-cross-entropy": ("triton-cross-entropy",)}
 
 
 def hidden(found: Mapping[str, int]) -> tuple[str, ...]:

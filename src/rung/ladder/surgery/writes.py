@@ -31,6 +31,8 @@ def opaque(node: fx.Node) -> bool:
         return True
     if node.op != "call_function" or node.target is getattr or switches_mode(node):
         return False
+    if getattr(node.target, "reads_only", False):  # a function of ours
+        return False
     module = getattr(node.target, "__module__", None) or ""
     return kind(node) == "" and not module.startswith(("torch.nn.functional", "torch._C._nn", "torch.functional"))
 

@@ -1,0 +1,87 @@
+"""Attention by FlexAttention: capped scores and sliding windows, which scaled_dot_product_attention cannot do."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+NARROWEST = 16  # elements of a head, on a GPU: what Triton's matrix product takes
+
+
+def flex_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    cap: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+) -> torch.Tensor:
+    """softmax(mask(cap * tanh(scale * q k))) v; without the cap: softmax(mask(scale * q k)) v.
+
+    query [batch, heads, queries, width]; key and value with as many heads or a divisor of that. causal: a query sees the keys
+    up to its own place; window: of those the last so many (equal lengths). Where nothing traces it, it is computed by other
+    means: torch's own uncompiled form holds several float32 copies of the scores.
+    """
+    if _get_current_dispatch_mode() is None:
+        return _untraced(query, key, value, scale, cap, causal, window)
+    from torch.nn.attention import flex_attention as flex
+
+    def score(found: torch.Tensor, b: Any, h: Any, i: Any, j: Any) -> torch.Tensor:
+        return found if cap is None else cap * torch.tanh(found)
+
+    def seen(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return i >= j if window is None else (i >= j) & (i - j < window)
+
+    blocks = None
+    if causal or window is not None:
+        blocks = flex.create_block_mask(seen, None, None, query.shape[2], key.shape[2], device=str(query.device))
+    # The graph being traced comes from Dynamo, for which torch's function would send for once more.
+    with mock.patch.object(torch.compiler, "is_dynamo_compiling", return_value=True):
+        out = flex.flex_attention(
+            query, key, value, score, blocks, scale=scale, enable_gqa=key.shape[1] != query.shape[1]
+        )
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+def _untraced(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    cap: float | None,
+    causal: bool,
+    window: int | None,
+) -> torch.Tensor:
+    times = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(times, 1) if times > 1 else x for x in (key, value))
+    keep = None
+    if causal or window is not None:
+        keep = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+        keep = keep if window is None else keep.triu(1 - window)
+    if cap is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, scale=scale)
+    scores = cap * torch.tanh(query @ key.mT * scale)
+    scores = scores if keep is None else scores.masked_fill(~keep, float("-inf"))
+    return scores.softmax(-1) @ value
+
+
+flex_attention.reads_only = True  # type: ignore[attr-defined]  # for writes.py: it is no operation of torch's own
+
+
+def obstacle(query: torch.Tensor, dropout: float, trained: bool) -> str:
+    """Why FlexAttention does not run here; "" where it does."""
+    if torch.__version__ < (2, 6):
+        return "FlexAttention needs torch 2.6 or later"
+    if dropout:
+        return "FlexAttention has no dropout"
+    if query.device.type == "cpu" and trained:
+        return "FlexAttention has no backward pass on a CPU"
+    if query.device.type != "cpu" and query.shape[-1] < NARROWEST:
+        return f"its heads have {query.shape[-1]} elements; FlexAttention takes {NARROWEST} or more"
+    return ""

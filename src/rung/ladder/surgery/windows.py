@@ -1,0 +1,63 @@
+"""SDPA calls whose mask is a sliding window: FlexAttention skips the keys that it hides, SDPA computes them."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from rung.ladder.surgery.constants import sweep
+from rung.ladder.surgery.flex import flex_attention, obstacle
+from rung.ladder.surgery.layout import free_readers
+from rung.ladder.surgery.lean import sdpa_options, unrepeated
+from rung.ladder.surgery.masks import Mask, window_of
+from rung.ladder.surgery.normalize import argument, kind, number, source_line, value
+
+
+def fuse_windows(graph: fx.Graph) -> tuple[int, list[str]]:
+    """Rewrite every SDPA call with a sliding window; how many, and why not others."""
+    count, skipped = 0, []
+    for node in list(graph.nodes):
+        if node._erased or kind(node) != "scaled_dot_product_attention":
+            continue
+        reason = _rewrite(graph, node)
+        count += reason is None
+        if reason:
+            skipped.append(f"attention at {source_line(node)}: {reason}")
+    return count, skipped
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
+    """None where the call was rewritten; "" where it has no window; otherwise why it was left."""
+    query, key, values = (argument(node, k, name) for k, name in enumerate(("query", "key", "value")))
+    tensors, options = [value(item) for item in (query, key, values)], sdpa_options(node)
+    if options is None or any(t is None or t.dim() != 4 for t in tensors):
+        return ""
+    q, k, _ = (t for t in tensors if t is not None)
+    mask, scale = options["attn_mask"], options["scale"]
+    shape = value(mask)
+    if shape is None or options["is_causal"] or q.shape[2] != k.shape[2]:
+        return ""
+    window = window_of(Mask(mask, "keep" if str(shape.dtype) == "torch.bool" else "add"), q.shape[2])
+    if window is None:
+        return ""
+    rate, result = number(options["dropout_p"]), value(node)
+    if rate is None or (scale is not None and number(scale) is None):
+        return "its scale or dropout is not a plain number"
+    trained = any(t is not None and t.requires_grad for t in tensors)
+    if reason := obstacle(q, rate, trained):
+        return reason
+    copied = free_readers(node)
+    if copied and (result is None or not result.is_contiguous()):
+        return "its result leaves the graph in a layout of its own"
+    key, values = unrepeated(node, key, values, q) or (key, values)
+    told = {"scale": float(scale or q.shape[-1] ** -0.5), "window": window}
+    with graph.inserting_before(node):
+        made = graph.call_function(flex_attention, (query, key, values), told)
+        if copied:
+            made.meta["stack_trace"] = node.meta.get("stack_trace")
+            made = graph.call_method("contiguous", (made,))
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    repeats = [item for item in (mask, *node.args[1:3]) if isinstance(item, fx.Node)]
+    graph.erase_node(node)
+    sweep(repeats)
+    return None

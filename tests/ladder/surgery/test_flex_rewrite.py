@@ -1,0 +1,130 @@
+"""Capped scores and sliding windows become FlexAttention; what it is asked for, and what its numbers are."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.backends.debugging import aot_eager
+from torch.nn.attention import flex_attention as torchs
+
+from rung.ladder.surgery import Surgeon, hidden
+from rung.ladder.surgery.flex import flex_attention
+
+BATCH, HEADS, GROUPS, TOKENS, DIM, CAP, SCALE = 2, 4, 2, 9, 8, 3.0, 0.7
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def trains_on_a_cpu(monkeypatch):
+    """torch refuses the backward pass on a CPU up front; its plain form computes it."""
+    monkeypatch.setattr(torchs, "_validate_device", lambda *tensors: None)
+    monkeypatch.setattr("rung.ladder.surgery.sdpa.obstacle", lambda *given: "")
+    monkeypatch.setattr("rung.ladder.surgery.windows.obstacle", lambda *given: "")
+
+
+def ones():
+    return torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+
+
+def window(width):
+    return ones().tril() & ~ones().tril(-width)
+
+
+def gemma(q, k, v):
+    scores = torch.matmul(q, k.transpose(2, 3)) * SCALE
+    scores = torch.tanh(scores / CAP) * CAP
+    return torch.matmul((scores + torch.zeros(ones().shape).masked_fill(~ones().tril(), -1e30)).softmax(-1), v)
+
+
+def grouped(q, k, v):
+    k, v = (x[:, :GROUPS].repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
+    return ((q * SCALE @ k.mT).div(CAP).tanh().mul(CAP)).masked_fill(~window(4), float("-inf")).softmax(-1) @ v
+
+
+def without_a_mask(q, k, v):
+    return F.softmax(CAP * torch.tanh(q @ k.mT), dim=-1, dtype=torch.float32).to(q.dtype) @ v
+
+
+def window_by_hand(q, k, v):
+    return (SCALE * q @ k.mT).masked_fill(~window(3), float("-inf")).softmax(-1) @ v
+
+
+def window_by_sdpa(q, k, v):
+    k, v = (x[:, :GROUPS].repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=window(3)[None, None])
+
+
+FORMS = [gemma, grouped, without_a_mask, window_by_hand, window_by_sdpa]
+
+
+class Traced(Surgeon):
+    def compiled(self, gm, inputs):
+        return aot_eager(gm, inputs)
+
+
+class Kept(Surgeon):
+    def compiled(self, gm, inputs):
+        self.graph = gm.graph
+        return super().compiled(gm, inputs)
+
+
+def compared(fn, kind=Surgeon, passes=("flex-attention",), train=False):
+    surgeon = kind(passes, "eager")
+
+    def whole(*parts):
+        return fn(*(part.sin().transpose(1, 2) for part in parts)).transpose(1, 2).flatten(2) * 2
+
+    parts = [torch.randn(BATCH, TOKENS, HEADS, DIM, requires_grad=train) for _ in range(3)]
+    want, got = whole(*parts), torch.compile(whole, backend=surgeon, dynamic=False)(*parts)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    if train:
+        slopes = [torch.autograd.grad(y.square().sum(), parts) for y in (want, got)]
+        torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-4)
+    return surgeon
+
+
+@pytest.mark.parametrize("fn", FORMS, ids=lambda fn: fn.__name__)
+def test_attention_becomes_flexattention(fn):
+    surgeon = compared(fn, Kept)
+    assert surgeon.rewritten == {"flex-attention": 1}
+    assert surgeon.after["flex"] == 1
+    assert surgeon.after["gemm"] == surgeon.after["sdpa"] == surgeon.after["softmax"] == 0
+    (call,) = [node for node in surgeon.graph.nodes if node.target is flex_attention]
+    told = {"gemma": (CAP, True, None), "grouped": (CAP, False, 4), "without_a_mask": (CAP, False, None)}
+    wanted = told.get(fn.__name__, (None, False, 3))
+    assert tuple(call.kwargs.get(k) or d for k, d in (("cap", None), ("causal", False), ("window", None))) == wanted
+    heads = call.args[1].meta["example_value"].shape[1] if "example_value" in call.args[1].meta else None
+    assert heads in (None, HEADS if fn in (gemma, without_a_mask, window_by_hand) else GROUPS)
+
+
+@pytest.mark.parametrize("kind", [Surgeon, Traced], ids=["eager", "traced"])
+@pytest.mark.parametrize("fn", [gemma, grouped, window_by_sdpa], ids=lambda fn: fn.__name__)
+def test_its_gradients_are_those_of_the_hand_written_form(fn, kind, trains_on_a_cpu):
+    assert compared(fn, kind, train=True).rewritten == {"flex-attention": 1}
+
+
+def test_what_sdpa_can_do_is_left_to_it():
+    plain = lambda q, k, v: (q @ k.mT * SCALE).softmax(-1) @ v  # noqa: E731
+    surgeon = compared(plain)
+    assert surgeon.rewritten == {}
+    assert surgeon.skipped == []
+    torch._dynamo.reset()
+    both = compared(window_by_hand, passes=("sdpa", "flex-attention"))
+    assert both.rewritten == {"flex-attention": 1}
+    assert hidden(both.matches) == ("sdpa",)  # so the survey asks sdpa by itself
+    assert "cannot do" in compared(gemma, passes=("sdpa",)).skipped[0]
+
+
+def test_capped_attention_that_is_left_alone_says_why():
+    mask = torch.randn(TOKENS, TOKENS)
+    surgeon = compared(lambda q, k, v: (CAP * torch.tanh(q @ k.mT) + mask).softmax(-1) @ v)
+    assert "neither the causal one nor a sliding window" in surgeon.skipped[0]
+    torch._dynamo.reset()
+    assert "no backward pass on a CPU" in compared(gemma, train=True).skipped[0]
+    torch._dynamo.reset()
+    inside = compared(lambda q, k, v: (CAP * torch.tanh(q @ k.mT + mask)).softmax(-1) @ v, passes=("sdpa",))
+    assert "inside of the cap" in inside.skipped[0]

@@ -1,0 +1,55 @@
+"""A rewrite that another one is before in is found by the survey all the same."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rung import Workload
+from rung.hardware import pick
+from rung.ladder.surgery import cross_entropy, kernel_ops
+from rung.ladder.survey import captured_graphs
+
+CLASSES, WIDTH = 20, 8
+
+
+def inputs(seed):
+    return torch.randint(CLASSES, (2, 5), generator=torch.Generator().manual_seed(seed))
+
+
+def loss(model, tokens):
+    return F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
+@pytest.fixture
+def workload(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(cross_entropy, "LEAST_BYTES", 0)
+    return Workload(
+        "a small language model",
+        lambda: nn.Sequential(nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, CLASSES)),
+        inputs,
+        forward=loss,
+        mode="train",
+        loss=lambda output, batch: output,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+
+
+def test_both_ways_to_compute_a_loss_are_found(workload, monkeypatch):
+    def plain(logits, target, ignored, smoothing):
+        return F.cross_entropy(logits, target, ignore_index=ignored, reduction="none"), None
+
+    monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
+    monkeypatch.setattr(kernel_ops, "operator", lambda name: plain)
+    found = captured_graphs(workload, pick("cpu"))["matches"]
+    assert found["fused-cross-entropy"] == found["triton-cross-entropy"] == 1
+
+
+def test_why_the_other_way_is_closed_is_said_once(workload, monkeypatch):
+    monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "its kernel runs on a GPU")
+    facts = captured_graphs(workload, pick("cpu"))
+    assert facts["matches"]["triton-cross-entropy"] == 0
+    said = [reason for reason in facts["skipped"] if reason.startswith("triton-cross-entropy: ")]
+    assert len(said) == 1
+    assert said[0].endswith("its kernel runs on a GPU")
