@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -70,6 +71,26 @@ class Compiled:
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside of it the model is as its author wrote it: nothing that was bound to it in place is in effect. Weights
+        keep the layout that they were given."""
+        layers = self._eight_bits.layers if self._eight_bits else []
+        bound = [vars(layer).pop("forward", None) for layer in layers]
+        compiled = [block._compiled_call_impl for block in self._regions]
+        for block in self._regions:
+            block._compiled_call_impl = None
+        self._switched.undo()
+        try:
+            yield
+        finally:
+            self._switched = Switched(self._model, self._plan.switches)
+            for block, call in zip(self._regions, compiled, strict=True):
+                block._compiled_call_impl = call
+            for layer, forward in zip(layers, bound, strict=True):
+                if forward is not None:
+                    layer.forward = forward
+
     def undo(self) -> None:
         if self.surgeon:
             self.surgeon.undo()
@@ -97,9 +118,9 @@ class Compiled:
         if plan.regions:
             self._regions = blocks(self._model)
             for block in self._regions:
-                block.compile(backend=self._watched, dynamic=False)
+                block.compile(backend=self._watched, dynamic=plan.dynamic)
             return self._function
-        return torch.compile(self._function, backend=self._watched, dynamic=False)
+        return torch.compile(self._function, backend=self._watched, dynamic=plan.dynamic)
 
     def _versions(self) -> int:
         return sum(p._version for p in self._model.parameters())
