@@ -49,6 +49,8 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "vendor": device.vendor,
         "arch": device.arch,
         "mode": workload.mode,
+        "tokens": workload.tokens,
+        "named_shapes": len(workload.other_shapes),
         "amp": str(workload.amp) if workload.amp else None,
         "dtype": str(weights[0].dtype) if weights else "none",
         "matmul_precision": matmul_precision_name(),
