@@ -14,6 +14,7 @@ import torch
 from rung.errors import WorkloadError
 from rung.hardware import environment, pick
 from rung.hardware.device import (
+    expandable_segments,
     matmul_precision_name,
     memory_in_use,
     peak_memory,
@@ -105,6 +106,20 @@ class Candidate:
             "original": self._left(),
         }
 
+    def over_shapes(self) -> dict[str, Any]:
+        """Builds the step and runs it on several batches of every shape that the workload offers: how many different
+        `shapes` the batches have, the `graphs` compiled for them, and the `seconds` that all of it took."""
+        before, began = graphs_compiled(), time.perf_counter()
+        self.first()
+        seen = []
+        for make in shapes(self.workload):
+            seen += [to_device(make(seed), self.device) for seed in range(1, BATCHES + 1)]
+            for batch in seen[-BATCHES:]:
+                self.step(batch)
+        synchronize(self.device)
+        taken = time.perf_counter() - began
+        return {"shapes": len(shapes_of(seen)), "graphs": graphs_compiled() - before, "seconds": taken}
+
     def rehearse(self) -> int:
         """Runs a step on every batch and writes down what TunableOp found; how many products that are."""
         self.first()
@@ -126,6 +141,8 @@ class Candidate:
         found: dict[str, Any] = {f"variable {name}": os.environ.get(name) for name, _ in self.plan.env}
         if os.environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1":
             found["tuned_products"] = len(torch.cuda.tunable.get_results())
+        if self.device.is_gpu and any("expandable_segments:True" in value for _, value in self.plan.env):
+            found["expandable_segments"] = expandable_segments()
         return found
 
     def work(self, flops_in: str | None = None) -> dict[str, Any]:

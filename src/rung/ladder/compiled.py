@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rung.ladder.channels_last import ChannelsLast
-from rung.ladder.dynamo import Watched, forget, skipped_replays
+from rung.ladder.dynamo import Watched, forget, sizes_vary, skipped_replays
 from rung.ladder.linears import EightBits
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
@@ -37,6 +37,8 @@ class Compiled:
         self._run = self._prepared()
 
     def __call__(self, *arguments: Any) -> Any:
+        if self._plan.dynamic:
+            sizes_vary(arguments)
         if self._plan.replays:
             torch.compiler.cudagraph_mark_step_begin()
         return self._run(*arguments)
@@ -118,9 +120,9 @@ class Compiled:
         if plan.regions:
             self._regions = blocks(self._model)
             for block in self._regions:
-                block.compile(backend=self._watched, dynamic=plan.dynamic)
+                block.compile(backend=self._watched, dynamic=False)
             return self._function
-        return torch.compile(self._function, backend=self._watched, dynamic=plan.dynamic)
+        return torch.compile(self._function, backend=self._watched, dynamic=False)
 
     def _versions(self) -> int:
         return sum(p._version for p in self._model.parameters())

@@ -31,7 +31,7 @@ class Original:
 @dataclass(frozen=True)
 class Plan:
     """tf32: matrix products may use TF32 or XF32. bf16: autocast. regions: repeated blocks are compiled, each once,
-    in place of the whole. dynamic: what is compiled is compiled for any shape, and not for each shape anew.
+    in place of the whole. dynamic: the sizes of inputs are variables of the compiled code, and not compiled in.
     inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. original: inputs for

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
@@ -47,6 +49,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         },
         "gpu": device.is_gpu,
         "vendor": device.vendor,
+        "torch": str(torch.__version__),
         "arch": device.arch,
         "mode": workload.mode,
         "tokens": workload.tokens,

@@ -1,13 +1,15 @@
 """Thresholds in tokens are data, and a prediction follows them."""
 
 import pytest
+import torch
+from torch import nn
 
 from rung.hardware import pick
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
 from rung.ladder.rungs.tokens import ranges
 from rung.ladder.survey import survey
-from rung.workload import load
+from rung.workload import Workload
 
 PARTS = {"gemm": 90.0, "launch_gap": 10.0}
 
@@ -41,6 +43,5 @@ def test_what_was_seen_lies_in_the_range_that_is_predicted() -> None:
 
 
 def test_the_survey_tells_how_many_tokens_a_step_has() -> None:
-    small = {"hidden-dim": "32", "num-layers": "1", "num-heads": "4", "seq-len": "8", "batch-size": "2"}
-    workload = load("tiny-transformer", {**small, "mode": "infer"})
+    workload = Workload("two", lambda: nn.Linear(8, 8), lambda seed: torch.full((2, 8), float(seed)), tokens=16)
     assert survey(workload, pick("cpu"))["tokens"] == 16

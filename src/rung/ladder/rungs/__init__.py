@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
-from rung.ladder.rungs.compiling import COMPILE, REGIONS
+from rung.ladder.rungs.compiling import COMPILE, DYNAMIC, REGIONS
 from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
 from rung.ladder.rungs.graphs import CAPTURE
@@ -34,6 +34,7 @@ LADDER: tuple[Rung, ...] = (
     *SURGERY,
     *INDUCTOR,
     REGIONS,
+    DYNAMIC,
     *EIGHT_BITS,
     *ENVIRONMENT,
 )

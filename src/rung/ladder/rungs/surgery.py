@@ -15,6 +15,8 @@ def matches(pattern: str, what: str) -> Callable[[Context], Inapplicable | None]
     """Applies where the survey's capture found something for this pass; else says what it saw."""
 
     def applies(c: Context) -> Inapplicable | None:
+        if c.plan.dynamic:
+            return Inapplicable("it needs to know the sizes in the graph, and dynamic-shapes leaves them open.")
         if c.facts["matches"].get(pattern):
             return None
         skipped = [str(reason) for reason in c.facts["skipped"]]
