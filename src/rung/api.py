@@ -173,7 +173,9 @@ def bench(
             raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")
         return Measurement(bench_here(what, name, **how))
     side = _side(what, options, rungs, recipe, call)
-    found = target_bench(side.target, side.options, side.rungs, env=side.env, call=call, deadline=deadline, **how)
+    found = target_bench(
+        side.target, side.options, side.rungs, env=side.env, original=side.original, call=call, deadline=deadline, **how
+    )
     return Measurement(found)
 
 
@@ -221,7 +223,9 @@ def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], 
         if rungs:
             raise UsageError("give a recipe or rungs, not both.")
         read = Recipe.read(Path(recipe))
-        return Side(target, read.options_for(target, typed), read.rungs, read.variables, call=call)
+        return Side(
+            target, read.options_for(target, typed), read.rungs, read.variables, call=call, original=read.original
+        )
     return Side(target, typed, tuple(rungs), call=call)
 
 

@@ -10,9 +10,10 @@ from torch import nn
 import rung
 from rung.hardware import pick
 from rung.ladder import compiled as compiling
+from rung.ladder.candidate import Candidate
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
-from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.rungs import BY_NAME, Context, Evidence
 from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
 from rung.ladder.survey import captured_graphs, sentence
@@ -121,6 +122,74 @@ def test_weights_that_were_copied_are_copied_anew_when_they_change(uncompiled: l
         model.embedding.weight.mul_(2)
     plain(w.inputs(1))
     assert len(uncompiled) == 3
+
+
+def with_shapes() -> Workload:
+    """Five shapes; rows and columns differ in all, so that no two sizes are equal by chance."""
+
+    def inputs(rows: int, columns: int) -> Any:
+        return lambda seed: torch.randn(rows, columns, 8, generator=torch.Generator().manual_seed(seed))
+
+    others = tuple(inputs(*shape) for shape in ((3, 5), (6, 4), (9, 2), (1, 7)))
+    return Workload("shapes", lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU()), inputs(4, 6), other_shapes=others)
+
+
+def test_one_graph_serves_all_shapes_where_their_sizes_are_left_open(uncompiled: list[int]) -> None:
+    w = with_shapes()
+    for plan, graphs in (
+        (Plan(compile=True), 5),
+        (Plan(compile=True, dynamic=True), 2),
+    ):  # one row is compiled for apart
+        uncompiled.clear()
+        torch._dynamo.reset()
+        model = seeded_model(w)
+        step = Step(w, model, plan, CPU)
+        for make in (w.inputs, *w.other_shapes):
+            for seed in (1, 2):
+                torch.testing.assert_close(step(make(seed))[1], model(make(seed)))
+        assert len(uncompiled) == graphs
+    uncompiled.clear()
+    torch._dynamo.reset()
+    applied = rung.apply(seeded_model(w), ["compile", "dynamic-shapes"])
+    for make in (w.inputs, *w.other_shapes):
+        with torch.no_grad():
+            applied(make(1))
+    applied.undo()
+    assert len(uncompiled) == 2
+
+
+def test_a_worker_counts_the_graphs_of_all_shapes(uncompiled: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rung.ladder.candidate.load", lambda target, options: with_shapes())
+    seen = {}
+    for rungs in (["compile"], ["compile", "dynamic-shapes"]):
+        torch._dynamo.reset()
+        worker = Candidate()
+        worker.open("", {}, rungs, "cpu")
+        seen[len(rungs)] = worker.over_shapes()
+    assert [(s["shapes"], s["graphs"]) for s in seen.values()] == [(5, 5), (5, 2)]
+    sides = {"best": seen[1], "candidate": seen[2]}
+    proof = BY_NAME["dynamic-shapes"].proof
+    assert proof(Evidence(None, None, {"over_shapes": sides})).shown is True
+    assert proof(Evidence(None, None, {"over_shapes": {**sides, "candidate": seen[1]}})).shown is False
+
+
+def test_open_sizes_are_for_inputs_that_vary_and_graphs_that_nobody_rewrites() -> None:
+    facts = {"gpu": False, "mode": "infer", "matches": {"sdpa": 1}, "skipped": []}
+
+    def says(plan: Plan, **more: Any) -> str:
+        return str(BY_NAME["dynamic-shapes"].applies(Context(plan, "exact", {**facts, **more}, {}, {})))
+
+    assert says(Plan(compile=True), named_shapes=2) == "None"
+    vary = captured_graphs(Workload("rows", lambda: nn.Linear(8, 8), lambda seed: torch.randn(4 + seed, 8)), CPU)
+    assert says(Plan(compile=True), **vary) == "None"
+    assert "do not vary" in says(
+        Plan(compile=True), named_shapes=1, recompilations=[{"where": "", "why": "calls == 1"}]
+    )
+    assert "not in effect" in says(Plan(), named_shapes=2)
+    assert "need to know its sizes: sdpa" in says(Plan(compile=True, passes=("sdpa",)), named_shapes=2)
+    open_ = Context(Plan(compile=True, dynamic=True), "exact", facts, {}, {})
+    assert "dynamic-shapes leaves them open" in str(BY_NAME["sdpa"].applies(open_))
+    assert "dynamic-shapes" in BY_NAME["compile-regions"].replaces
 
 
 def test_settings_reach_the_compiler(uncompiled: list[int]) -> None:

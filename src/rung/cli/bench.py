@@ -85,14 +85,17 @@ def run(parsed: argparse.Namespace) -> int:
     stop_when_asked()
     options, rungs = target_options(parsed), parsed.rungs or ()
     variables: dict[str, str] = {}
+    original: dict[str, int] = {}
     if parsed.recipe:
         recipe = Recipe.read(parsed.recipe)
         options, rungs, variables = recipe.options_for(parsed.target, options), recipe.rungs, recipe.variables
+        original = recipe.original
     say(f"measuring {parsed.target}" + (f" with {' + '.join(rungs)}" if rungs else "") + " ...")
     measure = partial(
         bench,
         rungs=rungs,
         env=variables,
+        original=original,
         call=parsed.call,
         preset=parsed.preset,
         precision=parsed.precision,

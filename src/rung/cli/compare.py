@@ -128,12 +128,14 @@ def side(
 
     if recipe and rungs:
         raise UsageError("give --recipe or --rungs for a side, not both.")
-    names, variables = tuple(rungs or ()), dict[str, str]()
+    names, variables, original = tuple(rungs or ()), dict[str, str](), dict[str, int]()
     if recipe:
         read = Recipe.read(recipe)
         names, options, variables = read.rungs, read.options_for(target, options), read.variables
+        original = read.original
     chosen(names)
     odd = next((e for e in env if "=" not in e), None)
     if odd:
         raise UsageError(f"--env {odd}: write NAME=VALUE.")
-    return Side(target, options, names, variables | dict(e.split("=", 1) for e in env), call=call)
+    env_of_side = variables | dict(e.split("=", 1) for e in env)
+    return Side(target, options, names, env_of_side, call=call, original=original)

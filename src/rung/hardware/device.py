@@ -148,6 +148,13 @@ def memory_in_use(device: Device) -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def expandable_segments() -> int:
+    """How many segments of torch's allocator on the GPU can grow: none where it was not asked to, or cannot."""
+    import torch
+
+    return sum(bool(segment.get("is_expandable")) for segment in torch.cuda.memory_snapshot())
+
+
 def reset_peak_memory(device: Device) -> None:
     """Starts a new high-water mark. The CPU's belongs to the process and cannot be reset."""
     if device.is_gpu:

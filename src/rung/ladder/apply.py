@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,15 @@ class Applied:
     `model` is the object that was given, its class, state dict and hooks untouched: save and load that one.
     `pending` names the rungs that are not in effect: they need `loss` and `optimizer`, or variables that the process
     was not started with (`rung apply` prints them). Inputs of a size at which the recipe was found to lose go to the
-    model as it is.
+    model as it is, in `step` too.
     With `capture` in the recipe, results are overwritten by the next call: clone what you keep. With `bf16`,
     outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
     dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
     function is raised for the process: a model called with more than eight shapes would run uncompiled otherwise.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None, recipe: Recipe) -> None:
+    def __init__(self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None) -> None:
         self.model = model
-        self._recipe = recipe
         self._plan, self._device, self._step = plan, device, step
         self._precision = matmul_precision_name()
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -66,13 +66,20 @@ class Applied:
             self._captured = Captured(self._call, device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._recipe.original and self._recipe.steps_back(elements((args, kwargs))):
-            return self.model(*args, **kwargs)
+        if self._plan.original and self._plan.original.takes(elements((args, kwargs))):
+            with self._aside():
+                return self.model(*args, **kwargs)
         if self._compiled.renewed() and self._captured:
             self._captured = Captured(self._call, self._device)
         if self._captured and not torch.is_grad_enabled():
             return self._captured((args, kwargs))
         return self._call((args, kwargs))
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Without anything that either of the two ways to run the model has bound to it in place."""
+        with self._compiled.aside(), self._step.aside() if self._step else contextlib.nullcontext():
+            yield
 
     def step(self, batch: Any) -> Any:
         """One whole step: `(loss, output)` in training, the output in inference."""
@@ -129,7 +136,7 @@ def apply(
     Raises UsageError for an unknown rung, InputError for a file that is no recipe.
     """
     wanted = _recipe(recipe)
-    plan = plan_of(wanted.rungs)
+    plan = wanted.plan
     if isinstance(target, Workload):
         workload, device = target, pick()
         model = seeded_model(workload).to(device.torch_name)
@@ -142,7 +149,7 @@ def apply(
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer)
     whole = workload.mode == "train" or isinstance(target, Workload)
-    applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None, wanted)
+    applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)
     here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
     for text in differences(wanted, here):
         warnings.warn(text, stacklevel=2)

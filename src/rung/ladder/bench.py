@@ -51,6 +51,7 @@ def bench(
     rungs: Sequence[str] = (),
     *,
     env: Mapping[str, str] | None = None,
+    original: Mapping[str, int] | None = None,
     call: bool = False,
     preset: str = "proper",
     precision: float = 0.005,
@@ -65,7 +66,8 @@ def bench(
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`.
 
-    env: variables of the process beside those of the rungs. call: the target names a plain function, which is timed itself;
+    env: variables of the process beside those of the rungs; original: inputs that a recipe leaves to the workload as it
+    is (`Recipe.original`). call: the target names a plain function, which is timed itself;
     timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have. Returns plain values: `time` (median and its interval, nanoseconds a step), `trend`
     (a share, or None: with one the interval is wider than 95 %), `summary` (`rung.measure.summary`), `samples` (ns),
     `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP/s and bytes/s of a step and their shares of the chip's
@@ -76,7 +78,7 @@ def bench(
     chosen(rungs)
     how = _preset(preset)
     limit = deadline or how.deadline
-    side = Side(target, dict(options or {}), tuple(rungs), dict(env or {}), call=call)
+    side = Side(target, dict(options or {}), tuple(rungs), dict(env or {}), call=call, original=dict(original or {}))
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
         setup = Setup(device, logs or folder, Limits(prepare=limit))
         worker = open_worker(stack, setup, side, "bench")

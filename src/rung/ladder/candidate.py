@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from rung.errors import WorkloadError
 from rung.hardware import environment, pick
 from rung.hardware.device import (
+    expandable_segments,
     matmul_precision_name,
     memory_in_use,
     peak_memory,
@@ -21,9 +23,9 @@ from rung.hardware.device import (
     to_device,
 )
 from rung.hardware.sensors import identity
-from rung.ladder.disturbed import graphs_compiled, shapes_of
+from rung.ladder.disturbed import elements, graphs_compiled, shapes_of
 from rung.ladder.dropout import active, without_dropout
-from rung.ladder.plan import Numerics, Plan
+from rung.ladder.plan import Numerics, Original, Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
@@ -45,9 +47,16 @@ class Candidate:
     _timer: Timer | None = None
 
     def open(
-        self, target: str, options: dict[str, str], rungs: list[str], device: str | None, shape: int = 0
+        self,
+        target: str,
+        options: dict[str, str],
+        rungs: list[str],
+        device: str | None,
+        shape: int = 0,
+        original: dict[str, int] | None = None,
     ) -> dict[str, Any]:
-        """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run."""
+        """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
+        that are left to the workload as it is (`rung.ladder.plan.Original`)."""
         # Verification builds the same function several times over, each at two shapes.
         for name in ("cache_size_limit", "recompile_limit"):
             if hasattr(torch._dynamo.config, name):
@@ -57,7 +66,7 @@ class Candidate:
             torch.cuda.set_device(self.device.index)
         self.workload = load(target, options)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
-        self.plan = plan_of(rungs)
+        self.plan = replace(plan_of(rungs), original=Original(**original or {}))
         w = self.workload
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
                 "environment": environment(self.device)}  # fmt: skip
@@ -94,7 +103,22 @@ class Candidate:
             "steady": steady is not None,
             "memory": peak_memory(self.device),
             "applied": {**self.step.applied(), **self._environment()},
+            "original": self._left(),
         }
+
+    def over_shapes(self) -> dict[str, Any]:
+        """Builds the step and runs it on several batches of every shape that the workload offers: how many different
+        `shapes` the batches have, the `graphs` compiled for them, and the `seconds` that all of it took."""
+        before, began = graphs_compiled(), time.perf_counter()
+        self.first()
+        seen = []
+        for make in shapes(self.workload):
+            seen += [to_device(make(seed), self.device) for seed in range(1, BATCHES + 1)]
+            for batch in seen[-BATCHES:]:
+                self.step(batch)
+        synchronize(self.device)
+        taken = time.perf_counter() - began
+        return {"shapes": len(shapes_of(seen)), "graphs": graphs_compiled() - before, "seconds": taken}
 
     def rehearse(self) -> int:
         """Runs a step on every batch and writes down what TunableOp found; how many products that are."""
@@ -117,6 +141,8 @@ class Candidate:
         found: dict[str, Any] = {f"variable {name}": os.environ.get(name) for name, _ in self.plan.env}
         if os.environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1":
             found["tuned_products"] = len(torch.cuda.tunable.get_results())
+        if self.device.is_gpu and any("expandable_segments:True" in value for _, value in self.plan.env):
+            found["expandable_segments"] = expandable_segments()
         return found
 
     def work(self, flops_in: str | None = None) -> dict[str, Any]:
@@ -163,7 +189,16 @@ class Candidate:
 
     def disturbances(self) -> dict[str, Any]:
         """What changed while it was timed: shapes of the inputs, graphs compiled since the timer was chosen."""
-        return {"shapes": shapes_of(self.batches), "compiled": graphs_compiled() - self._graphs}
+        return {
+            "shapes": shapes_of(self.batches),
+            "compiled": graphs_compiled() - self._graphs,
+            "original": self._left(),
+        }
+
+    def _left(self) -> int | None:
+        """How many elements the batches have, where the plan leaves inputs of that size to the original."""
+        size = elements(self.batches[0])
+        return size if self.plan.original.takes(size) else None
 
     def block(self, count: int) -> dict[str, Any]:
         """`count` samples, nanoseconds a step; where no timer was chosen, of steps back to back."""

@@ -160,7 +160,8 @@ def verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
 
 
 def asdict_of(side: Side) -> dict[str, Any]:
-    return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "env": side.env}
+    known = {"target": side.target, "options": side.options, "rungs": list(side.rungs), "env": side.env}
+    return {**known, **({"original": side.original} if side.original else {})}
 
 
 def _percent(log_ratio: float) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from rung.ladder.attention import asked_first
 from rung.ladder.channels_last import ChannelsLast
-from rung.ladder.dynamo import Watched, forget, skipped_replays
+from rung.ladder.dynamo import Watched, forget, sizes_vary, skipped_replays
 from rung.ladder.linears import EightBits
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
@@ -37,6 +38,8 @@ class Compiled:
         self._run = self._prepared()
 
     def __call__(self, *arguments: Any) -> Any:
+        if self._plan.dynamic:
+            sizes_vary(arguments)
         if self._plan.replays:
             torch.compiler.cudagraph_mark_step_begin()
         with asked_first(self._plan.attention):
@@ -72,6 +75,26 @@ class Compiled:
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside of it the model is as its author wrote it: nothing that was bound to it in place is in effect. Weights
+        keep the layout that they were given."""
+        layers = self._eight_bits.layers if self._eight_bits else []
+        bound = [vars(layer).pop("forward", None) for layer in layers]
+        compiled = [block._compiled_call_impl for block in self._regions]
+        for block in self._regions:
+            block._compiled_call_impl = None
+        self._switched.undo()
+        try:
+            yield
+        finally:
+            self._switched = Switched(self._model, self._plan.switches)
+            for block, call in zip(self._regions, compiled, strict=True):
+                block._compiled_call_impl = call
+            for layer, forward in zip(layers, bound, strict=True):
+                if forward is not None:
+                    layer.forward = forward
 
     def undo(self) -> None:
         if self.surgeon:

@@ -56,8 +56,10 @@ def of_the_samples(found: Collected, trend: float | None) -> list[str]:
 
 def of_the_process(seen: dict[str, Any], in_use: Sequence[int]) -> list[str]:
     """What only the process could see. seen: `shapes` of its batches, where it has any, and `compiled` graphs; in_use:
-    bytes before the first block and after each."""
+    bytes before the first block and after each. Its `original`: the elements of batches that a recipe leaves alone."""
     shapes, compiled, growth, said = seen.get("shapes", []), seen["compiled"], grows(in_use), []
+    if seen.get("original"):
+        said.append(left_to_the_original(seen["original"]))
     if len(shapes) > 1:
         said.append(
             f"its inputs change their shapes from seed to seed ({', '.join(shapes[:3])}): the samples are of different work."
@@ -69,6 +71,11 @@ def of_the_process(seen: dict[str, Any], in_use: Sequence[int]) -> list[str]:
     if growth:
         said.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
     return said
+
+
+def left_to_the_original(size: int) -> str:
+    """size: elements of the batches."""
+    return f"the recipe leaves inputs of this size ({size} elements) to the model as it is: this is the time of the model itself."
 
 
 def of_the_gpu(sensors: dict[str, Any] | None) -> list[str]:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rung.ladder.disturbed import left_to_the_original
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import plan_of
 from rung.ladder.rungs.environment import FILES
@@ -47,7 +48,8 @@ class Side:
     """One of those that are compared: what its workers load, with which variables, and where they start.
 
     call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
-    input shapes is timed, the measured one first.
+    input shapes is timed, the measured one first; original: inputs for which a recipe does not hold, by their
+    `elements_at_most` and `elements_at_least`.
     """
 
     target: str
@@ -57,6 +59,7 @@ class Side:
     cwd: Path | None = None
     call: bool = False
     shape: int = 0
+    original: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,9 @@ def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
     serves = FUNCTION if side.call else WORKLOAD
     planned = variables(plan_of(side.rungs), setup.files)
     worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
-    shape = {"shape": side.shape} if side.shape else {}  # another revision's worker may know of one shape only
-    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **shape)
+    more = {"shape": side.shape, "original": {} if side.call else side.original}
+    more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
+    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
     return worker
 
 
@@ -229,6 +233,7 @@ class Start:
         duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
         gpu = any(e["device"]["kind"] == "cuda" for e in duel.environments.values())
         duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
+        duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.get("original"))]
         estimates = {side: self._ask(side, "estimate") for side in self.workers}
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         once = sum(2 * counts[side] * ns for side, ns in estimates.items()) / 1e9

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 _LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 _OURS = str(Path(__file__).parents[1])
@@ -86,6 +87,15 @@ def recompilations() -> Iterator[list[dict[str, str]]]:
         torch._logging.set_logs(recompiles=False)
         logger.handlers, logger.propagate = handlers, passed_on
         logger.setLevel(level)
+
+
+def sizes_vary(arguments: Any) -> None:
+    """Has the sizes of the tensors in these taken for variables by what is compiled for them next, as far as the program
+    itself does not fix them. Sizes of 0 and 1 are compiled for apart, as Dynamo does with all. `dynamic=True` would do the
+    same to every float of the model, and an eps would become an input."""
+    for leaf in pytree.tree_leaves(arguments):
+        if isinstance(leaf, torch.Tensor) and not hasattr(leaf, "_dynamo_weak_dynamic_indices"):
+            torch._dynamo.maybe_mark_dynamic(leaf, [dim for dim, size in enumerate(leaf.shape) if size > 1])
 
 
 def forget(function: Callable[..., Any]) -> None:

@@ -12,18 +12,38 @@ CONTRACTS: tuple[Numerics, ...] = ("exact", "tf32", "bf16", "fp8")
 
 
 @dataclass(frozen=True)
+class Original:
+    """Inputs that are left to the workload as its author wrote it, because the plan was seen to lose there: those of at
+    most, or of at least, so many elements, all tensors together."""
+
+    elements_at_most: int = -1
+    elements_at_least: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.elements_at_most >= 0 or self.elements_at_least is not None
+
+    def takes(self, elements: int) -> bool:
+        return elements <= self.elements_at_most or (
+            self.elements_at_least is not None and elements >= self.elements_at_least
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
     """tf32: matrix products may use TF32 or XF32. bf16: autocast. regions: repeated blocks are compiled, each once,
-    in place of the whole. inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
+    in place of the whole. dynamic: the sizes of inputs are variables of the compiled code, and not compiled in.
+    inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
     kernels scaled_dot_product_attention asks first, `cudnn`. float32_gradients: products of half precision write the
-    gradients of float32 weights in float32. The empty plan is the workload as its author wrote it."""
+    gradients of float32 weights in float32. original: inputs for which none of this holds. The empty plan is the
+    workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
     compile: bool = False
     regions: bool = False
+    dynamic: bool = False
     inductor: tuple[tuple[str, Any], ...] = ()
     passes: tuple[str, ...] = ()
     fused_optimizer: bool = False
@@ -34,6 +54,7 @@ class Plan:
     channels_last: bool = False
     attention: str = ""
     float32_gradients: bool = False
+    original: Original = Original()
 
     @property
     def numerics(self) -> Numerics:

@@ -6,12 +6,13 @@ import json
 import math
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, UsageError
-from rung.ladder.rungs import chosen
+from rung.ladder.plan import Original, Plan
+from rung.ladder.rungs import chosen, plan_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -72,6 +73,9 @@ class Recipe:
             table = data.get(key, {})
             if not isinstance(table, dict) or not all(isinstance(v, kinds) for v in table.values()):
                 raise InputError(f"{where} is damaged: {key} must be a table of {what}; correct it, or climb again.")
+        known_sizes = [f.name for f in fields(Original)]
+        if odd := [name for name in data.get("original", {}) if name not in known_sizes]:
+            raise InputError(f"{where} is damaged: original has {odd[0]!r}; it takes {' and '.join(known_sizes)}.")
         try:
             if not all(isinstance(r, str) for r in rungs):
                 raise UsageError("rungs must be names.")
@@ -88,11 +92,10 @@ class Recipe:
         same = target.rpartition("/")[2] == self.workload.rpartition("/")[2]
         return {**(self.options if same else {}), **typed}
 
-    def steps_back(self, elements: int) -> bool:
-        """Whether inputs of so many elements are left to the original."""
-        return elements <= self.original.get("elements_at_most", -1) or elements >= self.original.get(
-            "elements_at_least", 1 << 62
-        )
+    @property
+    def plan(self) -> Plan:
+        """What its rungs add up to, and the inputs for which it does not hold."""
+        return replace(plan_of(self.rungs), original=Original(**self.original))
 
     @classmethod
     def read(cls, path: Path) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +13,13 @@ from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.attention import asked_first
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
+from rung.ladder.disturbed import elements
 from rung.ladder.optimizer import remade
 from rung.ladder.plan import Plan
 from rung.ladder.surgery import Surgeon
 from rung.workload import Workload
+
+Forward = Callable[[Any], tuple[Any, Any]]  # batch -> (loss, output)
 
 
 class Step:
@@ -24,6 +28,9 @@ class Step:
     A training step clears the gradients, runs forward, loss and backward, and steps the optimizer; the
     gradients of the step can be read from the parameters until the next one. The model object is the one
     given: its class, mode, hooks and state dict are not touched, only its weights are trained.
+
+    Batches that the plan leaves to the original run as the workload was written, but for the optimizer, whose state
+    is one, and for torch's matrix precision, which is the process's.
     """
 
     def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
@@ -35,7 +42,7 @@ class Step:
 
     def fresh(self) -> None:
         """A new optimizer, as if no step had been taken; captured graphs are dropped, compiled code is kept."""
-        run = self._infer
+        run: Callable[[Any], Any] = self._infer
         if self.workload.mode == "train":
             assert self.workload.optimizer is not None
             params = [p for p in self.model.parameters() if p.requires_grad]
@@ -49,6 +56,9 @@ class Step:
         self._run = Captured(run, self.device, self.optimizer) if self.plan.capture else run
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        if self.plan.original and self.plan.original.takes(elements(batch)):
+            with self._forward.aside():
+                return (self._train if self.training else self._infer)(batch, self._untouched)
         if self._forward.renewed() and isinstance(self._run, Captured):
             self._run = Captured(self._infer, self.device)
         return self._run(batch)
@@ -73,8 +83,18 @@ class Step:
             "optimizer_fused": bool(self.optimizer and self.optimizer.defaults.get("fused")),
         }
 
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """`Compiled.aside`: inside of it the model is as its author wrote it."""
+        return self._forward.aside()
+
     def _plain_forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
-        with autocast(self.device, self._amp):
+        return self._computed(batch, self._amp)
+
+    def _untouched(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        return self._computed(batch, self.workload.amp)
+
+    def _computed(self, batch: Any, amp: torch.dtype | None) -> tuple[torch.Tensor | None, Any]:
+        with autocast(self.device, amp):
             output = self.workload.forward(self.model, batch)
             loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
         # Nobody differentiates through the output itself; saying so spares compiled code its gradient.
@@ -85,14 +105,14 @@ class Step:
     def training(self) -> bool:
         return self.workload.mode == "train"
 
-    def _infer(self, batch: Any) -> tuple[None, Any]:
+    def _infer(self, batch: Any, forward: Forward | None = None) -> tuple[None, Any]:
         with torch.no_grad():
-            return None, self._forward(batch)[1]
+            return None, (forward or self._forward)(batch)[1]
 
-    def _train(self, batch: Any) -> tuple[torch.Tensor, Any]:
+    def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
-        loss, output = self._forward(batch)
+        loss, output = (forward or self._forward)(batch)
         with asked_first(self.plan.attention):  # by what is recomputed, too
             loss.backward()
         self.optimizer.step()

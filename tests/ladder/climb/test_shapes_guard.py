@@ -40,6 +40,10 @@ def test_the_guard_is_in_the_recipe_and_inputs_in_its_range_go_to_the_model() ->
     assert not torch.equal(applied(large), model(large))  # in bfloat16
     with pytest.raises(InputError, match="original must be a table of whole numbers"):
         Recipe.parse('schema = 1\nrungs = []\n[original]\nelements_at_most = "few"')
+    with pytest.raises(
+        InputError, match="original has 'elements_at_mots'; it takes elements_at_most and elements_at_l"
+    ):
+        Recipe.parse("schema = 1\nrungs = []\n[original]\nelements_at_mots = 3")
 
 
 def test_a_recipe_says_what_else_it_was_made_for() -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from rung.hardware.doctor.variables import in_effect, known
 from rung.ladder import duel
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
-from rung.ladder.rungs import BY_NAME, Context, plan_of
-from rung.ladder.rungs.environment import settings
+from rung.ladder.rungs import BY_NAME, Context, Evidence, plan_of
+from rung.ladder.rungs.environment import left, settings
 
 ROWS = settings()
 PARTS = {"gemm": 50.0, "attention": 20.0, "convolution": 10.0, "launch_gap": 20.0}
@@ -39,12 +40,22 @@ def test_every_name_is_one_that_a_library_reads() -> None:
             assert read[name]["for"] in (row["vendor"], "any")
 
 
+def test_what_doctor_lists_is_a_rung_or_has_a_reason_to_be_none() -> None:
+    listed = {row["name"] for row in known() if not row.get("unread")}
+    set_by_a_rung = {name for row in ROWS for name in {**row["env"], **row.get("first", {})}}
+    assert listed - set_by_a_rung == set(left())
+    assert all(left().values())
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
 def test_a_variable_applies_on_its_vendors_gpus_alone(row: Any) -> None:
     no = BY_NAME[row["name"]].applies(context("nvidia", "sm90"))
-    assert no is not None
-    assert no.verdict == "no-op"
-    assert "AMD" in no.why
+    if row["vendor"] == "any":
+        assert no is None
+    else:
+        assert no is not None
+        assert no.verdict == "no-op"
+        assert "AMD" in no.why
     cpu = Context(Plan(), "exact", {"gpu": False, "mode": "train"}, PARTS, {})
     assert BY_NAME[row["name"]].applies(cpu) is not None
 
@@ -67,6 +78,51 @@ def test_a_variable_that_holds_by_default_or_by_the_user_is_a_no_op(
 ) -> None:
     no = BY_NAME[rung].applies(context("amd", arch, rocm, **environ))
     assert (no is not None and no.verdict == "no-op") is holds, no
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"},
+        {"PYTORCH_HIP_ALLOC_CONF": "garbage_collection_threshold:0.8"},
+    ],
+    ids=lambda environ: next(iter(environ)),
+)
+def test_an_allocator_that_the_user_has_set_is_left_as_it_is(environ: dict[str, str]) -> None:
+    no = BY_NAME["expandable-segments"].applies(context("amd", "gfx942", **environ))
+    assert no is not None
+    assert no.verdict == "no-op"
+    assert next(iter(environ)) in no.why
+
+
+def test_segments_that_grow_are_tried_where_memory_is_reserved_and_not_used() -> None:
+    rung, gib = BY_NAME["expandable-segments"], 2**30
+    tight, loose = (
+        replace(context("nvidia", "sm90"), memory={"allocated": n * gib, "reserved": 10 * gib}) for n in (8.2, 7)
+    )
+    assert "82% of the memory" in str(rung.applies(tight))
+    assert rung.applies(loose) is None
+    proof = rung.proof
+    told = {"variable PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert proof(Evidence(None, None, {**told, "expandable_segments": 3})).shown is True
+    assert proof(Evidence(None, None, {**told, "expandable_segments": 0})).shown is False  # a build that cannot
+
+
+def test_a_variable_may_need_a_chip_a_version_a_contract_and_a_rung_beside_it() -> None:
+    rung = BY_NAME["hipblaslt-tf32"]
+
+    def says(arch: str = "gfx942", torch: str = "2.9.1+rocm6.4", numerics: Any = "tf32", tf32: bool = True) -> str:
+        bare = context("amd", arch)
+        facts = {**bare.facts, "arch": arch, "torch": torch}
+        return str(rung.applies(replace(bare, facts=facts, numerics=numerics, plan=Plan(tf32=tf32))))
+
+    assert says() == "None"
+    assert "nothing reads it on gfx950" in says(arch="gfx950")
+    assert "does not read it" in says(torch="2.13.0+rocm7.2")
+    assert "the numeric contract is exact" in says(numerics="exact")
+    assert "together with tf32" in says(tf32=False)
+    assert "together with channels-last" in str(BY_NAME["miopen-nhwc"].applies(context()))
 
 
 def test_a_worker_is_started_with_the_variables_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

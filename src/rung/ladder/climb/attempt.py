@@ -9,15 +9,16 @@ from contextlib import ExitStack
 from typing import Any
 
 from rung.ladder.climb import predictions
+from rung.ladder.climb.spared import AS_FAST, over_shapes, spared
 from rung.ladder.climb.state import State
 from rung.ladder.duel import Duel, SideFailed, fight, open_worker
 from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
+from rung.measure import Comparison
 
 MOST_HIDDEN = 0.5  # of a block's time: reading clocks and pipes takes far less
-AS_FAST = 0.99  # of the best so far, where a rung is there to spare something else
 
 
 def opened(state: State, rung: Rung) -> dict[str, Any]:
@@ -115,9 +116,11 @@ def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: C
         record["forecast"] = Prediction(**record["prediction"]).judge(speedup.value)
         record["prediction_error"] = predictions.error(record)
     record["pay_back"] = pay_back(record)
-    proof = rung.proof(Evidence(state.counters, after, record["applied"]))
+    if rung.spares == "graphs" and (duel.comparison.answer == "faster" or speedup.low > AS_FAST):
+        record["over_shapes"] = over_shapes(state, record["stack"], name)
+    proof = rung.proof(Evidence(state.counters, after, {**record["applied"], "over_shapes": record.get("over_shapes")}))
     record["effect"] = {"should": rung.effect, "shown": proof.shown, "says": proof.says}
-    if why := _no_gain(record, rung, duel):
+    if why := no_gain(record, rung, duel.comparison):
         record["verdict"], record["why"] = why
         return
     if proof.shown is False:
@@ -131,9 +134,8 @@ def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: C
         record["why"] = f"it does not compute what the baseline computes: {failure}."
         return
     record["verdict"], record["why"] = "kept", "verified, and faster with confidence."
-    if rung.spares != "step" and duel.comparison.answer != "faster":
-        firsts = record["first_run_seconds"]
-        record["why"] = f"verified, as fast, and its first run takes {firsts['candidate']:.0f} s instead of {firsts['best']:.0f} s."  # fmt: skip
+    if duel.comparison.answer != "faster":
+        record["why"] = f"verified, as fast, and {spared(record, rung)}."
 
 
 def pay_back(record: dict[str, Any]) -> dict[str, Any]:
@@ -146,21 +148,19 @@ def pay_back(record: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": longer, "steps": steps}
 
 
-def _no_gain(record: dict[str, Any], rung: Rung, duel: Duel) -> tuple[str, str] | None:
+def no_gain(record: dict[str, Any], rung: Rung, comparison: Comparison) -> tuple[str, str] | None:
     """The verdict and its reason where the times do not speak for the rung."""
-    assert duel.comparison is not None
-    answer, speedup = duel.comparison.answer, duel.comparison.speedup
+    answer, speedup = comparison.answer, comparison.speedup
     if answer == "faster":
         if record["hidden"]["candidate"] > MOST_HIDDEN:
             return "reverted", f"{record['hidden']['candidate']:.0%} of the time that its blocks took lies outside of the times that it reports: work that is put off, or a clock that was tampered with."  # fmt: skip
         return None
-    firsts = record["first_run_seconds"]
-    if rung.spares == "first run" and speedup.low > AS_FAST and 2 * firsts["candidate"] < firsts["best"]:
+    if speedup.low > AS_FAST and spared(record, rung):
         return None
     if answer == "slower":
         return "reverted", "it is slower than the best so far."
     if record["cut"]:
-        return "inconclusive", f"cut short by the budget after {duel.comparison.restarts} restart(s); `--resume` decides it."  # fmt: skip
+        return "inconclusive", f"cut short by the budget after {comparison.restarts} restart(s); `--resume` decides it."  # fmt: skip
     return "inconclusive", "the interval includes 1: no gain was shown, so it is not kept."
 
 

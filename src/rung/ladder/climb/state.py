@@ -90,7 +90,9 @@ class State:
         firsts = [f["candidate"] for a in attempts if a["verdict"] == "kept" and (f := a.get("first_run_seconds"))]
         failed = tuple(a["rung"] for a in attempts if a["verdict"] == "failed")
         first = firsts[-1] if firsts else self.baseline.get("first_run_seconds", 0.0)
-        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed)
+        peaks = [m["candidate"] for a in attempts if a["verdict"] == "kept" and (m := a.get("memory"))]
+        memory = peaks[-1] if peaks else self.baseline.get("memory", {})
+        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed, memory)
 
     def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
         return Side(self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape)

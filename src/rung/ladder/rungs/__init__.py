@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.attention import CUDNN_ATTENTION
-from rung.ladder.rungs.compiling import COMPILE, REGIONS
+from rung.ladder.rungs.compiling import COMPILE, DYNAMIC, REGIONS
 from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
 from rung.ladder.rungs.graphs import CAPTURE
@@ -39,6 +39,7 @@ LADDER: tuple[Rung, ...] = (
     FLOAT32_GRADIENTS,
     *INDUCTOR,
     REGIONS,
+    DYNAMIC,
     *EIGHT_BITS,
     *ENVIRONMENT,
 )

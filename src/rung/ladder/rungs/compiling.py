@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.ladder.rungs.proofs import both, counted
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+from rung.ladder.rungs.rung import Context, Evidence, Inapplicable, Proof, Rung
 
+SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
 MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a thought
 LONG = 60.0  # seconds of a first run that are worth sparing
 
@@ -43,5 +44,39 @@ REGIONS = Rung(
     lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
     lambda p: replace(p, compile=False, regions=True),
     "blocks compiled by themselves", both(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
-    replaces=("compile",), prepares=20.0, spares="first run",
+    replaces=("compile", "dynamic-shapes"), prepares=20.0, spares="first run",
+)  # fmt: skip
+
+
+def _dynamic_applies(c: Context) -> Inapplicable | None:
+    if not c.plan.compile:
+        return Inapplicable("it is for what torch.compile makes of the whole model, which is not in effect.")
+    if c.plan.passes:
+        return Inapplicable(
+            f"rewrites of the graph are in effect that need to know its sizes: {', '.join(c.plan.passes)}."
+        )
+    vary = any("size mismatch" in again["why"] for again in c.facts.get("recompilations", []))
+    if int(c.facts.get("named_shapes", 0)) < SEVERAL and not vary:
+        return Inapplicable(
+            f"its inputs do not vary: the workload names fewer than {SEVERAL} shapes beside the measured one."
+        )
+    return None
+
+
+def _fewer_graphs(e: Evidence) -> Proof:
+    seen = e.worker.get("over_shapes")
+    if not seen:
+        return Proof(None, "the graphs over all shapes were not counted")
+    before, after = seen["best"]["graphs"], seen["candidate"]["graphs"]
+    return Proof(0 < after < before, f"{before} -> {after} graphs compiled for {seen['candidate']['shapes']} shapes")
+
+
+DYNAMIC = Rung(
+    "dynamic-shapes", 2, "one graph for all shapes", "reassociated",
+    "the sizes of the inputs are variables of the compiled code; with `capture`, each shape is still a graph to replay",
+    _dynamic_applies,
+    lambda c: {},  # it makes no step faster; what it costs on the measured shape is measured
+    lambda p: replace(p, dynamic=True),
+    "fewer graphs compiled over the shapes", _fewer_graphs,
+    prepares=40.0, spares="graphs",
 )  # fmt: skip

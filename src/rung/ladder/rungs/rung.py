@@ -13,7 +13,8 @@ from rung.ladder.plan import Numerics, Plan
 class Context:
     """What a rung may know before it is tried. facts: what the survey of the workload found (ladder.survey);
     parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision;
-    first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died."""
+    first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died;
+    memory: the best's peaks in bytes (`allocated` and `reserved` on a GPU)."""
 
     plan: Plan
     numerics: Numerics
@@ -22,6 +23,7 @@ class Context:
     rates: Mapping[str, float]
     first_run: float = 0.0
     failed: tuple[str, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def gpu(self) -> bool:
@@ -83,7 +85,8 @@ class Counters:
 @dataclass(frozen=True)
 class Evidence:
     """What can show that a rung is in effect. before, after: the traces of the best so far and of the candidate, None
-    where there is none; worker: what the candidate's worker says of itself (`Candidate.applied`)."""
+    where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`), and `over_shapes` where
+    the rung is about them (`climb.spared.over_shapes`)."""
 
     before: Counters | None
     after: Counters | None
@@ -114,7 +117,8 @@ class Rung:
     replaces     rungs that cannot be in effect together with it; they leave the plan when it comes in.
     core         tried whatever is predicted: nothing else shows while the GPU waits for its launches.
     prepares     seconds that preparing it takes on top of what the best so far takes, as a first guess.
-    spares       what it is for: a shorter `step`, or a shorter `first run` at the same step.
+    spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, less reserved `memory`, or
+                 fewer `graphs` compiled over all shapes.
     first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
     """
 

@@ -9,12 +9,15 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs.precision import allowed
 from rung.ladder.rungs.proofs import both, counted, fewer, rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.tokens import shrinks_by_tokens
 
 
 def matches(pattern: str, what: str) -> Callable[[Context], Inapplicable | None]:
     """Applies where the survey's capture found something for this pass; else says what it saw."""
 
     def applies(c: Context) -> Inapplicable | None:
+        if c.plan.dynamic:
+            return Inapplicable("it needs to know the sizes in the graph, and dynamic-shapes leaves them open.")
         if c.facts["matches"].get(pattern):
             return None
         skipped = [str(reason) for reason in c.facts["skipped"]]
@@ -149,22 +152,11 @@ HOISTED = Rung(
     "tables read and not recomputed", rewritten("hoisted-constants"),
 )  # fmt: skip
 
-FEW_TOKENS = 256  # up to here weights are read more slowly than they are multiplied: joined, they are read in one go
-
-
-def _siblings_shrink(c: Context) -> dict[str, tuple[float, float]]:
-    # On one H100, 16 layers of Llama-3.2-1B's shape in inference, 0.87 of the step was left with 1 and with 16 tokens,
-    # 0.91 with 128, all of it with 2048.
-    tokens = c.facts.get("workload", {}).get("tokens")
-    few = not c.training and tokens is not None and tokens <= FEW_TOKENS
-    return {"gemm": (0.8, 0.97) if few else (0.95, 1.02), "launch_gap": (0.9, 1.0)}
-
-
 FUSED_QKV = Rung(
     "fused-qkv", 3, "one GEMM for q, k and v", "reassociated",
     "linear layers that read the same input become one; in inference their weights move next to one another",
     matches("fused-qkv", "sibling projections"),
-    _siblings_shrink, with_pass("fused-qkv"),
+    shrinks_by_tokens("fused-qkv"), with_pass("fused-qkv"),
     "fewer matrix products", rewritten("fused-qkv"),
 )  # fmt: skip
 
@@ -172,7 +164,7 @@ FUSED_GATE_UP = Rung(
     "fused-gate-up", 3, "one GEMM for gate and up", "reassociated",
     "the two projections of a gated feed-forward become one",
     matches("fused-gate-up", "gate and up projections"),
-    _siblings_shrink, with_pass("fused-gate-up"),
+    shrinks_by_tokens("fused-gate-up"), with_pass("fused-gate-up"),
     "fewer matrix products", rewritten("fused-gate-up"),
 )  # fmt: skip
 
