@@ -70,6 +70,10 @@ class Compiled:
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
 
+    def unlike(self) -> list[str]:
+        """Copies of weights that do not compute what their originals would, in sentences."""
+        return self._eight_bits.unlike(self._model) if self._eight_bits else []
+
     def undo(self) -> None:
         if self.surgeon:
             self.surgeon.undo()

@@ -10,13 +10,13 @@ from typing import Any
 
 from rung.ladder.climb import predictions
 from rung.ladder.climb.state import State
+from rung.ladder.climb.trust import distrusted
 from rung.ladder.duel import Duel, SideFailed, fight, open_worker
 from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
 
-MOST_HIDDEN = 0.5  # of a block's time: reading clocks and pipes takes far less
 AS_FAST = 0.99  # of the best so far, where a rung is there to spare something else
 
 
@@ -151,9 +151,8 @@ def _no_gain(record: dict[str, Any], rung: Rung, duel: Duel) -> tuple[str, str] 
     assert duel.comparison is not None
     answer, speedup = duel.comparison.answer, duel.comparison.speedup
     if answer == "faster":
-        if record["hidden"]["candidate"] > MOST_HIDDEN:
-            return "reverted", f"{record['hidden']['candidate']:.0%} of the time that its blocks took lies outside of the times that it reports: work that is put off, or a clock that was tampered with."  # fmt: skip
-        return None
+        why = distrusted(record, speedup.value)
+        return ("reverted", why) if why else None
     firsts = record["first_run_seconds"]
     if rung.spares == "first run" and speedup.low > AS_FAST and 2 * firsts["candidate"] < firsts["best"]:
         return None
