@@ -24,6 +24,7 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME
 from rung.ladder.step import Step
 from rung.ladder.verify import verify
+from rung.ladder.witness import refill, unseen
 from rung.measure import CLIMB
 from rung.workload import Workload, load
 
@@ -169,6 +170,16 @@ def test_the_honest_give_what_the_baseline_gives_while_they_are_timed(mode: str)
 def test_a_model_too_large_to_be_held_twice_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observing, "LARGE", 0)
     assert "too large" in timed(honest, "train")["witness"]["left"]
+
+
+def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
+    """They may have to be compiled: that they take longer says nothing."""
+    made = Workload("any length", lambda: nn.Linear(8, 8), lambda seed: torch.randn(2 + seed % 97, 8))
+    step = Step(made, made.model().eval(), Plan(), CPU)
+    batches = [torch.randn(200, 8)]
+    assert unseen(step, batches, made.inputs, CPU) is None
+    assert not refill({"x": batches[0], "n": 3}, {"x": batches[0], "n": 4})
+    assert refill({"x": batches[0], "n": 3}, {"x": batches[0] + 1, "n": 3})
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class Candidate:
         if too_large(self.step):
             return False
         for k in range(1, BATCHES, 2):
-            self.batches[k] = refill(self.batches[k], to_device(self.inputs(NEW + k), self.device))
+            refill(self.batches[k], to_device(self.inputs(NEW + k), self.device))
         self._next, self._watched = itertools.cycle(self.batches), Watched()
         return True
 

@@ -54,17 +54,21 @@ def too_large(step: Step) -> bool:
     return large(step.model)
 
 
-def refill(batch: Batch, other: Batch) -> Batch:
-    """The same tensors with the content of others; the others themselves where their shapes differ."""
+def refill(batch: Batch, other: Batch) -> bool:
+    """Writes the content of another batch into the tensors of this one, where nothing but that is another."""
+    old, new = pytree.tree_leaves(batch), pytree.tree_leaves(other)
+    if pytree.tree_structure(batch) != pytree.tree_structure(other) or not all(map(_alike, old, new)):
+        return False  # of another shape, it may have to be compiled
+    for mine, theirs in zip(old, new, strict=True):
+        if isinstance(mine, torch.Tensor):
+            mine.copy_(theirs)
+    return True
 
-    def one(old: Any, new: Any) -> Any:
-        if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old.shape == new.shape:
-            return old.copy_(new)
-        return new
 
-    if pytree.tree_structure(batch) != pytree.tree_structure(other):
-        return other
-    return pytree.tree_map(one, batch, other)
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype
+    return type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b)
 
 
 def against_the_untouched(workload: Workload, plan: Plan, device: Device, watched: Watched) -> list[str]:
@@ -92,9 +96,9 @@ def against_the_untouched(workload: Workload, plan: Plan, device: Device, watche
     return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
 
 
-def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device) -> float:
+def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device) -> float | None:
     """How many times as long a step takes on new inputs as on the same inputs again, of the fastest of each. The new
-    ones lie in the old ones' memory."""
+    ones lie in the old ones' memory; None where inputs are seldom of the same shapes."""
 
     def timed(batch: Batch) -> int:
         synchronize(device)
@@ -105,11 +109,15 @@ def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], d
 
     new: list[int] = []
     again: list[int] = []
-    end = time.monotonic() + SECONDS
+    tries, end = 0, time.monotonic() + SECONDS
     while len(new) < 2 or (
         time.monotonic() < end and len(new) < (PAIRS if min(new) < ALIKE * min(again) else MOST_PAIRS)
     ):
-        batch = refill(batches[len(new) % len(batches)], make(NEW + 100 + len(new)))
+        batch, tries = batches[len(new) % len(batches)], tries + 1
+        if not refill(batch, make(NEW + 100 + tries)):
+            if tries >= MOST_PAIRS:
+                return None
+            continue
         new.append(timed(batch))
         again.append(timed(batch))
     return min(new) / max(1, min(again))
