@@ -22,7 +22,7 @@ from rung.ladder.perturb import state
 from rung.ladder.plan import Plan
 from rung.ladder.reference import Reference, own_precision
 from rung.ladder.step import Step
-from rung.ladder.verify import judge
+from rung.ladder.tolerance import judge
 from rung.workload import Batch, Workload, seeded_model
 
 NEW = 10_000  # the first seed of inputs that nothing has seen
