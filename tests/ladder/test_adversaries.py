@@ -1,11 +1,13 @@
-"""Candidates that cheat: each is refused, by what it computes or by what it takes."""
+"""Candidates that cheat: each is refused, by what it computes or by what it takes, in a sentence that says which."""
 
-import threading
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cheats
 import pytest
 import torch
 from torch import nn
@@ -13,198 +15,104 @@ from torch import nn
 from rung.hardware import pick
 from rung.ladder import duel
 from rung.ladder import observe as observing
-from rung.ladder.climb.attempt import MOST_HIDDEN, _no_gain
+from rung.ladder.candidate import Candidate
+from rung.ladder.climb.attempt import _no_gain
+from rung.ladder.climb.trust import distrusted
+from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import observe
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME
 from rung.ladder.step import Step
 from rung.ladder.verify import verify
+from rung.ladder.witness import refill, unseen
 from rung.measure import CLIMB
 from rung.workload import Workload, load
 
 CPU = pick("cpu")
-Run = Callable[[Any], Any]
+OPTIONS = {"hidden-dim": "32", "num-layers": "1", "num-heads": "2", "seq-len": "12", "batch-size": "4"}
 
 
 def workload(mode: str) -> Workload:
-    return load("tiny-transformer", {"hidden-dim": "32", "num-layers": "1", "num-heads": "2", "seq-len": "12",
-                                     "batch-size": "4", "mode": mode})  # fmt: skip
+    return load("tiny-transformer", {**OPTIONS, "mode": mode})
 
 
-def verified(cheat: Callable[[Step, Run], Run], mode: str = "infer") -> dict[str, Any]:
-    w = workload(mode)
+def dropping() -> Workload:
+    return Workload(
+        name="drops",
+        model=lambda: nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.2), nn.Linear(64, 8)),
+        inputs=lambda seed: torch.randn(6, 16, generator=torch.Generator().manual_seed(seed)),
+        mode="train",
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    )
+
+
+def cheating(step: Step, cheat: Callable[..., Any]) -> Step:
+    """The step with a cheat in it, also after it was made fresh."""
+    fresh = step.fresh
+
+    def anew() -> None:
+        fresh()
+        step._run = cheat(step, step._run)
+
+    step.fresh = anew  # type: ignore[method-assign]
+    anew()
+    return step
+
+
+def verified(cheat: Callable[..., Any], mode: str = "infer", w: Workload | None = None) -> dict[str, Any]:
+    given = w or workload(mode)
 
     def build(model: nn.Module, plan: Plan) -> Step:
-        step = Step(w, model, plan, CPU)
-        fresh = step.fresh
+        # The rates are already 0 where results are compared run by run.
+        made = given if not w or active(model) else without_dropout(given)
+        return cheating(Step(made, model, plan, CPU), cheat)
 
-        def anew() -> None:
-            fresh()
-            step._run = cheat(step, step._run)  # type: ignore[assignment]
-
-        step.fresh = anew  # type: ignore[method-assign]
-        anew()
-        return step
-
-    return verify(w, Plan(), CPU, build).as_dict()
+    return verify(given, Plan(), CPU, build).as_dict()
 
 
-def reused(step: Step, run: Run) -> Run:
-    """The result of the first call of a shape, for ever."""
-    known: dict[Any, Any] = {}
-    return lambda batch: known.setdefault(batch["tokens"].shape, None) or known.__setitem__(
-        batch["tokens"].shape, run(batch)
-    ) or known[batch["tokens"].shape]  # fmt: skip
+def honest(step: Step, run: Any) -> Any:
+    return run
 
 
-def by_address(step: Step, run: Run) -> Run:
-    """A result remembered by where the input lies, which the allocator gives out again."""
-    known: dict[int, Any] = {}
-
-    def cheat(batch: Any) -> Any:
-        key = batch["tokens"].data_ptr() % 64  # an allocator gives addresses out again; here it always does
-        if key not in known:
-            known[key] = run(batch)
-        return known[key]
-
-    return cheat
-
-
-def one_behind(step: Step, run: Run) -> Run:
-    """The output of the call before, while this one is still on its way."""
-    last: list[Any] = []
-
-    def cheat(batch: Any) -> Any:
-        now = run(batch)
-        same = [r for r in last if r[1].shape == now[1].shape]
-        last[:] = [now]
-        return same[0] if same else now
-
-    return cheat
+# The cheat, the mode, and what verification says of it.
+REFUSED = [
+    (cheats.reused, "infer", "output is off by"),
+    (cheats.by_address, "infer", "output is off by"),
+    (cheats.one_behind, "infer", "output is off by"),
+    (cheats.one_buffer, "infer", "output is (off by|not finite)"),
+    (cheats.poisoned, "infer", "output is (off by|not finite)"),
+    (cheats.mutating, "infer", "changes its inputs"),
+    (cheats.lowered, "infer", "output is off by"),
+    (cheats.lowered_for_all, "infer", "changes float32 matmul precision for the whole process"),
+    (cheats.library, "infer", "replaces torch.nn.functional.linear for the whole process"),
+    (cheats.clock, "infer", "replaces time.perf_counter_ns for the whole process"),
+    (cheats.old_weights, "infer", "output is off by"),
+    (cheats.half_the_batch, "infer", "output is off by"),
+    (cheats.skipping, "train", "change of .* over 3 steps is off by"),
+    (cheats.idle, "train", "change of .* over 3 steps is off by"),
+    (cheats.one_rate, "train", "change of .* over 3 steps is off by"),
+    (cheats.gradients_left, "train", "gradient of .* is off by"),
+]
 
 
-def one_buffer(step: Step, run: Run) -> Run:
-    """An output that somebody else fills later: on a GPU another stream, here another thread."""
-
-    def cheat(batch: Any) -> Any:
-        loss, output = run(batch)
-        late = torch.empty_like(output)
-        threading.Timer(0.2, lambda: late.copy_(output)).start()
-        return loss, late
-
-    return cheat
-
-
-def poisoned(step: Step, run: Run) -> Run:
-    """A part of the output that is not written at all."""
-
-    def cheat(batch: Any) -> Any:
-        loss, output = run(batch)
-        hole = torch.empty_like(output)
-        hole[:, :-1] = output[:, :-1]
-        return loss, hole
-
-    return cheat
-
-
-def mutating(step: Step, run: Run) -> Run:
-    """An input used as scratch space."""
-
-    def cheat(batch: Any) -> Any:
-        result = run(batch)
-        batch["tokens"].zero_()
-        return result
-
-    return cheat
-
-
-def lowered(step: Step, run: Run) -> Run:
-    """Half the bits, and nobody told."""
-
-    def cheat(batch: Any) -> Any:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss, output = run(batch)
-        return loss, output.float()
-
-    return cheat
-
-
-def lowered_for_all(step: Step, run: Run) -> Run:
-    """The precision of the whole process, the reference's with it."""
-
-    def cheat(batch: Any) -> Any:
-        torch.set_float32_matmul_precision("medium")
-        return run(batch)
-
-    return cheat
-
-
-def old_weights(step: Step, run: Run) -> Run:
-    """Weights as they were at the first call."""
-    kept: dict[str, torch.Tensor] = {}
-
-    def cheat(batch: Any) -> Any:
-        if not kept:
-            kept.update({n: p.detach().clone() for n, p in step.model.named_parameters()})
-        now = {n: p.detach().clone() for n, p in step.model.named_parameters()}
-        step.model.load_state_dict(kept, strict=False)
-        result = run(batch)
-        step.model.load_state_dict(now, strict=False)
-        return result
-
-    return cheat
-
-
-def skipping(step: Step, run: Run) -> Run:
-    """Every second step of the optimizer left out."""
-    calls = [0]
-
-    def cheat(batch: Any) -> Any:
-        calls[0] += 1
-        if calls[0] % 2:
-            return run(batch)
-        before = {n: p.detach().clone() for n, p in step.model.named_parameters()}
-        result = run(batch)
-        with torch.no_grad():
-            for n, p in step.model.named_parameters():
-                p.copy_(before[n])
-        return result
-
-    return cheat
-
-
-def half_the_batch(step: Step, run: Run) -> Run:
-    """The first half of the batch, twice."""
-
-    def cheat(batch: Any) -> Any:
-        tokens = batch["tokens"]
-        half = {k: v[: max(1, len(tokens) // 2)] for k, v in batch.items()}
-        loss, output = run(half)
-        return loss, torch.cat((output, output, output))[: len(tokens)]
-
-    return cheat
-
-
-@pytest.mark.parametrize(
-    "cheat",
-    [reused, by_address, one_behind, one_buffer, poisoned, mutating, lowered, lowered_for_all, old_weights, half_the_batch],
-    ids=lambda cheat: cheat.__name__,
-)  # fmt: skip
-def test_a_cheat_is_refused_by_verification(cheat: Any) -> None:
-    before = torch.get_float32_matmul_precision()
-    found = verified(cheat)
+@pytest.mark.parametrize(("cheat", "mode", "says"), REFUSED, ids=lambda item: getattr(item, "__name__", ""))
+def test_a_cheat_is_refused_by_verification(cheat: Any, mode: str, says: str) -> None:
+    before = torch.get_float32_matmul_precision(), time.perf_counter_ns, torch.nn.functional.linear
+    found = verified(cheat, mode)
     assert not found["passed"]
-    assert found["failures"]
-    assert torch.get_float32_matmul_precision() == before
+    assert re.search(says, " ".join(found["failures"])), found["failures"]
+    assert before == (torch.get_float32_matmul_precision(), time.perf_counter_ns, torch.nn.functional.linear)
 
 
-def test_an_optimizer_that_skips_steps_is_refused() -> None:
-    assert not verified(skipping, "train")["passed"]
+def test_a_random_state_that_is_frozen_is_refused() -> None:
+    assert "the same results run after run" in verified(cheats.frozen, w=dropping())["failures"][0]
+    assert verified(honest, w=dropping())["passed"]
 
 
 def test_the_same_harness_lets_the_honest_pass() -> None:
-    assert verified(lambda step, run: run)["passed"]
-    assert verified(lambda step, run: run, "train")["passed"]
+    assert verified(honest)["passed"]
+    assert verified(honest, "train")["passed"]
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
@@ -212,8 +120,69 @@ def test_a_model_whose_results_are_kept_on_the_host_is_judged_the_same(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observing, "LARGE", 0)
-    assert verified(lambda step, run: run, mode)["passed"]
-    assert not verified(skipping if mode == "train" else old_weights, mode)["passed"]
+    assert verified(honest, mode)["passed"]
+    assert not verified(cheats.skipping if mode == "train" else cheats.old_weights, mode)["passed"]
+
+
+# -- honest where they are verified: the process that was timed is looked at, too -------------------------------------
+
+
+def timed(cheat: Callable[..., Any], mode: str, device: str = "cpu") -> dict[str, Any]:
+    """What a climb would record of a candidate that claims to be four times as fast."""
+    candidate = Candidate()
+    candidate.open("tiny-transformer", {**OPTIONS, "mode": mode}, [], device)
+    candidate.first()
+    cheating(candidate.step, cheat)
+    try:
+        candidate.block(16)
+        if candidate.watch():
+            candidate.block(2)
+        return {"hidden": {"best": 0.0, "candidate": 0.0}, "witness": candidate.witness()}
+    finally:
+        candidate._scope.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "mode", "says"),
+    [
+        (cheats.by_identity, "infer", "while it was timed is not what the baseline gives: .*output is off by"),
+        (cheats.by_content, "infer", "on inputs that it has not seen before"),
+        (cheats.by_stack, "infer", "while it was timed is not what the baseline gives: .*output is off by"),
+        (cheats.by_count, "train", "the weights do not change in a step"),
+    ],
+    ids=lambda item: getattr(item, "__name__", ""),
+)
+def test_a_cheat_that_is_honest_where_it_is_verified_is_refused_by_how_it_was_timed(
+    cheat: Any, mode: str, says: str
+) -> None:
+    if mode == "infer":
+        assert verified(cheat, mode)["passed"]
+    assert re.search(says, str(distrusted(timed(cheat, mode), 4.0)))
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_the_honest_give_what_the_baseline_gives_while_they_are_timed(mode: str) -> None:
+    witness = timed(honest, mode)["witness"]
+    assert (witness["failures"], witness["left"]) == ([], "")
+    assert (witness["unseen"] is None) is (mode == "train")
+
+
+def test_a_model_too_large_to_be_held_twice_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "LARGE", 0)
+    assert "too large" in timed(honest, "train")["witness"]["left"]
+
+
+def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
+    """They may have to be compiled: that they take longer says nothing."""
+    made = Workload("any length", lambda: nn.Linear(8, 8), lambda seed: torch.randn(2 + seed % 97, 8))
+    step = Step(made, made.model().eval(), Plan(), CPU)
+    batches = [torch.randn(200, 8)]
+    assert unseen(step, batches, made.inputs, CPU) is None
+    assert not refill({"x": batches[0], "n": 3}, {"x": batches[0], "n": 4})
+    assert refill({"x": batches[0], "n": 3}, {"x": batches[0] + 1, "n": 3})
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
 class Claims:
@@ -261,20 +230,26 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
     return fight
 
 
-@pytest.mark.parametrize(("takes", "says", "believed"), [(0.004, 0.0005, False), (0.004, 0.004, True)])
+@pytest.mark.parametrize(
+    ("takes", "says", "why"),
+    [
+        (0.004, 0.0005, "outside of the times that it reports"),
+        (0.004, 0.0028, "by the clock of the process that waited for it"),
+        (0.004, 0.004, None),
+        (0.002, 0.002, None),
+    ],
+    ids=["an eighth", "two thirds", "the truth", "the truth, and faster"],
+)
 def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
-    takes: float, says: float, believed: bool, fought: Any
+    takes: float, says: float, why: str | None, fought: Any
 ) -> None:
     found = fought(Claims(0.004, 0.004), Claims(takes, says))
-    assert (found.hidden["candidate"] <= MOST_HIDDEN) is believed
     record = {"hidden": found.hidden, "cut": False, "first_run_seconds": {"best": 1.0, "candidate": 1.0}}
-    found.comparison = type(found.comparison)(
-        **{**found.comparison.as_dict(), "answer": "faster", "speedup": found.comparison.speedup}
-    )
+    found.comparison = SimpleNamespace(answer="faster", speedup=SimpleNamespace(value=0.004 / says, low=1.0))
     verdict = _no_gain(record, BY_NAME["compile"], found)
-    assert (verdict is None) is believed
-    if verdict:
-        assert "outside of the times that it reports" in verdict[1]
+    assert (verdict is None) is (why is None)
+    if verdict and why:
+        assert why in verdict[1]
 
 
 def test_what_was_left_in_memory_cannot_look_right() -> None:
@@ -284,3 +259,26 @@ def test_what_was_left_in_memory_cannot_look_right() -> None:
     step._run = lambda batch: (None, torch.empty(4, 12, 1000))  # type: ignore[assignment]
     seen = [observe(step, None, w.inputs(k)) for k in range(3)]
     assert not any(torch.equal(s.values["output"], torch.zeros(4, 12, 1000)) for s in seen)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_work_left_on_another_stream_is_refused() -> None:
+    """A CPU's stand-in is `one_buffer`."""
+
+    def elsewhere(step: Step, run: Any) -> Any:
+        stream = torch.cuda.Stream()
+
+        def cheat(batch: Any) -> Any:
+            loss, output = run(batch)
+            late = torch.full_like(output, float("nan"))
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(200_000_000)
+                late.copy_(output)
+            return loss, late
+
+        return cheat
+
+    gpu, w = pick("cuda"), workload("infer")
+    found = verify(w, Plan(), gpu, lambda model, plan: cheating(Step(w, model, plan, gpu), elsewhere)).as_dict()
+    assert not found["passed"]

@@ -28,6 +28,7 @@ def test_what_is_faster_and_equal_is_kept_with_its_proof(climbed: Path) -> None:
     assert attempt["comparison"]["speedup"]["low"] > 1
     assert attempt["verification"]["passed"]
     assert attempt["verification"]["checks"] > 30
+    assert attempt["witness"] == {"failures": [], "unseen": None, "left": ""}
     assert len(attempt["restarts"]) == attempt["comparison"]["restarts"] >= 2
     assert all(len(r["best"]) >= 8 for r in attempt["restarts"])
     assert attempts(climbed / "run")["tf32"]["verdict"] == "inapplicable"
@@ -43,6 +44,8 @@ def test_the_summary_the_page_and_the_run_directory_agree(climbed: Path) -> None
     result = json.loads((climbed / "run/result.json").read_text())
     assert result["kept"] == ["fused-optimizer"]
     assert result["speedup"]["low"] > 1
+    off = attempts(climbed / "run")["fused-optimizer"]["prediction_error"]
+    assert result["predictions"]["by_rung"] == {"fused-optimizer": off}
     out = (climbed / "stdout").read_text()
     assert f"{units.ratio(result['speedup']['value'])} faster" in out
     assert out.splitlines()[-1] == "report: run/report.html"

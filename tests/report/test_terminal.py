@@ -64,6 +64,20 @@ def test_progress_lines_are_single_lines() -> None:
     assert terminal.prediction_line({})
 
 
+def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
+    data = climb()
+    data["result"]["predictions"] = {
+        "median_error": 6.2,
+        "decided": 3,
+        "inside": 1,
+        "by_rung": {"tf32": 3.1, "capture": 9.4},
+    }
+    said = "Predictions were off by 6 points of the step in the median (capture 9, tf32 3); 1 of 3 outcomes lay inside"
+    assert said in words.predictions(data)
+    assert words.off({"prediction_error": 12.4}) == "12 points of the step from the middle of the prediction"
+    assert words.off({}) == words.predictions({}) == ""
+
+
 def test_a_missing_breakdown_has_no_lines() -> None:
     assert terminal.breakdown_lines(None) == []
     assert terminal.breakdown_lines({"parts": {"gemm": float("nan")}, "step_ns": 0}) == []

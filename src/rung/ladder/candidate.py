@@ -31,6 +31,7 @@ from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.survey import flops, survey
 from rung.ladder.verify import verify
+from rung.ladder.witness import NEW, Watched, against_the_untouched, refill, too_large, unseen
 from rung.ladder.work import roof
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.timers import Events, Timer, choose
@@ -45,6 +46,7 @@ class Candidate:
 
     _first: float | None = None
     _timer: Timer | None = None
+    _watched: Watched | None = None
 
     def open(
         self,
@@ -175,7 +177,13 @@ class Candidate:
 
     def call(self) -> None:
         """One step on the next batch; it may still run when this returns."""
-        self.step(next(self._next))
+        batch, watched = next(self._next), self._watched
+        if watched is None:
+            self.step(batch)
+            return
+        watched.before(self.step, batch)
+        result = self.step(batch)
+        watched.after(self.step, result)
 
     def _one(self) -> None:
         self.call()
@@ -204,6 +212,33 @@ class Candidate:
         """`count` samples, nanoseconds a step; where no timer was chosen, of steps back to back."""
         block = (self._timer or Events(self.call, self.device)).block(count)
         return {"samples": block.samples, "outside": block.outside, "calls": block.calls}
+
+    def watch(self) -> bool:
+        """From now on, what steps are given and what they give is kept, until `witness`; every second batch is another,
+        in the same memory. False where the model is too large for that."""
+        if too_large(self.step):
+            return False
+        for k in range(1, BATCHES, 2):
+            refill(self.batches[k], to_device(self.inputs(NEW + k), self.device))
+        self._next, self._watched = itertools.cycle(self.batches), Watched()
+        return True
+
+    def witness(self) -> dict[str, Any]:
+        """What the watched steps show (`rung.ladder.witness`): `failures`, in sentences; `unseen`: in inference, how many
+        times as long a step takes on new inputs. left: why something was not looked at."""
+        watched, self._watched = self._watched, None
+        found: dict[str, Any] = {"failures": [], "unseen": None, "left": ""}
+        if self.workload.mode == "infer":
+            found["unseen"] = unseen(
+                self.step, self.batches, lambda s: to_device(self.inputs(s), self.device), self.device
+            )
+        if watched is None:
+            return {**found, "left": "the model is too large for the untouched one to be held beside it"}
+        try:
+            found["failures"] = against_the_untouched(self.workload, self.plan, self.device, watched)[:5]
+        except torch.OutOfMemoryError:
+            found["left"] = "there is no memory for the untouched model beside it"
+        return found
 
     def memory(self) -> dict[str, int]:
         return peak_memory(self.device)

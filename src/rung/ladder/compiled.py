@@ -96,6 +96,10 @@ class Compiled:
                 if forward is not None:
                     layer.forward = forward
 
+    def unlike(self) -> list[str]:
+        """Copies of weights that do not compute what their originals would, in sentences."""
+        return self._eight_bits.unlike(self._model) if self._eight_bits else []
+
     def undo(self) -> None:
         if self.surgeon:
             self.surgeon.undo()

@@ -87,7 +87,8 @@ class Duel:
     """What was seen of the sides. comparison: of the second with the first, where there are two; ranking: of all,
     where there are more; samples: nanoseconds a step, per restart and side; hidden: by
     side, the share of the time that this process waited for a block, by its own clock, which the samples of even the
-    best explained block leave out: what a side reports of itself is not taken on trust."""
+    best explained block leave out: what a side reports of itself is not taken on trust; witness: of the last side, where
+    it was profiled (`rung.ladder.candidate.Candidate.witness`)."""
 
     comparison: Comparison | None = None
     ranking: Ranking | None = None
@@ -98,6 +99,7 @@ class Duel:
     warnings: list[str] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=dict)
     hidden: dict[str, float] = field(default_factory=dict)
+    witness: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         if not self.warm:
@@ -117,6 +119,7 @@ class Duel:
             "applied": firsts[sides[-1]].get("applied", {}),
             "matches": firsts[sides[-1]].get("applied", {}).get("matches", {}),
             "hidden": self.hidden,
+            "witness": self.witness,
             "warnings": sorted({*self.warnings, *unexplained(self.outside)}),
         }
 
@@ -171,6 +174,7 @@ def fight(
             for start in starts:
                 duel.restarts.append(start.timed(duel))
                 if trace and len(duel.restarts) == 1:
+                    duel.witness = start.witness()
                     start.profile(trace)
                 seen(duel)
         took = max(took, time.monotonic() - began)
@@ -254,6 +258,15 @@ class Start:
         duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
         samples: list[float] = block["samples"]
         return samples
+
+    def witness(self) -> dict[str, Any]:
+        """Looks at a block of the last side as it was timed."""
+        side = list(self.workers)[-1]
+        if self._ask(side, "watch"):
+            self._ask(side, "block", count=2)
+        self._send(side, "witness")
+        found: dict[str, Any] = self._receive(side, "witness", self.limits.prepare)
+        return found
 
     def profile(self, trace: Path) -> None:
         """Records the last side. A profile that fails costs the next predictions, and no verdict."""

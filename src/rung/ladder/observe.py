@@ -15,6 +15,7 @@ from rung.ladder.perturb import put
 from rung.workload import Batch
 
 LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
+ENOUGH = 64  # elements, of which a common factor is told from chance
 INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
 
 
@@ -49,7 +50,16 @@ def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch) ->
     if weights is not None:
         put(step.model, weights)
     _poison(step.device)
-    loss, output = step(batch)
+    seen = noted(step, *step(batch))
+    if large(step.model) and seen.gradients and not step.plan.capture:
+        # Three models with gradients and optimizers do not fit on one GPU; each step begins with fresh ones.
+        step.model.zero_grad(set_to_none=True)
+        step.fresh()
+    return seen
+
+
+def noted(step: Any, loss: torch.Tensor | None, output: Any) -> Seen:
+    """What a step that has just run shows."""
     leaves, spec = pytree.tree_flatten(output)
     tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
     away = large(step.model)
@@ -60,10 +70,6 @@ def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch) ->
     if step.workload.mode == "train":
         named = {n: p.grad for n, p in step.model.named_parameters() if p.requires_grad}
         gradients = {n: None if g is None else _plain(g, away) for n, g in named.items()}
-    if away and gradients and not step.plan.capture:
-        # Three models with gradients and optimizers do not fit on one GPU; each step begins with fresh ones.
-        step.model.zero_grad(set_to_none=True)
-        step.fresh()
     form = [f"structure {spec}", *(f"a tensor of {tuple(t.shape)}, {t.dtype}" for t in tensors)]
     return Seen(values, gradients, form)
 
@@ -88,7 +94,8 @@ def large(model: torch.nn.Module) -> bool:
 
 
 def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
-    """A row for every output, the loss and every gradient that all three have."""
+    """A row for every output, the loss and every gradient that all three have; another for the scale of an output: a
+    factor of 1.02 drowns in bfloat16's rounding, but rounding has next to no common factor."""
     found = []
     for name, right in truth.values.items():
         if name in theirs.values and name in mine.values:
@@ -96,6 +103,9 @@ def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
             found.append(
                 Row(name, case, distance(theirs.values[name], right), distance(mine.values[name], right), floor)
             )
+            if right.is_floating_point() and right.numel() >= ENOUGH:
+                noise = max(scale(mine.values[name], right), 0.1 * found[-1].noise)
+                found.append(Row(f"scale of {name}", case, scale(theirs.values[name], right), noise))
     for name, right_gradient in truth.gradients.items():
         a, b = theirs.gradients.get(name), mine.gradients.get(name)
         if right_gradient is not None and a is not None and b is not None:
@@ -124,6 +134,15 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
     a, b = a.double(), b.double()
     size = float(b.norm())
     return float((a - b).norm()) / size if size > 0 else (0.0 if not bool(a.any()) else math.inf)
+
+
+def scale(a: torch.Tensor, b: torch.Tensor) -> float:
+    """How far from 1 the factor is by which a is most like b; infinite as in `relative`."""
+    if a.shape != b.shape or not bool(a.isfinite().all()):
+        return math.inf
+    a, b = a.double().flatten(), b.double().flatten()
+    size = float(b @ b)
+    return abs(float(a @ b) / size - 1) if size > 0 else 0.0
 
 
 def mismatched(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -2,8 +2,8 @@
 
 Freshly initialised weights hide mistakes: attention is nearly uniform, so a missing mask or a zeroed projection
 hardly moves the output; biases are zero and norms one, so a wrong one is invisible; activations are large
-against eps. So a model is checked on two kinds of weights: *sharp*, where attention decides, and *faint*, where
-what enters a norm is about as small as its eps.
+against eps; a batch norm's running mean is zero and its variance one. So a model is checked on two kinds of weights:
+*sharp*, where attention decides, and *faint*, where what enters a norm is about as small as its eps.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 SHARP = 2.0  # a matrix's elements get at least this over sqrt(fan-in): attention logits of standard deviation ~4
 FAINT = 0.05  # ... exactly this: activations of ~1e-4 to 1e-2, whose squares are near eps
+VARIANCE = 1e-4  # running variances on faint weights: ten times the usual eps
 
 
 def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[str, torch.Tensor]:
@@ -38,7 +40,22 @@ def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[
                 noise = torch.randn(old.shape, generator=generator) * (0.2 * strength)
                 new += noise.to(device=old.device, dtype=old.dtype)
         values[name] = new
+    if strength:
+        _statistics(model, values, generator, strength, faint)
     return values
+
+
+def _statistics(
+    model: torch.nn.Module, values: dict[str, torch.Tensor], generator: torch.Generator, strength: float, faint: bool
+) -> None:
+    """Running means and variances as training would leave them: some way off zero and one, each channel's another."""
+    for name, module in model.named_modules():
+        mean, variance = (f"{name}.{part}".lstrip(".") for part in ("running_mean", "running_var"))
+        if not isinstance(module, _NormBase) or not {mean, variance} <= set(values):
+            continue
+        moved = [torch.randn(values[mean].shape, generator=generator).to(values[mean]) for _ in range(2)]
+        values[variance] *= (0.5 * strength * moved[0]).exp() * (VARIANCE if faint and strength == 1 else 1.0)
+        values[mean] += 0.5 * strength * moved[1] * values[variance].sqrt()
 
 
 def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

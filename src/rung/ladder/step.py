@@ -63,6 +63,10 @@ class Step:
             self._run = Captured(self._infer, self.device)
         return self._run(batch)
 
+    def unlike(self) -> list[str]:
+        """Layers whose copied weights are not the model's, in sentences."""
+        return self._forward.unlike()
+
     @property
     def surgeon(self) -> Surgeon | None:
         """What rewrites and compiles the captured graphs, where anything does."""

@@ -60,6 +60,12 @@ def predicted(attempt: dict[str, Any]) -> str:
     return f"{between}×" if between else units.NONE
 
 
+def off(attempt: dict[str, Any]) -> str:
+    """How far a prediction was from what was measured; empty where nothing was decided."""
+    points = units.number(attempt.get("prediction_error"))
+    return "" if points is None else f"{points:.0f} points of the step from the middle of the prediction"
+
+
 def rests_on(attempt: dict[str, Any]) -> str:
     """What a prediction follows from: the shares of the two largest parts that the rung works on."""
     shares = units.section(attempt, "prediction", "shares")
@@ -190,13 +196,17 @@ def shapes(data: dict[str, Any]) -> list[str]:
 
 
 def predictions(data: dict[str, Any]) -> str:
-    """Such as "Predictions were off by 6 points in the median; 4 of 7 outcomes lay inside their range"."""
+    """Such as "Predictions were off by 6 points of the step in the median (capture 9, sdpa 3); 4 of 7 outcomes lay inside
+    their range"."""
     record = units.section(data, "result", "predictions")
     off, decided = units.number(record.get("median_error")), units.number(record.get("decided"))
     if off is None or not decided:
         return ""
     inside = units.count(record.get("inside"))
-    return f"Predictions were off by {off:.0f} points of the step in the median; {inside} of {units.count(decided)} outcomes lay inside their range."
+    medians = [(units.clean(name), units.number(value)) for name, value in units.section(record, "by_rung").items()]
+    each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
+    rungs = f" ({', '.join(f'{name} {n:.0f}' for name, n in each)})" if each else ""
+    return f"Predictions were off by {off:.0f} points of the step in the median{rungs}; {inside} of {units.count(decided)} outcomes lay inside their range."
 
 
 def status(data: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from rung.hardware import pick
 from rung.kernels import reference
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
-from rung.ladder.surgery import chunked, cross_entropy, kernel_ops
+from rung.ladder.surgery import chunked, cross_entropy, joined, kernel_ops
 from rung.ladder.surgery import sdpa as sdpa_module
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
@@ -120,6 +120,13 @@ LAST = replace(
 )
 
 
+IMAGES = Workload(
+    name="images",
+    model=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
+    inputs=lambda seed: torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(seed)),
+)
+
+
 def calls(graph: fx.Graph, target: object) -> list[fx.Node]:
     return [node for node in graph.nodes if node.op == "call_function" and node.target is target]
 
@@ -207,6 +214,43 @@ def one_token_late(graph):
     for node in graph.nodes:
         if node.target == "__getitem__" and isinstance(node.args[1], tuple):
             node.args = (node.args[0], tuple(-2 if item == -1 else item for item in node.args[1]))
+
+
+def after(graph, node, function, argument):
+    """Puts `function(result, argument)` in the place of a node's result."""
+    with graph.inserting_after(node):
+        made = graph.call_function(function, (node, argument))
+    node.replace_all_uses_with(made, lambda user: user is not made)
+
+
+def counted_wrongly(graph):
+    # The mean over all labels, where those that are ignored do not count.
+    for node in calls(graph, linear_cross_entropy):
+        after(graph, node, torch.mul, 10 / 12)
+
+
+def weight_without_gradient(graph):
+    for node in calls(graph, linear_cross_entropy):
+        with graph.inserting_before(node):
+            node.args = (node.args[0], graph.call_method("detach", (node.args[1],)), *node.args[2:])
+
+
+def mask_inverted(graph):
+    for node in calls(graph, F.scaled_dot_product_attention):
+        with graph.inserting_before(node):
+            flipped = [graph.call_method("flip", (item, 2)) for item in node.args[:3]]
+        node.args = tuple(flipped)
+        after(graph, node, torch.flip, [2])
+
+
+def folding(target, new):
+    """A step of working out the folded weights, done otherwise."""
+
+    def change(graph):
+        for node in calls(graph, target):
+            node.target = new
+
+    return change
 
 
 def labels_not_shifted(graph):
@@ -300,6 +344,13 @@ MUTATIONS = {
     "triton-cross-entropy: ignored labels counted": (TRAINED, "triton-cross-entropy", kernel(losses, 2, 5)),
     "triton-cross-entropy: mean over all rows": (TRAINED, "triton-cross-entropy", all_rows_counted),
     "triton-cross-entropy: smoothed": (TRAINED, "triton-cross-entropy", kernel(losses, 3, 0.1)),
+    "sdpa: mask inverted": (TRAINED, "sdpa", mask_inverted),
+    "fused-cross-entropy: mean over all labels": (TRAINED, "fused-cross-entropy", counted_wrongly),
+    "fused-cross-entropy: no gradient of the weight": (TRAINED, "fused-cross-entropy", weight_without_gradient),
+    "folded-batch-norm: eps forgotten": (IMAGES, "folded-batch-norm", folding(torch.add, lambda a, b: a if b == 1e-5 else a + b)),
+    "folded-batch-norm: gain or shift missed": (IMAGES, "folded-batch-norm", folding(torch.mul, lambda a, b: a if b.dim() == 1 else a * b)),
+    "folded-batch-norm: running mean missed": (IMAGES, "folded-batch-norm", folding(torch.sub, lambda a, b: a)),
+    "folded-batch-norm: variance without its root": (IMAGES, "folded-batch-norm", folding(torch.rsqrt, torch.reciprocal)),
     "narrow-logits: one token late": (LAST, "narrow-logits", one_token_late),
 }  # fmt: skip
 
@@ -323,6 +374,19 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
     assert any(broken)
     assert not found["passed"]
     assert found["failures"]
+
+
+def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
+    kept = {}
+
+    def stale(self, arguments):
+        return kept.setdefault(self.spots, torch.cat([arguments[spot].detach() for spot in self.spots]))
+
+    monkeypatch.setattr(joined.Joined, "__call__", stale)
+    monkeypatch.setattr(verifying, "SEEDS", (11, 12))  # matrices are others in faint weights than in sharp ones
+    found = verifying.verify(LAST, Plan(passes=("fused-gate-up",)), pick("cpu"), precisions=["exact"]).as_dict()
+    assert kept
+    assert not found["passed"]
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from typing import Any
 from rung.ladder.climb import predictions
 from rung.ladder.climb.spared import AS_FAST, over_shapes, spared
 from rung.ladder.climb.state import State
+from rung.ladder.climb.trust import distrusted
 from rung.ladder.duel import Duel, SideFailed, fight, open_worker
 from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
-
-MOST_HIDDEN = 0.5  # of a block's time: reading clocks and pipes takes far less
 
 
 def opened(state: State, rung: Rung) -> dict[str, Any]:
@@ -152,9 +151,8 @@ def no_gain(record: dict[str, Any], rung: Rung, comparison: Comparison) -> tuple
     """The verdict and its reason where the times do not speak for the rung."""
     answer, speedup = comparison.answer, comparison.speedup
     if answer == "faster":
-        if record["hidden"]["candidate"] > MOST_HIDDEN:
-            return "reverted", f"{record['hidden']['candidate']:.0%} of the time that its blocks took lies outside of the times that it reports: work that is put off, or a clock that was tampered with."  # fmt: skip
-        return None
+        why = distrusted(record, speedup.value)
+        return ("reverted", why) if why else None
     if speedup.low > AS_FAST and spared(record, rung):
         return None
     if answer == "slower":

@@ -1,0 +1,131 @@
+"""Every rung, done wrong in the ways in which it could be, is refused by name; done right, with the same stand-ins, it passes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import small
+import torch
+from mistakes import MISTAKES, Mistake, eight_bits
+from torch import nn
+
+from rung.hardware import pick
+from rung.ladder import step as stepping
+from rung.ladder import verify as verifying
+from rung.ladder.climb.attempt import _judge
+from rung.ladder.plan import Numerics, Plan
+from rung.ladder.rungs import BY_NAME, LADDER, Counters
+from rung.ladder.rungs.surgery import SURGERY
+from rung.ladder.step import Step
+from rung.ladder.surgery import Surgeon
+from rung.workload import Workload
+
+CPU = pick("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """No Inductor: what is captured runs as it is, or as a slip says. A faint and a sharp set of weights."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(Surgeon, "compiled", lambda surgeon, gm, inputs: gm.forward)
+    monkeypatch.setattr(stepping, "Captured", small.Recorded)
+    monkeypatch.setattr(verifying, "SEEDS", (11, 12))
+    eight_bits(lambda layer, right: right)(monkeypatch)
+    yield
+    torch._dynamo.reset()
+
+
+def planned(name: str) -> Plan:
+    rung = BY_NAME[name]
+    below = rung.level == 2 and name not in ("compile-regions", "capture", "fused-optimizer")
+    return rung.change(BY_NAME["compile"].change(Plan()) if below else Plan())
+
+
+def verified(name: str, workload: Workload, precision: Numerics, change: Any = None) -> dict[str, Any]:
+    def build(model: nn.Module, plan: Plan) -> Step:
+        made = Step(workload, model, plan, CPU)
+        if change:
+            change(made)
+        return made
+
+    return verifying.verify(workload, planned(name), CPU, build, [precision]).as_dict()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.rung}: {mistake.what}")
+def test_a_mistake_is_refused_by_name(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = mistake.slip(monkeypatch)
+    if "shape" not in mistake.says and "form" not in mistake.says:  # refusing needs no second shape
+        monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])
+    found = verified(mistake.rung, mistake.workload, mistake.precision, change)
+    assert not found["passed"]
+    assert re.search(mistake.says, " ".join(found["failures"])), found["failures"][:3]
+
+
+def stand_in(m: Mistake) -> Any:
+    """With Inductor left out, most of its settings are one and the same."""
+    plan = planned(m.rung)
+    return replace(plan, inductor=()), plan.keeps_weights, plan.replays, m.workload.name, m.workload.mode, m.precision
+
+
+RIGHT = {stand_in(m): m for m in MISTAKES}
+
+
+@pytest.mark.parametrize("mistake", RIGHT.values(), ids=lambda m: f"{m.rung}, {m.workload.name}, {m.workload.mode}")
+def test_the_same_rung_done_right_passes(mistake: Mistake) -> None:
+    found = verified(mistake.rung, mistake.workload, mistake.precision)
+    assert found["passed"], found["failures"]
+
+
+# What the worker of a candidate, or its trace, says where the rung is not in effect; and what is said of it then.
+OFF: dict[str, tuple[dict[str, Any], str]] = {
+    "tf32": ({"precision": "highest"}, "float32 matmul precision is highest"),
+    "bf16": ({"autocast": None}, "autocast is None"),
+    "compile": ({"compiled_graphs": 0}, "0 graphs compiled"),
+    "compile-regions": ({"regions": 0, "compiled_graphs": 0}, "0 blocks compiled"),
+    "fused-optimizer": ({"optimizer_fused": False}, "fused is False"),
+    "capture": ({"captured": 0}, "0 shapes captured"),
+    "model-sdpa": ({"switch attention": "eager"}, "the model's attention is eager"),
+    "static-cache": ({"switch cache": "dynamic"}, "the cache is dynamic"),
+    "channels-last": ({"channels_last": 0}, "0 weights in channels-last layout"),
+    "fp8-linears": ({"eight_bits": 0}, "0 linear layers in FP8"),
+    "int8-weights": ({"eight_bits": 0}, "0 linear layers with int8 weights"),
+    **{rung.name: ({"matches": {rung.name: 0}}, "0 rewritten") for rung in SURGERY if rung.name != "channels-last"},
+    **{
+        rung.name: ({"compiled_graphs": 1, f"inductor {name}": not value}, f"{name} is {not value}")
+        for rung in LADDER
+        for name, value in rung.change(Plan()).inductor
+    },
+    **{
+        rung.name: ({f"variable {name}": None}, f"{name} is None")
+        for rung in LADDER
+        if rung.level == 1
+        for name, value in reversed(rung.change(Plan()).env)
+        if "{files}" not in value
+    },
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str) -> None:
+    worker, says = OFF[name]
+    comparison = SimpleNamespace(answer="faster", cut=False, speedup=SimpleNamespace(value=2.0, low=1.9))
+    record: dict[str, Any] = {
+        "rung": name, "stack": [name], "applied": worker, "prediction": {"low": 1.0, "high": 3.0, "shares": {}},
+        "comparison": {"speedup": {"value": 2.0}}, "hidden": {"best": 0.0, "candidate": 0.0},
+        "first_run_seconds": {"best": 1.0, "candidate": 1.0},
+        "times": {"best": {"value": 2e6}, "candidate": {"value": 1e6}},
+    }  # fmt: skip
+    state = SimpleNamespace(counters=Counters(1, 1, 1), say=lambda event, data: None)
+    _judge(state, record, SimpleNamespace(comparison=comparison), name, Counters(1, 1, 1))  # type: ignore[arg-type]
+    assert record["verdict"] == "no-op"
+    assert BY_NAME[name].effect in record["why"]
+    assert says in record["why"]
+
+
+def test_no_rung_is_without_a_mistake() -> None:
+    rewrites = {rung.name for rung in SURGERY} - {"channels-last"}  # tests/ladder/surgery/test_rewrites_gone_wrong.py
+    assert {m.rung for m in MISTAKES} | rewrites == set(BY_NAME) == set(OFF)
