@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, no_rest, share
+from rung.cli.common import add_command, for_tables, no_rest, share
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -57,6 +57,7 @@ def run(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Seque
     unknown = [name for name in parsed.by if name not in NAMES]
     if unknown:
         raise UsageError(f"--by {unknown[0]}: choose from {', '.join(NAMES)}.")
+    for_tables()
     from rung.analysis.diff import diff
     from rung.report.diff import diff_lines
     from rung.runs import to_json

@@ -101,11 +101,6 @@ def within_steps(trace: Trace) -> Trace:
     return replace(trace, events=events, counters=counters, unread=dict(unread), unread_ns=dict(unread.ns))
 
 
-def is_kept(folder: Path) -> bool:
-    """Whether this is the folder of a recording that a plan made."""
-    return (folder / PLAN).is_file() and (folder / RECORDING).is_dir()
-
-
 def read_kept(folder: Path) -> Trace:
     """The trace of such a folder, wherever it lies by now. InputError where it is not complete."""
     try:
