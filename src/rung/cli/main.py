@@ -29,11 +29,8 @@ COMMANDS = {
     "runs": "list what was climbed before",
 }
 
-ONLY_TABLES = (
-    "analyze",
-    "diff",
-    "query",
-)  # they end with their answer: no worker, no file and no torch is left to close
+# They end with their answer: no worker, no file and no torch is left to close.
+ONLY_TABLES = ("analyze", "diff", "query")
 
 EPILOG = """\
 start here:
