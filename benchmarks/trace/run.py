@@ -41,19 +41,27 @@ def measured(route: str, file: Path, cache: Path) -> dict[str, float] | None:
     # Compiled modules are kept, as where the package is installed.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     path = filter(None, [os.environ.get("PYTHONPATH")])
-    done = subprocess.run(
-        [sys.executable, str(HERE / "routes.py"), route, str(file)],
-        env=environment
-        | {"RUNG_CACHE": str(cache), "PYTHONPATH": os.pathsep.join([str(HERE.parents[1] / "src"), *path])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        print(f"{route}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return None
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
+    environment |= {"RUNG_CACHE": str(cache), "PYTHONPATH": os.pathsep.join([str(HERE.parents[1] / "src"), *path])}
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *command(route, file)], env=environment, stdout=said, stderr=errors, text=True
+        )
+        _, status, used = os.wait4(process.pid, 0)  # of the whole process, its start and its end included
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        errors.seek(0)
+        if process.returncode:
+            print(f"{route}: {errors.read().strip().splitlines()[-1:]}", file=sys.stderr)
+            return None
+        figures: dict[str, float] = {"wall_s": time.perf_counter() - start} | json.load(said)
+    return figures | {"cpu_s": used.ru_utime + used.ru_stime, "peak_mb": used.ru_maxrss / 1024}
+
+
+def command(route: str, file: Path) -> list[str]:
+    if route == "rung-analyze":  # the command itself
+        return ["-m", "rung.cli.main", "analyze", str(file), "--no-cache", "--json"]
+    return [str(HERE / "routes.py"), route, str(file)]
 
 
 def main() -> None:
@@ -62,12 +70,12 @@ def main() -> None:
     parser.add_argument("small", type=Path, nargs="*", help="traces to read as they are")
     parser.add_argument("--copies", type=int, nargs="+", default=[41, 5])
     parser.add_argument("--repeat", type=int, default=5, help="how often Rung reads each size; the best is shown")
-    parser.add_argument("--routes", nargs="+", choices=[*ROUTES, "all"], default=OURS)
+    parser.add_argument("--routes", nargs="+", choices=[*ROUTES, "rung-analyze", "all"], default=OURS)
     parser.add_argument("--made", type=Path, help="a directory to keep the traces in, or to take them from")
     options = parser.parse_args()
-    routes = list(ROUTES) if "all" in options.routes else options.routes
+    routes = [*OURS, *(r for r in ROUTES if r not in OURS)] if "all" in options.routes else options.routes
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
-    print("| trace | route | CPU s | peak MB | read, wall s | calibration s |\n|---|---|---|---|---|---|")
+    print("| trace | route | CPU s | peak MB | wall s | calibration s |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for number, copies in enumerate(options.copies):
             file = (options.made or Path(folder)) / f"{copies}.json.gz"

@@ -29,7 +29,14 @@ def test_every_sentence_is_of_an_analysis_and_an_empty_trace_has_none():
     empty = Trace(pl.DataFrame(schema=SCHEMA))
     assert set(HEADLINES) <= set(ANALYSES)
     assert headlines(lambda name: table(name, empty)) == {}
-    assert page(empty)
+    assert "no timed event" in "\n".join(page(empty))
+
+
+def test_what_is_wrong_with_one_file_of_a_folder_is_said_with_its_name(tmp_path):
+    whole = '{"traceEvents": [{"ph": "X", "name": "k", "cat": "kernel", "ts": 1, "dur": 2, "args": {"device": 0}}'
+    (tmp_path / "rank0.json").write_text(whole + "]}")
+    (tmp_path / "rank1.json").write_text(whole + ", {")
+    assert any(line.startswith("note: rank1.json: the JSON is") for line in page(read(tmp_path, partial=True)))
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")

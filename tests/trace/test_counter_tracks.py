@@ -1,10 +1,13 @@
 """The curves over time: exact changes at exact times."""
 
+from dataclasses import replace
+
+import polars as pl
 from hypothesis import given, settings
 from made_traces import made, traces
 
 from rung.trace import counter_tracks
-from rung.trace.table import Trace
+from rung.trace.table import MEMORY, Trace
 
 CALL = {"kind": "runtime", "name": "hipLaunchKernel"}
 KERNEL = {"kind": "kernel", "device": 0, "stream": 0, "dur": 5}
@@ -62,6 +65,26 @@ def test_memory_in_use_counts_releases_down():
         event | {"ts": 11, "name": "MEMORY_ALLOCATION_FREE"},
     )
     assert points(counter_tracks.memory_in_use(trace)) == [(1, 50), (5, 150), (9, 50), (10, 30)]
+
+
+def test_the_allocator_s_records_are_curves_of_what_is_allocated_and_reserved():
+    rows = [  # ts, device, allocated, reserved
+        (1, 0, 100, 200),
+        (1, 0, 150, 200),  # at one time: the later record
+        (3, None, 7, None),  # host memory
+        (4, 1, 10, 20),
+        (5, 0, 50, 200),
+        (6, 0, 50, 400),
+    ]
+    columns = ("ts", "device", "allocated", "reserved")
+    memory = pl.DataFrame([dict(zip(columns, row, strict=True)) for row in rows], schema=MEMORY)
+    curves = counter_tracks.tracks(replace(made(), memory=memory))
+    assert curves.group_by("name", "device", maintain_order=True).agg("ts", "value").rows() == [
+        ("allocated by tensors", 0, [1, 5], [150, 50]),
+        ("allocated by tensors", 1, [4], [10]),
+        ("reserved by the allocator", 0, [1, 6], [200, 400]),
+        ("reserved by the allocator", 1, [4], [20]),
+    ]
 
 
 @settings(max_examples=30, deadline=None)

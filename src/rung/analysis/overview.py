@@ -39,12 +39,19 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
         "ranks": len(ranks),
         "unread": trace.unread,
         "completeness": completeness(trace).to_dicts(),
-        "notes": [str(trace.meta[key]) for key in ("cut", "cache") if trace.meta.get(key)],
+        "notes": _notes(trace),
         "gpus": gpu_names(trace),
         "peaks": peaks.origin if peaks else None,
         "parts": parts,
         "across": across(parts) if len(ranks) > 1 else None,
     }
+
+
+def _notes(trace: Trace) -> list[str]:
+    """What was wrong with the file, or with which of several."""
+    wrong = [str(trace.meta[key]) for key in ("cut", "replaced", "cache") if trace.meta.get(key)]
+    files = trace.meta.get("files", [])
+    return wrong + [f"{file['file']}: {file[key]}" for file in files for key in ("cut", "replaced") if file.get(key)]
 
 
 def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> dict[str, Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
-from rung.cli.common import add_command, say
+from rung.cli.common import add_command, for_tables, say
 from rung.errors import InputError, UsageError
 
 EXAMPLE = """\
@@ -64,12 +63,8 @@ def run(parsed: argparse.Namespace) -> int:
         print(listed(parsed.json))
         return 0
     write = check(parsed)
-    # Before polars is first imported. It starts a thread for each core, and on a node of 128 these cost more than a small
-    # trace does; what takes long here is one thread's work, and no trace was read sooner by more.
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    from rung.profilers.plan import is_kept
+    for_tables()
     from rung.runs import to_json
-    from rung.trace import read
 
     if parsed.categories:
         from rung.analysis import classifier
@@ -77,12 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
         classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
-        if is_kept(path):
-            from rung.profilers.collect import read_kept
-
-            trace = read_kept(path)
-        else:
-            trace = read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+        trace = opened(path, parsed)
         if write:
             write(with_samples(trace, parsed.samples), parsed.write)
         if parsed.roofline:
@@ -94,6 +84,19 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         print("\n\n".join(answers), end="\n" if any(answers) else "")
     return 0
+
+
+def opened(path: Path, parsed: argparse.Namespace) -> Any:
+    """The trace in a file, in a folder of them, or in that of a recording which `rung profile` made."""
+    if path.is_dir():
+        from rung.profilers.collect import read_kept
+        from rung.profilers.plan import is_kept
+
+        if is_kept(path):
+            return read_kept(path)
+    from rung.trace import read
+
+    return read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
 
 
 def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
@@ -156,7 +159,8 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     found = overview(trace, steps=steps)
     found["notes"] += [note] if note else []
     found["findings"] = table("findings", trace, steps=steps).to_dicts()
-    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps), steps)
+    without = () if trace.counters.height else ("counters",)  # its formulas take as long to read as a small trace
+    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps), steps, without)
     return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import inspect
 import math
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -135,6 +137,18 @@ def rung_names(text: str) -> tuple[str, ...]:
 def no_rest(rest: Sequence[str]) -> None:
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; `--help` shows what the command takes.")
+
+
+def for_tables() -> None:
+    """To be called by a command that only works on tables, before it imports polars and numpy.
+
+    Both start a thread for each core. On a node of 128 that costs more than a small trace does, and those of numpy's
+    OpenBLAS turn idly for a while; what takes long in a trace is one thread's work. And Python looks for cycles of dead
+    objects at every 700th object that is made: a third of a second of imports consist of those that stay.
+    """
+    for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
+    gc.set_threshold(100_000)
 
 
 def need_torch() -> None:

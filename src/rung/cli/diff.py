@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, share
+from rung.cli.common import add_command, for_tables, share
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -51,6 +51,7 @@ def run(parsed: argparse.Namespace) -> int:
     unknown = [name for name in parsed.by if name not in NAMES]
     if unknown:
         raise UsageError(f"--by {unknown[0]}: choose from {', '.join(NAMES)}.")
+    for_tables()
     from rung.analysis.diff import diff
     from rung.report.diff import diff_lines
     from rung.runs import to_json

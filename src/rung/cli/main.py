@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +28,9 @@ COMMANDS = {
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",
 }
+
+# They end with their answer: no worker, no file and no torch is left to close.
+ONLY_TABLES = ("analyze", "diff", "query")
 
 EPILOG = """\
 start here:
@@ -80,5 +85,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def command() -> None:
+    """The program `rung`: main, and out.
+
+    Python would give back its modules and a trace's tables piece by piece, which is a tenth of all that `rung analyze` does
+    on a small one; the system takes them at once.
+    """
+    code = main()
+    if sys.argv[1] in ONLY_TABLES:
+        with contextlib.suppress(OSError, ValueError):  # whoever read the answer has gone
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

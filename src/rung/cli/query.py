@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli import tables
-from rung.cli.common import add_command
+from rung.cli.common import add_command, for_tables
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -37,6 +37,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError('give a trace and a question, as in `rung query trace.json.gz "select * from kernels"`.')
     if parsed.csv and parsed.json:
         raise UsageError("give one of --csv and --json.")
+    for_tables()
     from rung.analysis.per_step import divisor
     from rung.analysis.query import catalogue, query
     from rung.report.tables import catalogue_lines

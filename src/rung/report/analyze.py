@@ -12,6 +12,10 @@ from rung.report.tables import shortened
 from rung.report.terminal import breakdown_lines
 
 TOP = 10
+NOTHING = (
+    "There is no timed event in it: nothing ran while the profiler recorded, or its schedule never came to an active step. "
+    "Record again around the work."
+)
 _PARTS = (
     ("computation", "computation_ns"),
     ("exposed communication", "exposed_communication_ns"),
@@ -70,6 +74,8 @@ def _facts(found: dict[str, Any], width: int) -> list[str]:
             lines += units.wrapped(f"{where}: {', '.join(map(_counted, rows))}", width, rest="  ")
     for note in found["notes"]:
         lines += units.wrapped(f"note: {units.clean(note)}", width, rest="  ")
+    if not found["events"] and not found["counters"]:
+        lines += units.wrapped(NOTHING, width)
     return lines
 
 

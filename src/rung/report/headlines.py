@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
@@ -17,12 +17,13 @@ Row = dict[str, Any]
 FEW = 3
 
 
-def headlines(table: Callable[[str], pl.DataFrame], steps: int = 1) -> dict[str, str]:
+def headlines(table: Callable[[str], pl.DataFrame], steps: int = 1, without: Collection[str] = ()) -> dict[str, str]:
     """The sentences of the analyses that have something to say. table: gives an analysis's table by its name, with the
-    figures of one of the recorded `steps`.
+    figures of one of the recorded `steps`. without: those that need not be asked.
     """
     per = " a step" if steps > 1 else ""
-    said = {name: say(table(name), per) if say in _PER_STEP else say(table(name)) for name, say in HEADLINES.items()}
+    asked = {name: say for name, say in HEADLINES.items() if name not in without}
+    said = {name: say(table(name), per) if say in _PER_STEP else say(table(name)) for name, say in asked.items()}
     return {name: text for name, text in said.items() if text}
 
 

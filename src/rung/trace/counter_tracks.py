@@ -1,4 +1,4 @@
-"""Curves over time that follow from the events: kernels waiting, copy bandwidth, memory in use.
+"""Curves over time that follow from what was recorded: kernels waiting, copy bandwidth, memory in use.
 
 Each function gives one row a change: the value holds from `ts` until the next row of the same curve.
 Only changes are kept; times are the exact integer ns of the events.
@@ -19,7 +19,8 @@ _RELEASE = "(?i)free|release"
 
 def tracks(trace: Trace) -> pl.DataFrame:
     """All curves of a trace, each sorted by time: those that follow from its events, and those recorded beside them."""
-    return pl.concat([queue_length(trace), memory_bandwidth(trace), memory_in_use(trace), trace.curves])
+    follow = (queue_length, memory_bandwidth, memory_in_use, memory_of_allocator)
+    return pl.concat([*(curve(trace) for curve in follow), trace.curves])
 
 
 def queue_length(trace: Trace) -> pl.DataFrame:
@@ -84,6 +85,21 @@ def memory_in_use(trace: Trace) -> pl.DataFrame:
         pl.col("kind") == "allocation", pl.col("device").is_not_null(), size.is_not_null(), size != 0
     ).select(*_WHERE, "ts", step=pl.when(pl.col("name").str.contains(_RELEASE)).then(-size.abs()).otherwise(size))
     return _levels(steps, "memory in use", "bytes")
+
+
+def memory_of_allocator(trace: Trace) -> pl.DataFrame:
+    """Bytes that PyTorch's allocator says its tensors hold, and that it holds itself, after each of its records.
+
+    Two curves for each device of `trace.memory`, "allocated by tensors" and "reserved by the allocator"; host memory has none.
+    """
+    records = trace.memory.filter(pl.col("device").is_not_null()).sort(*_WHERE, "ts", maintain_order=True)
+    curves = []
+    for column, name in (("allocated", "allocated by tensors"), ("reserved", "reserved by the allocator")):
+        known = records.filter(pl.col(column).is_not_null()).unique([*_WHERE, "ts"], keep="last", maintain_order=True)
+        level = known.select(*_WHERE, "ts", value=column)
+        changed = (pl.col("value") != pl.col("value").shift(1).over(_WHERE)).fill_null(True)
+        curves.append(_curve(level.filter(changed), name, "bytes"))
+    return pl.concat(curves)
 
 
 def _levels(steps: pl.DataFrame, name: str, unit: str) -> pl.DataFrame:

@@ -53,6 +53,7 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         collectives=stacked("collectives"),
         meta=meta,
         memory=stacked("memory"),
+        curves=stacked("curves"),
     )
 
 

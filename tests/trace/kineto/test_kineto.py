@@ -105,6 +105,16 @@ def test_the_infinite_bandwidth_of_an_empty_copy_does_not_lose_the_trace(tmp_pat
     assert read(path).events["bytes"].to_list() == [4]
 
 
+def test_characters_that_are_no_utf_8_are_replaced_and_said(tmp_path):
+    path = tmp_path / "t.json"
+    text = json.dumps({"traceEvents": [kernel(name="a?b?"), kernel(name="\ufffd whole")]}, ensure_ascii=False)
+    path.write_bytes(text.encode().replace(b"?", b"\xff"))
+    trace = read(path)
+    assert trace.events["name"].to_list() == ["a\ufffdb\ufffd", "\ufffd whole"]
+    assert trace.meta["replaced"].startswith("2 characters")
+    assert "replaced" not in read(write(tmp_path, [kernel(name="\ufffd")])).meta
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -157,10 +157,10 @@ class Events:
             "sequence": [arg.sequence for arg in args],
         }
         texts = {
-            "dims": [_text(arg.old_dims if arg.dims is NOTHING else arg.dims) for arg in args],
-            "dtypes": [_text(arg.dtypes) for arg in args],
-            "strides": [_text(arg.strides) for arg in args],
-            "concrete": [_text(arg.concrete) for arg in args],
+            "dims": _texts([arg.old_dims if arg.dims is NOTHING else arg.dims for arg in args]),
+            "dtypes": _texts([arg.dtypes for arg in args]),
+            "strides": _texts([arg.strides for arg in args]),
+            "concrete": _texts([arg.concrete for arg in args]),
         }
         self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
         if any(arg.collective is not NOTHING for arg in args):
@@ -230,8 +230,7 @@ class Events:
             integer(args.bytes),
             integer(own.rank, limit=2**31),
             integer(args.sequence),
-            _text(args.old_dims if args.dims is NOTHING else args.dims),
-            *map(_text, (args.dtypes, args.strides, args.concrete)),
+            *_texts([args.old_dims if args.dims is NOTHING else args.dims, args.dtypes, args.strides, args.concrete]),
         )
 
     def _remember(self, event: Event) -> bool:
@@ -258,5 +257,6 @@ def _is_flow(event: Quick | Event) -> bool:
     return event.ph in ("s", "f") and event.id is not None and event.cat != "fwdbwd"
 
 
-def _text(raw: msgspec.Raw) -> str | None:
-    return None if raw is NOTHING else str(raw, "utf-8", "replace")  # type: ignore[arg-type]
+def _texts(values: list[msgspec.Raw]) -> list[str | None]:
+    """JSON values as they stand in the file, None where there is none."""
+    return [None if raw is NOTHING else str(raw, "utf-8", "replace") for raw in values]  # type: ignore[arg-type]

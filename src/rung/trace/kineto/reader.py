@@ -38,7 +38,8 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     Raises InputError when the file is missing, empty, cut off or something else.
 
     partial: read what is whole before the first damage; `meta["cut"]` says what the damage was, and `unread`
-        counts it. meta holds the facts that the file states about its run; `mangled_names` how many names stay unreadable;
+        counts it. meta holds the facts that the file states about its run; `replaced` says how many characters of its events
+        are no UTF-8; `mangled_names` how many names stay unreadable;
         `linked_by_flow` how many GPU events got their correlation id from an arrow (kineto_flows.py).
     """
     source = Source(path, partial=partial, max_bytes=max_bytes)
@@ -67,6 +68,10 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     frame, by_flow = events.flows.linked(columns.frame())
     if by_flow:
         meta["linked_by_flow"] = by_flow
+    if text.replaced:
+        meta["replaced"] = (
+            f"{text.replaced:,} characters in it are no UTF-8, names with them are read with \ufffd instead."
+        )
     if names.unread:
         meta["mangled_names"] = names.unread
     devices = text.top.get("deviceProperties")

@@ -18,6 +18,7 @@ _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|name|cat|pid|ts|args)"')
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _TOKEN = re.compile(_STRING + rb"?|[\[\]{},]", re.DOTALL)
+_REPLACEMENT = "\ufffd".encode()
 _LEAST = 1 << 18  # bytes: a batch costs a fifth of a millisecond, however small
 _GUESS = 1 << 14  # bytes before the end of a block in which to look for the last event's end
 # Kineto prints the bandwidth of a copy of no duration as a bare inf or nan, which is not JSON.
@@ -39,6 +40,7 @@ class Text:
     take: reads a JSON list, or raises one of BROKEN (msgspec.ValidationError: it is JSON, but no list of events).
         What it is given is only valid during the call.
     partial: end at the first damage, and say in `cut` what it was, instead of raising CutOff.
+    replaced: how many characters of the events are no UTF-8, and were read as the replacement character.
     """
 
     def __init__(self, blocks: Iterator[bytes], partial: bool = False) -> None:
@@ -47,6 +49,7 @@ class Text:
         self._bare = False  # the file is a list of events without an object around it
         self.top: dict[str, Any] = {}
         self.cut = ""
+        self.replaced = 0
 
     def read(self, take: Callable[[bytes | memoryview], None]) -> None:
         self._take = take
@@ -145,6 +148,7 @@ class Text:
                 return False
         try:
             self._take(mended)
+            self.replaced += mended.count(_REPLACEMENT) - bytes(listed).count(_REPLACEMENT)
             return True
         except msgspec.ValidationError as error:
             raise NotATrace(str(error)) from None
