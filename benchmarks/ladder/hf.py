@@ -24,6 +24,7 @@ from ranked import Ranked, variables
 from rung.ladder.compare import verified
 from rung.ladder.duel import Limits, Setup, Side
 from rung.ladder.rungs import chosen
+from rung.launch import WorkerFailed
 
 MODELS = Path(__file__).with_name("models.py")
 RIVALS = ("eager", "default", "max-autotune-no-cudagraphs", "reduce-overhead")
@@ -106,10 +107,15 @@ def rank(name: str, given: argparse.Namespace, end: float) -> bool:
     setup = Setup(given.device, given.out / "logs", Limits(prepare=given.deadline))
     if given.verify and "verification" not in ranked.record:
         say(f"{name}: verifying {', '.join(rungs)} ...")
-        found = verified(setup, replace(ranked.sides[OURS], rungs=()), ranked.sides[OURS])
+        try:
+            found = verified(setup, replace(ranked.sides[OURS], rungs=()), ranked.sides[OURS])
+        except WorkerFailed as error:
+            found = {"passed": False, "why": f"it could not be verified: {error}"}
         ranked.record["verification"] = found
         ranked.keep()
-        say(f"{name}: ours {'computes what eager computes' if found['passed'] else 'is NOT equal to eager'}")
+        say(
+            f"{name}: {'ours computes what eager computes' if found['passed'] else found.get('why', 'NOT equal to eager')}"
+        )
     held = given.held or max(1, int(MEMORY // case.gib))
     whole = ranked.run(setup, given.restarts, held, lambda: time.monotonic() > end)
     if ranked.record["restarts"]:
@@ -137,7 +143,8 @@ def table(out: Path, cases: list[str]) -> str:
             ratios.append(found["against"][best]["speedup"]["value"])
         notes += [f"- {case}: {side} fails: {why}" for side, why in found["failed"].items()]
         if found.get("verification") and not found["verification"]["passed"]:
-            notes.append(f"- {case}: ours does not compute what eager computes: {found['verification']}")
+            why = found["verification"].get("why", "it does not compute what eager computes")
+            notes.append(f"- {case}: of ours, {why}")
         alongside = "" if len(found["groups"]) < 2 else f", {len(found['groups'])} groups"
         rows.append([
             case,
