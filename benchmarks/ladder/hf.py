@@ -4,8 +4,8 @@
     PYTHONPATH=src python benchmarks/ladder/hf.py rank llama-decode-1 --rungs compile,capture --out hf2
     PYTHONPATH=src python benchmarks/ladder/hf.py table --out hf
 
-`rank` loads and compiles all sides of a case at once, and times them in alternating blocks (ranked.py). HF/CASE.json is
-written after every restart; the same command goes on where it was stopped. `table` prints Markdown.
+`rank` loads and compiles all sides of a case at once, and times them in alternating blocks (ranked.py). OUT/CASE.json is
+written after every restart, or part of one; the same command goes on where it was stopped. `table` prints Markdown.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--rungs", type=names, help="what ours runs with (default: see `cases`)")
     parser.add_argument("--rivals", type=names, default=RIVALS, help=f"of {', '.join(RIVALS)} (default: all)")
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="of every side (default: 3)")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no restart after so many seconds")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after so many seconds")
     parser.add_argument("--deadline", type=float, default=300.0, help="seconds for a side to load, compile and warm up")
     parser.add_argument("--held", type=int, help="workers loaded at once (default: what fits into 74 GiB)")
     parser.add_argument("--cache", type=Path, help="where compiled code is kept (default: OUT/cache)")
@@ -151,8 +151,8 @@ def table(out: Path, cases: list[str]) -> str:
             *(milliseconds(found, side) for side in (*RIVALS, OURS)),
             f"{ratio(found['against'][best])} {best}" if best else "–",
             found["verdict"],
-            ", ".join(f"{max(side['memory'].values()) / 2**30:.1f}" for side in pair) + " GiB",
-            ", ".join(f"{side['first_run_seconds']:.0f}" for side in pair) + " s",
+            ", ".join(f"{max(side['memory'].values()) / 2**30:.1f} GiB" for side in pair) or "–",
+            ", ".join(f"{side['first_run_seconds']:.0f} s" for side in pair) or "–",
             f"{len(found['restarts'])}{alongside}",
             ", ".join(found["sides"][OURS]["rungs"]),
         ])  # fmt: skip

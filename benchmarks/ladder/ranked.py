@@ -1,4 +1,4 @@
-"""All sides of one case over restarts: built side by side, timed one after another, kept after every restart.
+"""All sides of one case over restarts: built side by side, timed one after another, kept as soon as they are done.
 
 A restart is a fresh process of each side. As many of them as `held` are loaded at once; where that is all of them, their
 blocks alternate, as in `rung compare`; where it is fewer, the sides of a restart are timed in groups, and what differs
@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rung.ladder.compare import asdict_of
 from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, Start
 from rung.measure import Restart, judge, median_interval
 from rung.runs import to_json, write_whole
@@ -28,13 +27,14 @@ class Ranked:
     """The record of a case in a file, which a later call goes on with.
 
     record: sides, restarts (by side: `visits`, nanoseconds a step of the first and the second block of each round;
-    memory in bytes; first_run_seconds), failed (by side, why), groups (who was timed alongside whom), environment.
+    memory in bytes; first_run_seconds), unfinished (restarts of which groups are missing), failed (by side, why), groups
+    (who was timed alongside whom), environment.
     """
 
     def __init__(self, path: Path, sides: Mapping[str, Side], say: Callable[[str], None]) -> None:
         self.path, self.sides, self.say = path, dict(sides), say
-        asked = {name: asdict_of(side) for name, side in sides.items()}
-        self.record: dict[str, Any] = {"sides": asked, "restarts": [], "failed": {}, "groups": []}
+        asked = {name: {"options": side.options, "rungs": list(side.rungs)} for name, side in sides.items()}
+        self.record: dict[str, Any] = {"sides": asked, "restarts": [], "unfinished": [], "failed": {}, "groups": []}
         if path.exists():
             self.record = json.loads(path.read_text())
             if self.record["sides"] != asked:
@@ -44,32 +44,43 @@ class Ranked:
         """Restarts until there are so many; False where the time was over before."""
         done = self.record["restarts"]
         while len(done) < restarts and self.left():
-            if over():
-                return False
             # The first restart fills the caches of what is compiled, from which all others load.
             spare = held // len(self.left()) if done else 1
-            done += self.restarted(setup, held, max(1, min(spare, restarts - len(done))))
+            count = max(1, min(spare, restarts - len(done)))
+            self.record["unfinished"] = self.record["unfinished"] or [{} for _ in range(count)]
+            if not self.restarted(setup, held, over):
+                return False
+            done += self.record["unfinished"]
+            self.record["unfinished"] = []
             self.keep()
         return True
 
-    def restarted(self, setup: Setup, held: int, count: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    def restarted(self, setup: Setup, held: int, over: Callable[[], bool]) -> bool:
+        """Goes on with the unfinished restarts until no group is missing."""
+        rows, number = self.record["unfinished"], len(self.record["restarts"])
         self.record["groups"] = groups(self.left(), held)
         # One way and then the other, so that drift does not always meet the same sides.
-        for names in self.record["groups"][:: -1 if len(self.record["restarts"]) % 2 else 1]:
+        for members in self.record["groups"][:: -1 if number % 2 else 1]:
+            names = [name for name in members if name not in rows[0]]
+            if not names:
+                continue
+            if over():
+                return False
             began = time.monotonic()
             with ExitStack() as stack:
                 group = {name: self.sides[name] for name in names}
-                log = f"{self.path.stem}-{len(self.record['restarts']) + 1}"
-                starts = [Start(setup, group, f"{log}-{k + 1}", stack) for k in range(count)]
+                starts = [Start(setup, group, f"{self.path.stem}-{number + k + 1}", stack) for k in range(len(rows))]
                 for start in starts:
                     for name in names:
                         self.ready(start, name, setup.limits)
                 loaded = time.monotonic() - began
                 for row, start in zip(rows, starts, strict=True):
                     row.update(self.timed(start))
-            self.say(f"{', '.join(names)} x {count}: {loaded:.0f} s to load, {time.monotonic() - began:.0f} s in all")
-        return rows
+            self.keep()
+            self.say(
+                f"{', '.join(names)} x {len(rows)}: {loaded:.0f} s to load, {time.monotonic() - began:.0f} s in all"
+            )
+        return True
 
     def ready(self, start: Start, name: str, limits: Limits) -> None:
         try:
