@@ -152,7 +152,7 @@ def table(out: Path, cases: list[str]) -> str:
             f"{ratio(found['against'][best])} {best}" if best else "–",
             found["verdict"],
             ", ".join(f"{max(side['memory'].values()) / 2**30:.1f} GiB" for side in pair) or "–",
-            ", ".join(f"{side['first_run_seconds']:.0f} s" for side in pair) or "–",
+            ", ".join(f"{found['first_runs'][side]:.0f} s" for side in (best, OURS) if side in found["first_runs"]) or "–",
             f"{len(found['restarts'])}{alongside}",
             ", ".join(found["sides"][OURS]["rungs"]),
         ])  # fmt: skip
