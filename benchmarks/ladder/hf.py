@@ -4,8 +4,8 @@
     PYTHONPATH=src python benchmarks/ladder/hf.py rank llama-decode-1 --rungs compile,capture --out hf2
     PYTHONPATH=src python benchmarks/ladder/hf.py table --out hf
 
-`rank` loads and compiles all sides of a case at once, and times them in alternating blocks (ranked.py). HF/CASE.json is
-written after every restart; the same command goes on where it was stopped. `table` prints Markdown.
+`rank` loads and compiles all sides of a case at once, and times them in alternating blocks (ranked.py). OUT/CASE.json is
+written after every restart, or part of one; the same command goes on where it was stopped. `table` prints Markdown.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ranked import Ranked, variables
 from rung.ladder.compare import verified
 from rung.ladder.duel import Limits, Setup, Side
 from rung.ladder.rungs import chosen
+from rung.launch import WorkerFailed
 
 MODELS = Path(__file__).with_name("models.py")
 RIVALS = ("eager", "default", "max-autotune-no-cudagraphs", "reduce-overhead")
@@ -69,7 +70,7 @@ def main() -> int:
     parser.add_argument("--rungs", metavar="A,B/C", help="ours; several stacks between slashes (default: see `cases`)")
     parser.add_argument("--rivals", type=names, default=RIVALS, help=f"of {', '.join(RIVALS)} (default: all)")
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="of every side (default: 3)")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no restart after so many seconds")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after so many seconds")
     parser.add_argument("--deadline", type=float, default=300.0, help="seconds for a side to load, compile and warm up")
     parser.add_argument("--held", type=int, help="workers loaded at once (default: what fits into 74 GiB)")
     parser.add_argument("--cache", type=Path, help="where compiled code is kept (default: OUT/cache)")
@@ -112,10 +113,13 @@ def rank(name: str, given: argparse.Namespace, end: float) -> bool:
     setup = Setup(given.device, given.out / "logs", Limits(prepare=given.deadline))
     for side in ours if given.verify and "verification" not in ranked.record else ():
         say(f"{name}: verifying {', '.join(sides[side].rungs)} ...")
-        found = verified(setup, replace(ranked.sides[side], rungs=()), ranked.sides[side])
+        try:
+            found = verified(setup, replace(ranked.sides[side], rungs=()), ranked.sides[side])
+        except WorkerFailed as error:
+            found = {"passed": False, "why": f"it could not be verified: {error}"}
         ranked.record.setdefault("verification", {})[side] = found
         ranked.keep()
-        say(f"{name}: {side} {'computes what eager computes' if found['passed'] else 'is NOT equal to eager'}")
+        say(f"{name}: {side} {'computes what eager computes' if found['passed'] else unlike(found)}")
     held = given.held or max(1, int(MEMORY // case.gib))
     whole = ranked.run(setup, given.restarts, held, lambda: time.monotonic() > end)
     if ranked.record["restarts"]:
@@ -142,16 +146,16 @@ def table(out: Path, cases: list[str]) -> str:
         if best:
             ratios.append(found["against"][best]["speedup"]["value"])
         notes += [f"- {case}: {side} fails: {why}" for side, why in found["failed"].items()]
-        wrong = {k: v["failures"] for k, v in found.get("verification", {}).items() if not v["passed"]}
-        notes += [f"- {case}: {side} does not compute what eager computes: {why}" for side, why in wrong.items()]
+        wrong = {side: v for side, v in found.get("verification", {}).items() if not v["passed"]}
+        notes += [f"- {case}: {side} {unlike(v)}" for side, v in wrong.items()]
         alongside = "" if len(found["groups"]) < 2 else f", {len(found['groups'])} groups"
         rows.append([
             case,
             *(milliseconds(found, side) for side in (*RIVALS, ours)),
             f"{ratio(found['against'][best])} {best}" if best else "–",
             found["verdict"],
-            ", ".join(f"{max(side['memory'].values()) / 2**30:.1f}" for side in pair) + " GiB",
-            ", ".join(f"{side['first_run_seconds']:.0f}" for side in pair) + " s",
+            ", ".join(f"{max(side['memory'].values()) / 2**30:.1f} GiB" for side in pair) or "–",
+            ", ".join(f"{found['first_runs'][side]:.0f} s" for side in (best, ours) if side in found["first_runs"]) or "–",
             f"{len(found['restarts'])}{alongside}",
             ", ".join(found["sides"][ours]["rungs"]),
         ])  # fmt: skip
@@ -160,6 +164,10 @@ def table(out: Path, cases: list[str]) -> str:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         lines += ["", f"Over the best rival: geometric mean {mean:.2f}×, least {min(ratios):.2f}×, of {len(ratios)}."]
     return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def unlike(found: dict[str, Any]) -> str:
+    return str(found.get("why") or f"does not compute what eager computes: {found['failures'][:1]}")
 
 
 def kept(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""All sides of one case over restarts: built side by side, timed one after another, kept after every restart.
+"""All sides of one case over restarts: built side by side, timed one after another, kept as soon as they are done.
 
 A restart is a fresh process of each side. As many of them as `held` are loaded at once; where that is all of them, their
 blocks alternate, as in `rung compare`; where it is fewer, the sides of a restart are timed in groups, and what differs
@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rung.ladder.compare import asdict_of
-from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, Start
+from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, Start, open_worker
+from rung.launch import WorkerFailed
 from rung.measure import Restart, judge, median_interval
 from rung.runs import to_json, write_whole
 
@@ -27,14 +27,17 @@ MARGIN = 0.01  # what counts as the same
 class Ranked:
     """The record of a case in a file, which a later call goes on with.
 
-    record: sides, restarts (by side: `visits`, nanoseconds a step of the first and the second block of each round;
-    memory in bytes; first_run_seconds), failed (by side, why), groups (who was timed alongside whom), environment.
+    record: sides, first_runs (seconds, with nothing compiled before), restarts (by side: `visits`, nanoseconds a step of the first and the second block of each round;
+    memory in bytes; first_run_seconds), unfinished (restarts of which groups are missing), failed (by side, why), groups
+    (who was timed alongside whom), environment.
     """
 
     def __init__(self, path: Path, sides: Mapping[str, Side], say: Callable[[str], None]) -> None:
         self.path, self.sides, self.say = path, dict(sides), say
-        asked = {name: asdict_of(side) for name, side in sides.items()}
-        self.record: dict[str, Any] = {"sides": asked, "restarts": [], "failed": {}, "groups": []}
+        asked = {name: {"options": side.options, "rungs": list(side.rungs)} for name, side in sides.items()}
+        self.record: dict[str, Any] = {
+            "sides": asked, "first_runs": {}, "restarts": [], "unfinished": [], "failed": {}, "groups": [],
+        }  # fmt: skip
         if path.exists():
             self.record = json.loads(path.read_text())
             if self.record["sides"] != asked:
@@ -43,39 +46,74 @@ class Ranked:
     def run(self, setup: Setup, restarts: int, held: int, over: Callable[[], bool]) -> bool:
         """Restarts until there are so many; False where the time was over before."""
         done = self.record["restarts"]
+        for names in groups(list(self.sides), held):
+            new = [n for n in names if n not in self.record["first_runs"] and n not in self.record["failed"]]
+            if len(names) > 1 and new:
+                if over():
+                    return False
+                self.first(setup, new)
         while len(done) < restarts and self.left():
-            if over():
+            count = max(1, min(held // len(self.left()), restarts - len(done)))
+            self.record["unfinished"] = self.record["unfinished"] or [{} for _ in range(count)]
+            if not self.restarted(setup, held, over):
                 return False
-            # The first restart fills the caches of what is compiled, from which all others load.
-            spare = held // len(self.left()) if done else 1
-            done += self.restarted(setup, held, max(1, min(spare, restarts - len(done))))
+            done += self.record["unfinished"]
+            self.record["unfinished"] = []
             self.keep()
         return True
 
-    def restarted(self, setup: Setup, held: int, count: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    def first(self, setup: Setup, names: Sequence[str]) -> None:
+        """One run of each side, all of them at once, from which what is compiled is kept for the restarts. Nothing runs
+        longer than that: what is tuned meanwhile should have the GPU to itself."""
+        began = time.monotonic()
+        with ExitStack() as stack:
+            log = f"{self.path.stem}-first"
+            workers = {name: open_worker(stack, setup, self.sides[name], f"{log}-{name}") for name in names}
+            for name, worker in workers.items():
+                try:
+                    worker.send("first")
+                    worker.receive("open", setup.limits.prepare)
+                    self.record["first_runs"][name] = worker.receive("first", setup.limits.prepare)
+                except WorkerFailed as error:
+                    self.fails(name, str(error))
+        self.keep()
+        self.say(f"first runs of {', '.join(names)}: {time.monotonic() - began:.0f} s")
+
+    def restarted(self, setup: Setup, held: int, over: Callable[[], bool]) -> bool:
+        """Goes on with the unfinished restarts until no group is missing."""
+        rows, number = self.record["unfinished"], len(self.record["restarts"])
         self.record["groups"] = groups(self.left(), held)
         # One way and then the other, so that drift does not always meet the same sides.
-        for names in self.record["groups"][:: -1 if len(self.record["restarts"]) % 2 else 1]:
+        for members in self.record["groups"][:: -1 if number % 2 else 1]:
+            names = [name for name in members if name not in rows[0]]
+            if not names:
+                continue
+            if over():
+                return False
             began = time.monotonic()
             with ExitStack() as stack:
                 group = {name: self.sides[name] for name in names}
-                log = f"{self.path.stem}-{len(self.record['restarts']) + 1}"
-                starts = [Start(setup, group, f"{log}-{k + 1}", stack) for k in range(count)]
+                starts = [Start(setup, group, f"{self.path.stem}-{number + k + 1}", stack) for k in range(len(rows))]
                 for start in starts:
                     for name in names:
                         self.ready(start, name, setup.limits)
                 loaded = time.monotonic() - began
                 for row, start in zip(rows, starts, strict=True):
                     row.update(self.timed(start))
-            self.say(f"{', '.join(names)} x {count}: {loaded:.0f} s to load, {time.monotonic() - began:.0f} s in all")
-        return rows
+            for name, seen in rows[0].items():
+                self.record["first_runs"].setdefault(name, seen["first_run_seconds"])
+            self.keep()
+            self.say(
+                f"{', '.join(names)} x {len(rows)}: {loaded:.0f} s to load, {time.monotonic() - began:.0f} s in all"
+            )
+        return True
 
     def ready(self, start: Start, name: str, limits: Limits) -> None:
         try:
             start.ready(name, limits.prepare)
         except SideFailed as failure:
-            self.fails(start, failure)
+            start.drop(name)
+            self.fails(name, str(failure))
 
     def timed(self, start: Start) -> dict[str, Any]:
         """What each side of a group took; without those that fail while they are timed."""
@@ -84,7 +122,8 @@ class Ranked:
             try:
                 visits = start.timed(duel).rounds
             except SideFailed as failure:
-                self.fails(start, failure)
+                start.drop(failure.side)
+                self.fails(failure.side, str(failure))
                 continue
             self.record["environment"] = list(duel.environments.values())[-1]
             return {
@@ -97,11 +136,9 @@ class Ranked:
             }
         return {}
 
-    def fails(self, start: Start, failure: SideFailed) -> None:
-        start.drop(failure.side)
-        why = str(failure).strip().splitlines()[0][:300]
-        self.record["failed"][failure.side] = why
-        self.say(f"{failure.side} fails: {why}")
+    def fails(self, name: str, why: str) -> None:
+        self.record["failed"][name] = why.strip().splitlines()[0][:300]
+        self.say(f"{name} fails: {self.record['failed'][name]}")
 
     def left(self) -> list[str]:
         return [name for name in self.sides if name not in self.record["failed"]]

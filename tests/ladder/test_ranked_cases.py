@@ -59,9 +59,14 @@ def test_a_side_that_fails_is_named_and_the_others_go_on_where_they_were(tmp_pat
     assert first["restarts"][0].keys() == {"eager", "rung"}
     assert first["restarts"][0]["rung"]["applied"]["optimizer_fused"]
 
-    assert not Ranked(path, sides, said.append).run(setup, 2, 3, over=lambda: True)
-    assert Ranked(path, sides, said.append).run(setup, 2, 1, over=lambda: False)  # one at a time
+    time_for = iter((False, True))  # one group of the second restart, one side each
+    assert not Ranked(path, sides, said.append).run(setup, 2, 1, over=lambda: next(time_for))
+    between = json.loads(path.read_text())
+    assert between["restarts"] == first["restarts"]
+    assert [row.keys() for row in between["unfinished"]] == [{"rung"}]
+    assert Ranked(path, sides, said.append).run(setup, 2, 1, over=lambda: False)
     second = json.loads(path.read_text())
+    assert second["restarts"][1]["rung"] == between["unfinished"][0]["rung"]
     assert second["restarts"][0] == first["restarts"][0]
     assert len(second["restarts"]) == 2
     assert second["against"]["eager"]["speedup"]["value"] > 2  # it sleeps
