@@ -10,6 +10,7 @@ from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
 from rung.ladder import fit
+from rung.ladder.aiter import looked_up
 from rung.ladder.audit import audit
 from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.disturbed import elements, shapes_of
@@ -104,6 +105,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
         "graph_breaks": [sentence(found) for found in step.breaks],
         "breaks": step.breaks,
         "recompilations": again,
+        "aiter": looked_up(device, step.surgeon.products),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
+from rung.ladder.rungs.aiter import AITER_GEMM
 from rung.ladder.rungs.compiling import COMPILE, REGIONS
 from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
@@ -35,6 +36,7 @@ LADDER: tuple[Rung, ...] = (
     *INDUCTOR,
     REGIONS,
     *EIGHT_BITS,
+    AITER_GEMM,
     *ENVIRONMENT,
 )
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from rung.ladder.aiter import Product
 from rung.ladder.surgery.normalize import argument, kind, value
+from rung.ladder.surgery.routed import ROUTED, linear_product
 from rung.ladder.surgery.siblings import projection
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
@@ -25,7 +27,7 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
     """Occurrences by `NAMES`."""
     found: Counter[str] = Counter()
     for node in (node for part in parts for node in part.graph.nodes):
-        what = _KINDS.get(kind(node))
+        what = "gemm" if node.target is ROUTED else _KINDS.get(kind(node))
         if what:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
@@ -34,6 +36,11 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
 
 
 def _flop(node: fx.Node) -> int:
-    read = projection(node)
+    read = node.args if node.target is ROUTED else projection(node)
     weight, made = value(read[1]) if read else None, value(node)
     return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
+
+
+def products(parts: Iterable[fx.GraphModule]) -> set[Product]:
+    """The shapes of the products of linear layers."""
+    return {made for part in parts for node in part.graph.nodes if (made := linear_product(node))}
