@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
@@ -62,7 +65,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "contiguous_convolutions": len(ChannelsLast(model)),
         "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
-        "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
+        "weight_bytes": sum(map(held_bytes, weights)),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
         "switches": switches(model),
@@ -73,6 +76,14 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "environment": environment(device),
         **captured_graphs(workload, device),
     }
+
+
+def held_bytes(tensor: torch.Tensor) -> int:
+    """The bytes that a tensor takes in memory: of a wrapped one, as quantisation makes them, those of what is inside."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return tensor.numel() * tensor.element_size()
+    inside, _ = tensor.__tensor_flatten__()
+    return sum(held_bytes(getattr(tensor, name)) for name in inside)
 
 
 def described(batch: Any) -> dict[str, Any]:
