@@ -93,7 +93,7 @@ def test_differences_name_what_was_set_and_not_what_changes_by_itself() -> None:
     finally:
         torch.backends.cudnn.benchmark = False
     b["now"], b["time"] = {"load": [99.0]}, "later"
-    b["variables"] = {"OMP_NUM_THREADS": "7"}
+    b["variables"] = {**a["variables"], "OMP_NUM_THREADS": "7"}
     found = differences([a, b])
     assert found["blas.cudnn_benchmark"] == [False, True]
     assert found["variables.OMP_NUM_THREADS"][1] == "7"

@@ -12,6 +12,7 @@ import math
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 SHARP = 2.0  # a matrix's elements get at least this over sqrt(fan-in): attention logits of standard deviation ~4
 FAINT = 0.05  # ... exactly this: activations of ~1e-4 to 1e-2, whose squares are near eps
@@ -59,8 +60,10 @@ def _statistics(
 
 
 def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, tied ones once; also those that the state dict leaves out."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """Parameters and buffers by name, tied ones once; also those that the state dict leaves out. Quantised and other wrapped
+    tensors stay as the workload makes them: few operations are defined on them, and noise is not among them."""
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: tensor for name, tensor in held.items() if not is_traceable_wrapper_subclass(tensor)}
 
 
 def put(model: torch.nn.Module, values: dict[str, torch.Tensor]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
@@ -12,6 +13,7 @@ from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
 from rung.ladder import fit
+from rung.ladder.aiter import looked_up
 from rung.ladder.attention import choices
 from rung.ladder.audit import audit
 from rung.ladder.channels_last import ChannelsLast
@@ -67,7 +69,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "contiguous_convolutions": len(ChannelsLast(model)),
         "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
-        "weight_bytes": sum(p.numel() * p.element_size() for p in weights),
+        "weight_bytes": sum(map(held_bytes, weights)),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
         "products_widen": widening(device),
@@ -90,6 +92,14 @@ def widening(device: Device) -> bool:
     except (RuntimeError, TypeError):  # not on this device; not in this torch
         return False
     return products_widen()
+
+
+def held_bytes(tensor: torch.Tensor) -> int:
+    """The bytes that a tensor takes in memory: of a wrapped one, as quantisation makes them, those of what is inside."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return tensor.numel() * tensor.element_size()
+    inside, _ = tensor.__tensor_flatten__()
+    return sum(held_bytes(getattr(tensor, name)) for name in inside)
 
 
 def described(batch: Any) -> dict[str, Any]:
@@ -129,6 +139,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
         "graph_breaks": [sentence(found) for found in step.breaks],
         "breaks": step.breaks,
         "recompilations": again,
+        "aiter": looked_up(device, step.surgeon.products),
     }
 
 

@@ -12,20 +12,24 @@ import architectures
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "attention", "gemms", "calls", "masked"),
+    ("name", "mode", "attention", "gemms", "spared", "calls", "masked"),
     [
         # q, k, v, gate and up of two layers; the mask that transformers makes while it is traced is proved causal
-        ("Llama", "train", "sdpa", (15, 9), (2, 2), (2, 0)),
-        ("BERT", "infer", "eager", (18, 10), (0, 2), (0, 0)),
+        ("Llama", "train", "sdpa", 15, 6, (2, 2), (2, 0)),
+        ("BERT", "infer", "eager", 18, 8, (0, 2), (0, 0)),
         # one key head for all query heads; layers written as products with transposed weights
-        ("Falcon", "infer", "eager", (13, 7), (0, 2), (0, 0)),
+        ("Falcon", "infer", "eager", 13, 6, (0, 2), (0, 0)),
     ],
     ids=["Llama", "BERT", "Falcon"],
 )
-def test_an_architecture_is_captured_whole_and_rewritten_to_equal_numbers(name, mode, attention, gemms, calls, masked):
+def test_an_architecture_is_captured_whole_and_rewritten_to_equal_numbers(
+    name, mode, attention, gemms, spared, calls, masked
+):
     row = architectures.examine(name, mode, attention)
     assert row.passed, row
     assert row.graphs == 1
-    assert (row.before["gemm"], row.after["gemm"]) == gemms
+    # Some versions of transformers work the rotary angles out by a product, which stays.
+    assert row.before["gemm"] - row.after["gemm"] == spared
+    assert row.before["gemm"] - gemms in (0, 1)
     assert (row.before["sdpa"], row.after["sdpa"]) == calls
     assert (row.before["masked_sdpa"], row.after["masked_sdpa"]) == masked

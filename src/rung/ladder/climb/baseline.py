@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rung.errors import RungError, UsageError
+from rung.ladder.aiter import list_untuned
 from rung.ladder.climb.state import State
 from rung.ladder.duel import PROFILED_STEPS, open_worker
 from rung.ladder.floor import floor
@@ -37,6 +38,9 @@ def survey(state: State, rungs: Sequence[Rung]) -> None:
     state.numerics = request.numerics or ("tf32" if facts["gpu"] else "exact")
     if state.numerics not in CONTRACTS:
         raise UsageError(f"--numerics is {state.numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
+    aiter = state.facts.get("aiter") or {}
+    if command := list_untuned(aiter, state.run.directory):
+        aiter["command"] = command
     state.run.write(
         "manifest.json",
         {
@@ -57,6 +61,8 @@ def survey(state: State, rungs: Sequence[Rung]) -> None:
         },
     )
     state.say("workload", state.run.data())
+    if command:
+        state.say("warning", {"text": f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"})  # fmt: skip
 
 
 def measure_baseline(state: State) -> None:

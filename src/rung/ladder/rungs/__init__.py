@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
+from rung.ladder.rungs.aiter import AITER_GEMM
 from rung.ladder.rungs.attention import CUDNN_ATTENTION
 from rung.ladder.rungs.compiling import COMPILE, DYNAMIC, REGIONS
 from rung.ladder.rungs.eight_bits import EIGHT_BITS
@@ -41,6 +42,7 @@ LADDER: tuple[Rung, ...] = (
     REGIONS,
     DYNAMIC,
     *EIGHT_BITS,
+    AITER_GEMM,
     *ENVIRONMENT,
 )
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from rung.ladder.aiter import Product
 from rung.ladder.surgery import kernel_ops
 from rung.ladder.surgery.flex import flex_attention
 from rung.ladder.surgery.normalize import argument, kind, value
+from rung.ladder.surgery.routed import ROUTED, linear_product
 from rung.ladder.surgery.siblings import projection
 from rung.ladder.surgery.stream import summands, wide_sum
 
@@ -33,7 +35,7 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
     found: Counter[str] = Counter()
     for node in (node for part in parts for node in part.graph.nodes):
         what = "triton" if kernel_ops.called(node) else _KINDS.get(kind(node))
-        what = "flex" if node.target is flex_attention else what
+        what = "gemm" if node.target is ROUTED else "flex" if node.target is flex_attention else what
         if what:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
@@ -45,6 +47,11 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
 
 
 def _flop(node: fx.Node) -> int:
-    read = projection(node)
+    read = node.args if node.target is ROUTED else projection(node)
     weight, made = value(read[1]) if read else None, value(node)
     return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
+
+
+def products(parts: Iterable[fx.GraphModule]) -> set[Product]:
+    """The shapes of the products of linear layers."""
+    return {made for part in parts for node in part.graph.nodes if (made := linear_product(node))}

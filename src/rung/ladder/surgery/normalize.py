@@ -35,6 +35,8 @@ _ALIASES = {
     "inv": "invert",
     "bitwise_not": "invert",
     "__getitem__": "getitem",
+    # Dynamo writes comparisons as operators or, before torch 2.13, as these methods.
+    **{f"__{name}__": name for name in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "invert", "neg", "sub")},
 }
 
 

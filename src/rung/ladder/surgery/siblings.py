@@ -73,7 +73,7 @@ def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
         tensor = value(weight)
         if not isinstance(source, fx.Node) or tensor is None or value(source) is None or value(node) is None:
             continue
-        if not _plain(weight) or (bias is not None and not _plain(bias)) or tensor.dim() != 2:
+        if not plain(weight) or (bias is not None and not plain(bias)) or tensor.dim() != 2:
             continue
         # Frozen and trained weights stay apart: together the frozen one would pay for a gradient.
         key = (source, region, tensor.dtype, tensor.device, tensor.shape[1], tensor.requires_grad)
@@ -103,7 +103,7 @@ def _subclasses(graph: fx.Graph) -> list[str]:
     return [f"linear at {source_line(g[0][0])}: its weight is a {g[0][1]}, not a plain tensor" for g in groups]
 
 
-def _plain(node: object) -> bool:
+def plain(node: object) -> bool:
     """A dense tensor that exists before the graph runs."""
     if not isinstance(node, fx.Node) or node.op not in ("placeholder", "get_attr"):
         return False

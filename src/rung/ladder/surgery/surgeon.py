@@ -12,10 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from rung.ladder.aiter import Product
 from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.copies import drop_copies
-from rung.ladder.surgery.counts import NAMES, count
+from rung.ladder.surgery.counts import NAMES, count, products
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
@@ -23,6 +24,7 @@ from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.loss_kernel import fuse_loss
 from rung.ladder.surgery.rotary import fuse_rotary
+from rung.ladder.surgery.routed import route_to_aiter
 from rung.ladder.surgery.sdpa import fuse_attention, fuse_flex
 from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 from rung.ladder.surgery.stream import narrow_stream
@@ -41,6 +43,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "uncopied-attention": drop_copies,
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
+    "aiter-gemm": route_to_aiter,
 }
 
 PASSES = tuple(_RUNNERS)
@@ -62,6 +65,7 @@ class _Record:
     skipped: list[str]
     before: Counter[str] = field(default_factory=Counter)
     after: Counter[str] = field(default_factory=Counter)
+    products: set[Product] = field(default_factory=set)
 
 
 class Surgeon:
@@ -108,6 +112,11 @@ class Surgeon:
         return _summed(record.after for record in self._records.values())
 
     @property
+    def products(self) -> list[Product]:
+        """The shapes of linear layers' products, as they were captured and as the other passes left them."""
+        return sorted({product for record in self._records.values() for product in record.products})
+
+    @property
     def graphs(self) -> int:
         return len(self._records)
 
@@ -124,8 +133,11 @@ class Surgeon:
         note_homes(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         record.before = count(parts)
+        record.products = products(parts)
         for part in parts:
             for name in self.passes:
+                if name == "aiter-gemm":
+                    record.products |= products([part])  # as the passes before it left them
                 if part is gm or name not in _OF_THE_WHOLE:
                     self._run(name, part, record)
         record.after = count(parts)
