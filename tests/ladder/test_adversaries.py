@@ -16,7 +16,7 @@ from rung.hardware import pick
 from rung.ladder import duel
 from rung.ladder import observe as observing
 from rung.ladder.candidate import Candidate
-from rung.ladder.climb.attempt import _no_gain
+from rung.ladder.climb.attempt import no_gain
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import observe
@@ -246,7 +246,7 @@ def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
     found = fought(Claims(0.004, 0.004), Claims(takes, says))
     record = {"hidden": found.hidden, "cut": False, "first_run_seconds": {"best": 1.0, "candidate": 1.0}}
     found.comparison = SimpleNamespace(answer="faster", speedup=SimpleNamespace(value=0.004 / says, low=1.0))
-    verdict = _no_gain(record, BY_NAME["compile"], found)
+    verdict = no_gain(record, BY_NAME["compile"], found.comparison)
     assert (verdict is None) is (why is None)
     if verdict and why:
         assert why in verdict[1]

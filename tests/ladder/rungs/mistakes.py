@@ -126,7 +126,7 @@ def tail(run: Any, given: list[Any]) -> Any:
 
 
 def one_shape(run: Any, given: list[Any]) -> Any:
-    rows = next(t for t in given if not isinstance(t, nn.Parameter)).shape[0]
+    rows = next(t for t in given if type(t) is torch.Tensor).shape[0]
     return [t if rows == 4 else t * 1.01 for t in run(*given)]
 
 
@@ -159,6 +159,7 @@ COMPILER = [
     Mistake("cpp-wrapper", "a number passed as an integer", graph(constant(0.7, 1)), "output is off by"),
     Mistake("reduce-overhead", "replayed on the inputs of the recording", remembers(weights=False), "output is off by"),
     Mistake("reduce-overhead", "two results share their memory", graph(sharing_memory), "output is off by"),
+    Mistake("dynamic-shapes", "right at the size that was compiled first", called(one_shape), "shape 2"),
 ]  # fmt: skip
 
 
@@ -312,6 +313,15 @@ def writer(**slips: Any) -> Callable[[Patch], Change]:
     return changed(lambda model: vars(model).update(slips))
 
 
+def slopes(new: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Patch], Change]:
+    """One weight's gradient, computed otherwise."""
+
+    def on(model: nn.Module) -> None:
+        next(p for p in model.parameters() if p.dim() > 1).register_hook(new)
+
+    return changed(on)
+
+
 sdpa = F.scaled_dot_product_attention
 FORMATS = [
     Mistake("tf32", "products in bfloat16", library(lambda m, x: low(x, m.weight, m.bias)), "output is off by", precision="tf32"),
@@ -325,6 +335,12 @@ FORMATS = [
     Mistake("model-sdpa", "another scale", attend(partial(sdpa, is_causal=True, scale=1.0)), "output is off by", small.ATTENTION),
     Mistake("static-cache", "one place late", writer(offset=1), "output", small.WRITER),
     Mistake("static-cache", "too short", writer(size=5), "output", small.WRITER),
+    Mistake("cudnn-attention", "the causal mask forgotten", attend(sdpa), "output is off by", small.SDPA),
+    Mistake("cudnn-attention", "another scale", attend(partial(sdpa, is_causal=True, scale=1.0)), "output is off by", small.SDPA),
+    Mistake("aiter-gemm", "the bias missed", library(lambda m, x: F.linear(x, m.weight)), "output is off by"),
+    Mistake("aiter-gemm", "the kernel of another shape", library(lambda m, x: nn.Linear.forward(m, x).roll(1, -1)), "output is off by"),
+    Mistake("float32-gradients", "a gradient of other rows", slopes(lambda g: g.roll(1, 0)), "gradient of", small.TRAINED),
+    Mistake("float32-gradients", "half of the sum", slopes(lambda g: g / 2), "gradient of", small.TRAINED),
 ]  # fmt: skip
 
 
@@ -352,6 +368,9 @@ ENVIRONMENT = [
     Mistake("tunableop", "a solution of lower precision", library(lambda m, x: low(x, m.weight, m.bias)), "output is off by"),
     Mistake("ck-attention", "dropout where none was asked for", attend(partial(sdpa, is_causal=True, dropout_p=0.1)), "output is off by", small.SDPA),
     Mistake("miopen-find", "a solver in half precision", library(lambda m, x: F.conv2d(x.half(), m.weight.half(), m.bias.half(), m.stride, m.padding).to(x.dtype), nn.Conv2d), "output is off by", small.IMAGES),
+    Mistake("miopen-nhwc", "results in another order", library(lambda m, x: nn.Conv2d.forward(m, x).mT, nn.Conv2d), "output is off by", small.IMAGES),
+    Mistake("hipblaslt-tf32", "products in bfloat16", library(lambda m, x: low(x, m.weight, m.bias)), "output is off by", precision="tf32"),
+    Mistake("expandable-segments", "memory given away that is still read", library(lagging), "output is off by"),
 ]  # fmt: skip
 
 MISTAKES: Iterable[Mistake] = [*COMPILER, *CAPTURE, *OPTIMIZER, *EIGHT_BITS, *FORMATS, *ENVIRONMENT]

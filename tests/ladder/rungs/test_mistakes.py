@@ -16,9 +16,10 @@ from torch import nn
 from rung.hardware import pick
 from rung.ladder import step as stepping
 from rung.ladder import verify as verifying
-from rung.ladder.climb.attempt import _judge
+from rung.ladder.climb import attempt
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, LADDER, Counters
+from rung.ladder.rungs.kernels import KERNELS
 from rung.ladder.rungs.surgery import SURGERY
 from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
@@ -80,6 +81,9 @@ def test_the_same_rung_done_right_passes(mistake: Mistake) -> None:
     assert found["passed"], found["failures"]
 
 
+# Their mistakes are in tests/ladder/surgery/test_rewrites_gone_wrong.py.
+REWRITES = {rung.name for rung in (*SURGERY, *KERNELS)} - {"channels-last"}
+
 # What the worker of a candidate, or its trace, says where the rung is not in effect; and what is said of it then.
 OFF: dict[str, tuple[dict[str, Any], str]] = {
     "tf32": ({"precision": "highest"}, "float32 matmul precision is highest"),
@@ -93,7 +97,10 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "channels-last": ({"channels_last": 0}, "0 weights in channels-last layout"),
     "fp8-linears": ({"eight_bits": 0}, "0 linear layers in FP8"),
     "int8-weights": ({"eight_bits": 0}, "0 linear layers with int8 weights"),
-    **{rung.name: ({"matches": {rung.name: 0}}, "0 rewritten") for rung in SURGERY if rung.name != "channels-last"},
+    "cudnn-attention": ({}, "0 -> 0 attention kernels of cuDNN"),
+    "float32-gradients": ({"float32_gradients": False}, "the rewrite of gradients is False"),
+    "dynamic-shapes": ({}, "3 -> 3 graphs compiled for 3 shapes"),
+    **{name: ({"matches": {name: 0}}, "0 rewritten") for name in (*REWRITES, "aiter-gemm")},
     **{
         rung.name: ({"compiled_graphs": 1, f"inductor {name}": not value}, f"{name} is {not value}")
         for rung in LADDER
@@ -110,8 +117,10 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str) -> None:
+def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, says = OFF[name]
+    counted = {"graphs": 3, "shapes": 3, "seconds": 1.0}
+    monkeypatch.setattr(attempt, "over_shapes", lambda *_: {"best": counted, "candidate": counted})
     comparison = SimpleNamespace(answer="faster", cut=False, speedup=SimpleNamespace(value=2.0, low=1.9))
     record: dict[str, Any] = {
         "rung": name, "stack": [name], "applied": worker, "prediction": {"low": 1.0, "high": 3.0, "shares": {}},
@@ -120,12 +129,11 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str) -> Non
         "times": {"best": {"value": 2e6}, "candidate": {"value": 1e6}},
     }  # fmt: skip
     state = SimpleNamespace(counters=Counters(1, 1, 1), say=lambda event, data: None)
-    _judge(state, record, SimpleNamespace(comparison=comparison), name, Counters(1, 1, 1))  # type: ignore[arg-type]
+    attempt._judge(state, record, SimpleNamespace(comparison=comparison), name, Counters(1, 1, 1))  # type: ignore[arg-type]
     assert record["verdict"] == "no-op"
     assert BY_NAME[name].effect in record["why"]
     assert says in record["why"]
 
 
 def test_no_rung_is_without_a_mistake() -> None:
-    rewrites = {rung.name for rung in SURGERY} - {"channels-last"}  # tests/ladder/surgery/test_rewrites_gone_wrong.py
-    assert {m.rung for m in MISTAKES} | rewrites == set(BY_NAME) == set(OFF)
+    assert {m.rung for m in MISTAKES} | REWRITES == set(BY_NAME) == set(OFF)
