@@ -259,3 +259,26 @@ def test_a_sweep_is_a_table_and_a_csv(tmp_path: Path, capsys: pytest.CaptureFixt
     assert rows[0] == "workload,batch-size,step,ns,flops_per_second"
     assert len(rows) > 20
     assert main(["bench", *small, "--sweep", "batch-size"]) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which is always full")
+def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rung.cli.main", "analyze", "--show", "list"],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stderr == "rung: the answer could not be written: No space left on device; make room and ask again.\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "rung.cli.main", "analyze", "--show", "list"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0

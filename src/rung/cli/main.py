@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -28,6 +29,8 @@ COMMANDS = {
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",
 }
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # They end with their answer: no worker, no file and no torch is left to close.
 ONLY_TABLES = ("analyze", "diff", "query")
@@ -80,9 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("rung: stopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
 
 
 def command() -> None:
@@ -91,13 +91,28 @@ def command() -> None:
     Python would give back its modules and a trace's tables piece by piece, which is a tenth of all that `rung analyze` does
     on a small one; the system takes them at once.
     """
-    code = main()
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the answer has gone
+        code = 0
+        _forget_output()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        code = 3
+        _forget_output()
+        print(f"rung: the answer could not be written: {error.strerror}; make room and ask again.", file=sys.stderr)
     if sys.argv[1] in ONLY_TABLES:
-        with contextlib.suppress(OSError, ValueError):  # whoever read the answer has gone
-            sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
-            os._exit(code)
+        os._exit(code)
     sys.exit(code)
+
+
+def _forget_output() -> None:
+    """What is left to be written goes nowhere, so that the end of the process does not try once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":
