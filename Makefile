@@ -14,7 +14,7 @@ demo: $(READY)
 	$(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET)
 
 test: lint
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

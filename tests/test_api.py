@@ -34,8 +34,8 @@ def test_a_callable_is_measured_and_prints_as_the_command_does() -> None:
 def test_a_call_shorter_than_the_clock_can_see_is_timed_in_batches() -> None:
     before = _truth()
     found = rung.bench(timed_functions.short, seconds=0.5)
-    truths = before, _truth()  # a machine that others use, too, changes its speed
-    assert 0.8 * min(truths) < min(found.samples) < 1.5 * max(truths) + 200
+    truths = before, _truth()  # a machine that others use, too, changes its speed within the second
+    assert 0.5 * min(truths) < found.interval.value < 2 * max(truths) + 200
 
 
 def _truth() -> float:
