@@ -69,6 +69,18 @@ def test_a_table_is_held_as_small_as_it_was_before_it_was_broadcast():
     assert [one(()).shape for one in surgeon._added] == [(5, DIM)]
 
 
+def test_a_table_that_reads_itself_many_times_over_takes_no_longer():
+    def function(x: Tensor) -> Tensor:
+        found = table(x.shape[0]).cos()
+        for _ in range(40):  # written out, it would be a text of 2**40 parts
+            found = (found + found) * 0.5
+        return x * found
+
+    surgeon, want, got = run(function, torch.randn(5, DIM))
+    assert torch.equal(want, got)
+    assert surgeon.matches == {"hoisted-constants": 1}
+
+
 def test_gradients_flow_past_the_table():
     def function(x: Tensor) -> Tensor:
         return (x * table(x.shape[0]).sin()).sum()

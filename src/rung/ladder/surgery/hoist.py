@@ -23,36 +23,45 @@ MOST_ELEMENTS = 2**24  # 64 MiB of float32: a table is held as long as the compi
 
 def hoist_constants(graph: fx.Graph) -> tuple[int, list[str]]:
     """Makes an input of every table that costs arithmetic and depends on constants; how many, and why not others."""
-    made: dict[str, fx.Node] = {}
+    made: dict[int, fx.Node] = {}
     count, skipped = 0, []
-    for node in _tables(graph):
-        table = made.get(_spelled(node)) or _table(graph, node)
+    for node, computation in _tables(graph).items():
+        table = made.get(computation) or _table(graph, node)
         if isinstance(table, str):
             skipped.append(f"table at {source_line(node)}: {table}")
             continue
-        made[_spelled(node)] = table
+        made[computation] = table
         node.replace_all_uses_with(table)
         sweep([node])
         count += 1
     return count, skipped
 
 
-def _tables(graph: fx.Graph) -> list[fx.Node]:
-    """The last nodes that depend on constants only, as small as they are before they are broadcast."""
+def _tables(graph: fx.Graph) -> dict[fx.Node, int]:
+    """The last nodes that depend on constants only, as small as they are before they are broadcast, each with a number:
+    equal computations have the same."""
     costs: dict[fx.Node, bool] = {}  # of those that depend on constants only, whether arithmetic is behind them
+    numbers: dict[fx.Node, int] = {}
+    known: dict[str, int] = {}
     for node in graph.nodes:
         tensor = value(node)
         if kind(node) not in COMPUTED or tensor is None or tensor.numel() > MOST_ELEMENTS:
             continue
         if all(source in costs for source in node.all_input_nodes):
             costs[node] = kind(node) in COSTLY or any(costs[source] for source in node.all_input_nodes)
-    found: dict[fx.Node, None] = {}
+            parts = map_aggregate(
+                (node.args, node.kwargs), lambda leaf: f"#{numbers[leaf]}" if isinstance(leaf, fx.Node) else leaf
+            )
+            spelled = f"{node.op} {node.target} {tensor.dtype} {parts}"
+            numbers[node] = known.setdefault(spelled, len(known))
+    found: dict[fx.Node, int] = {}
     for node, costly in costs.items():
         if costly and any(user not in costs for user in node.users):
             while kind(node) in VIEWS:
                 node = node.all_input_nodes[0]
-            found[node] = None
-    return [node for node in found if costs[node]]
+            if costs[node]:
+                found[node] = numbers[node]
+    return found
 
 
 def _table(graph: fx.Graph, node: fx.Node) -> fx.Node | str:
@@ -70,9 +79,3 @@ def _table(graph: fx.Graph, node: fx.Node) -> fx.Node | str:
     return add_weight(
         graph, torch.empty_like(wanted, memory_format=torch.contiguous_format), {VALUE: found.contiguous()}
     )
-
-
-def _spelled(node: fx.Node) -> str:
-    """The whole computation as text: equal computations have equal values."""
-    parts = map_aggregate((node.args, node.kwargs), lambda leaf: _spelled(leaf) if isinstance(leaf, fx.Node) else leaf)
-    return f"{node.op} {node.target} {value(node).dtype} {parts}"  # type: ignore[union-attr]
