@@ -7,6 +7,7 @@ Where each head has one query (decoding), the queries of a group become the rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,10 +24,16 @@ from rung.ladder.surgery.writes import between, may_touch, storage, switches_mod
 
 def lean_attention(graph: fx.Graph) -> tuple[int, list[str]]:
     """Rewrite every SDPA call that can do without its mask or its repeated heads; how many, and why not others."""
+    return each_call(graph, _rewrite)
+
+
+def each_call(graph: fx.Graph, rewrite: Callable[[fx.Graph, fx.Node], str | None]) -> tuple[int, list[str]]:
+    """Every SDPA call, handed to `rewrite`, which answers None where it was rewritten, "" where there is nothing to do and
+    otherwise why it was left; how many were rewritten, and why not others."""
     count, skipped = 0, []
     for node in list(graph.nodes):
         if not node._erased and kind(node) == "scaled_dot_product_attention":
-            reason = _rewrite(graph, node)
+            reason = rewrite(graph, node)
             count += reason is None
             if reason:
                 skipped.append(f"attention at {source_line(node)}: {reason}")

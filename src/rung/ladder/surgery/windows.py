@@ -7,22 +7,14 @@ from torch import fx
 from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.flex import flex_attention, obstacle
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.lean import sdpa_options, unrepeated
+from rung.ladder.surgery.lean import each_call, sdpa_options, unrepeated
 from rung.ladder.surgery.masks import Mask, window_of
-from rung.ladder.surgery.normalize import argument, kind, number, source_line, value
+from rung.ladder.surgery.normalize import argument, number, value
 
 
 def fuse_windows(graph: fx.Graph) -> tuple[int, list[str]]:
     """Rewrite every SDPA call with a sliding window; how many, and why not others."""
-    count, skipped = 0, []
-    for node in list(graph.nodes):
-        if node._erased or kind(node) != "scaled_dot_product_attention":
-            continue
-        reason = _rewrite(graph, node)
-        count += reason is None
-        if reason:
-            skipped.append(f"attention at {source_line(node)}: {reason}")
-    return count, skipped
+    return each_call(graph, _rewrite)
 
 
 def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
