@@ -31,8 +31,8 @@ BF16 = f"bf16,{STEP},{REWRITES},bf16-stream"
 ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "medium, training": ({"size": "medium"}, {
         "bf16": BF16,
-        "bf16, float32 gradients, combo kernels": f"{BF16},float32-gradients,combo-kernels",
         "bf16, rope kernel": f"{BF16},float32-gradients,combo-kernels,triton-rope",
+        "bf16, rope kernel, recompute": f"{BF16},float32-gradients,combo-kernels,triton-rope,recompute",
         "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up",
     }),
     "small, training": ({"size": "small"}, {

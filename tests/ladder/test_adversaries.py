@@ -246,7 +246,7 @@ def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
     found = fought(Claims(0.004, 0.004), Claims(takes, says))
     record = {"hidden": found.hidden, "cut": False, "first_run_seconds": {"best": 1.0, "candidate": 1.0}}
     found.comparison = SimpleNamespace(answer="faster", speedup=SimpleNamespace(value=0.004 / says, low=1.0))
-    verdict = no_gain(record, BY_NAME["compile"], found.comparison)
+    verdict = no_gain(record, BY_NAME["compile"], found.comparison, 0.01)
     assert (verdict is None) is (why is None)
     if verdict and why:
         assert why in verdict[1]

@@ -77,6 +77,7 @@ class Surgeon:
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
         float32_gradients: bool = False,
+        recompute: bool = False,
     ) -> None:
         unknown = sorted(set(passes) - set(PASSES))
         if unknown:
@@ -88,6 +89,7 @@ class Surgeon:
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self.float32_gradients = float32_gradients
+        self.recompute = recompute
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Held] = []
 
@@ -164,6 +166,10 @@ class Surgeon:
             from rung.ladder.surgery.gradients import Float32Gradients  # it loads Inductor
 
             options["post_grad_custom_post_pass"] = Float32Gradients()
+        if self.recompute:
+            from rung.ladder.surgery.recompute import Recomputed
+
+            options["joint_custom_post_pass"] = Recomputed()
         return compile_fx(gm, inputs, config_patches=options or None)
 
     def _run(self, name: str, part: fx.GraphModule, record: _Record) -> None:
