@@ -34,6 +34,7 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         "bf16, rope kernel": f"{BF16},float32-gradients,combo-kernels,triton-rope",
         "bf16, rope kernel, recompute": f"{BF16},float32-gradients,combo-kernels,triton-rope,recompute",
         "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up",
+        "tf32, FlexAttention": f"tf32,{STEP},flex-for-sdpa,hoisted-constants,fused-qkv,fused-gate-up",
     }),
     "small, training": ({"size": "small"}, {
         "bf16": BF16,

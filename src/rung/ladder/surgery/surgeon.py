@@ -18,6 +18,7 @@ from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.copies import drop_copies
 from rung.ladder.surgery.counts import NAMES, count, products
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
+from rung.ladder.surgery.flex_calls import fuse_calls
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
 from rung.ladder.surgery.lean import lean_attention
@@ -33,6 +34,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
+    "flex-for-sdpa": fuse_calls,
     "folded-batch-norm": fold_batch_norm,
     "hoisted-constants": hoist_constants,
     "narrow-logits": narrow_logits,
