@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, UsageError
 from rung.hardware.device import Device
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import parse_toml, shipped
 
 # What stands in where a chip has no unit of its own for a precision: the next wider one that it computes in.
 _WIDER = {"fp4": "fp6", "fp6": "fp8", "fp8": "fp16", "bf16": "fp32", "fp16": "fp32", "tf32": "fp32", "int8": "fp32"}
@@ -170,14 +164,13 @@ def known() -> tuple[Peaks, ...]:
 
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[Peaks, ...]:
-    text = resources.files("rung.hardware").joinpath("peaks.toml").read_text("utf-8")
-    return tuple(_row(row) for row in tomllib.loads(text)["gpu"])
+    return tuple(_row(row) for row in shipped("hardware/peaks.toml")["gpu"])
 
 
 @lru_cache(maxsize=4)
 def _users(path: Path, _changed: int) -> tuple[Peaks, ...]:
     try:
-        rows = tomllib.loads(path.read_text("utf-8"))["gpu"]
+        rows = parse_toml(path.read_text("utf-8"))["gpu"]
         return tuple(_row({"checked": "by who wrote it", **row}) for row in rows)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)

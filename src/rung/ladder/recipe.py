@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,7 @@ from typing import Any
 from rung.errors import InputError, UsageError
 from rung.ladder.plan import Original, Plan
 from rung.ladder.rungs import chosen, plan_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import parse_toml
 
 SCHEMA = 1
 TEXTS = ("workload", "mode", "numerics")
@@ -60,7 +55,7 @@ class Recipe:
     def parse(cls, text: str, where: str = "the recipe") -> Recipe:
         """The recipe that a text holds; InputError names `where` it came from, and what to put right."""
         try:
-            data: dict[str, Any] = tomllib.loads(text)
+            data: dict[str, Any] = parse_toml(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not valid TOML: {error}.") from error
         rungs = data.get("rungs")
