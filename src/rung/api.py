@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
-from rung.ladder.duel import Side
 from rung.ladder.recipe import Recipe
+from rung.ladder.side import Side
 from rung.ladder.work import Told
 from rung.measure.stats import Interval
 

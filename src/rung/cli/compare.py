@@ -12,7 +12,7 @@ from rung.cli.common import add_command, need_torch, rung_names, say, seconds, s
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
-    from rung.ladder.duel import Side
+    from rung.ladder.side import Side
 
 EXAMPLE = """\
 examples:
@@ -122,9 +122,9 @@ def side(
     call: bool,
 ) -> Side:
     """One side as it was typed."""
-    from rung.ladder.duel import Side
     from rung.ladder.recipe import Recipe
     from rung.ladder.rungs import chosen
+    from rung.ladder.side import Side
 
     if recipe and rungs:
         raise UsageError("give --recipe or --rungs for a side, not both.")
