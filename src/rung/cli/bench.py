@@ -76,8 +76,9 @@ def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
-    from rung.ladder.bench import bench, sweep
+    from rung.ladder.bench import bench
     from rung.ladder.recipe import Recipe
+    from rung.ladder.sweep import sweep
     from rung.ladder.work import Told
 
     if parsed.recipe and parsed.rungs:
