@@ -34,7 +34,8 @@ from rung.ladder.verify import verify
 from rung.ladder.witness import NEW, Watched, against_the_untouched, refill, too_large, unseen
 from rung.ladder.work import roof
 from rung.measure import MINIMUM_RUNS, warm_up
-from rung.measure.timers import Events, Timer, choose
+from rung.measure.as_launched import Events
+from rung.measure.timers import Timer, choose
 from rung.profilers import torch_profiler
 from rung.workload import load, seeded_model, shapes
 

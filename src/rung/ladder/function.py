@@ -16,7 +16,8 @@ from rung.hardware.sensors import identity
 from rung.ladder.disturbed import graphs_compiled
 from rung.ladder.work import roof
 from rung.measure import MINIMUM_RUNS, warm_up
-from rung.measure.timers import Events, Timer, choose
+from rung.measure.as_launched import Events
+from rung.measure.timers import Timer, choose
 from rung.workload.load import call_of
 
 SHORT = (
