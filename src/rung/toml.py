@@ -1,9 +1,11 @@
-"""How TOML is read: the tables that lie beside the code, and files of the user's."""
+"""TOML: the tables that lie beside the code, and where files of the user's lie."""
 
+import os
 import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -21,3 +23,11 @@ def parse_toml(text: str) -> dict[str, Any]:
 def shipped(path: str) -> Mapping[str, Any]:
     """The tables of a file of the package, as in "hardware/peaks.toml". Read once and shared: not to be changed."""
     return parse_toml(resources.files("rung").joinpath(path).read_text("utf-8"))
+
+
+def user_file(variable: str, name: str) -> Path:
+    """Where the user's own file is, whether it is there or not: what the variable names, else rung/<name> in the configuration
+    directory."""
+    if chosen := os.environ.get(variable):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "rung" / name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, UsageError
-from rung.toml import parse_toml, shipped
+from rung.toml import parse_toml, shipped, user_file
 
 _REDUCED = re.compile(r"_(?:sum|max|avr|min)$")
 _ALSO = re.compile(r"\[(\d+)\]$")  # TCC_HIT[3]: of channel 3
@@ -46,11 +46,9 @@ def tables() -> Mapping[str, Any]:
 
 
 def own_path(variable: str, name: str) -> str | None:
-    """The user's own file: what the variable names, else rung/<name> in the configuration directory, if it is there."""
-    if chosen := os.environ.get(variable):
-        return chosen
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return str(base / "rung" / name) if (base / "rung" / name).is_file() else None
+    """The user's own file, if the variable names one, or if one is in the configuration directory."""
+    own = user_file(variable, name)
+    return str(own) if os.environ.get(variable) or own.is_file() else None
 
 
 def own_file(path: Path) -> dict[str, Any]:
