@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from rung.errors import InputError, UsageError
 from rung.ladder.plan import Original, Plan
 from rung.ladder.rungs import chosen, plan_of
+from rung.ladder.side import Side
 from rung.toml import parse_toml
 
 SCHEMA = 1
@@ -111,3 +113,13 @@ def _toml(value: str | float) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def side_of(
+    target: str, typed: dict[str, str], rungs: Sequence[str] | None, recipe: Path | None, *, call: bool = False
+) -> Side:
+    """A target as it was asked for: under the recipe of a file, if one is given, or under rungs; typed: its options."""
+    if not recipe:
+        return Side(target, typed, tuple(rungs or ()), call=call)
+    read = Recipe.read(recipe)
+    return Side(target, read.options_for(target, typed), read.rungs, read.variables, call=call, original=read.original)
