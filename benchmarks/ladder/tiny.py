@@ -21,7 +21,7 @@ from typing import Any
 
 from ranked import FALSE_ALARMS, MARGIN, Ranked, restart_of, variables
 
-from rung.ladder.duel import Limits, Setup, Side
+from rung.ladder.side import Limits, Setup, Side
 from rung.measure import judge
 
 TARGET = "tiny-transformer"

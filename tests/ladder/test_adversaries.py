@@ -22,6 +22,7 @@ from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import observe
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME
+from rung.ladder.side import Setup, Side
 from rung.ladder.step import Step
 from rung.ladder.verify import verify
 from rung.ladder.witness import refill, unseen
@@ -224,8 +225,8 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
                 return self.answer() if method != "open" else self.served.open()
 
         monkeypatch.setattr(duel, "open_worker", lambda stack, setup, side, log: Stand(log))
-        sides = {name: duel.Side("x") for name in served}
-        return duel.fight(duel.Setup(None, tmp_path), sides, log="x", left=lambda: 0.0, looks=CLIMB)
+        sides = {name: Side("x") for name in served}
+        return duel.fight(Setup(None, tmp_path), sides, log="x", left=lambda: 0.0, looks=CLIMB)
 
     return fight
 

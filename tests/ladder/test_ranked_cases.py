@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from climbing import MICRO
 
-from rung.ladder.duel import Setup, Side
+from rung.ladder.side import Setup, Side
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "ladder"))
 from ranked import Ranked, answer, groups
