@@ -15,14 +15,13 @@ from typing import Any
 
 RECORDED = "RUNG_TEST_RECORDED"  # the folder that `record` wrote
 STEP = {"": 20e6, "fused-optimizer": 1e6}  # nanoseconds of a step, by the rungs that have effect
-SERVED = (
-    "import sys; from rung.ladder import duel; from rung.cli import main\n"
-    "duel.WORKLOAD = 'replayed:Replayed'; main.command()"
-)
+REPLAYED = "replayed:Replayed"
+SERVED = f"from rung.ladder import duel; from rung.cli import main; duel.WORKLOAD = {REPLAYED!r}; main.command()"
 
 
 def record(target: str, folder: Path) -> dict[str, str]:
-    """Asks a real worker's object, in this process, and keeps its answers; the variables that a climb on them needs."""
+    """Asks a real worker's object, in this process, and keeps its answers; the variables that those who say
+    them again need."""
     from rung.ladder.candidate import Candidate
 
     folder.mkdir()
@@ -31,6 +30,7 @@ def record(target: str, folder: Path) -> dict[str, str]:
         said: dict[str, Any] = {"open": real.open(target, {"seconds": "0"}, [rungs] if rungs else [], "cpu")}
         if not rungs:
             said["survey"] = real.survey()
+        said["first"] = real.first()
         said["warm"] = real.warm(0.1)
         said["memory"] = real.memory()
         real.profile(str(folder / f"trace-{rungs}.json.gz"), 3)
@@ -43,7 +43,6 @@ def record(target: str, folder: Path) -> dict[str, str]:
         (folder / f"said-{rungs}.json").write_text(json.dumps(said))
     here = str(Path(__file__).parent)
     return {
-        **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
         RECORDED: str(folder),
     }
@@ -64,13 +63,17 @@ class Replayed:
         self.said = json.loads((self.folder / f"said-{self.rungs}.json").read_text())
         return self.said["open"]
 
-    def warm(self, seconds: float) -> Any:
+    def first(self) -> Any:
         if self.rungs and self.fused == "raise":
             raise ValueError("no step today")
         if self.rungs and self.fused == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.rungs and self.fused == "hang":
             time.sleep(3600)
+        return self.said["first"]
+
+    def warm(self, seconds: float) -> Any:
+        self.first()
         return self.said["warm"]
 
     def estimate(self) -> float:

@@ -14,23 +14,18 @@ from typing import Any
 import psutil
 import pytest
 from climbing import MICRO, attempts, descendants, left_running
-from replayed import command, record
+from replayed import command
 
 from rung.runs import Run
 
 MOMENTS = int(os.environ.get("RUNG_TEST_KILLS", "10"))  # more find more
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return record(MICRO, tmp_path_factory.mktemp("recorded") / "said")
-
-
 class Climbing:
     """`rung climb` in a folder, with the workers that were recorded."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self.where: dict[str, Any] = {"cwd": folder, "env": env}
+        self.where: dict[str, Any] = {"cwd": folder, "env": {**os.environ, **env}}
 
     def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(command("climb", *arguments), capture_output=True, text=True, timeout=280, **self.where)
