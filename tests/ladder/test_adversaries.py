@@ -187,7 +187,9 @@ def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
 
 
 class Claims:
-    """A worker in this process: it takes `takes` seconds for a step and says `says`."""
+    """A worker in this process: by the clock of who waits it takes `takes` seconds for a step, and it says `says`."""
+
+    now = 0.0
 
     def __init__(self, takes: float, says: float) -> None:
         self.takes, self.says = takes, says
@@ -199,7 +201,7 @@ class Claims:
         return self.says * 1e9
 
     def block(self, count: int) -> dict[str, Any]:
-        time.sleep(count * self.takes)
+        Claims.now += 0.0001 + count * self.takes
         return {"samples": [self.says * 1e9] * count, "outside": 0.0, "calls": count}
 
     def memory(self) -> dict[str, int]:
@@ -225,6 +227,7 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
                 return self.answer() if method != "open" else self.served.open()
 
         monkeypatch.setattr(duel, "open_worker", lambda stack, setup, side, log: Stand(log))
+        monkeypatch.setattr(duel, "time", SimpleNamespace(monotonic=lambda: Claims.now))
         sides = {name: Side("x") for name in served}
         return duel.fight(Setup(None, tmp_path), sides, log="x", left=lambda: 0.0, looks=CLIMB)
 

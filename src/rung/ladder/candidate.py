@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from rung.hardware.device import (
 )
 from rung.ladder.disturbed import elements, graphs_compiled, shapes_of
 from rung.ladder.dropout import active, without_dropout
+from rung.ladder.dynamo import many_shapes
 from rung.ladder.plan import Numerics, Original, Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
@@ -54,10 +56,6 @@ class Candidate(Timed):
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
         that are left to the workload as it is (`rung.ladder.plan.Original`)."""
-        # Verification builds the same function several times over, each at two shapes.
-        for name in ("cache_size_limit", "recompile_limit"):
-            if hasattr(torch._dynamo.config, name):
-                setattr(torch._dynamo.config, name, 64)
         self.device = pick(device)
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
@@ -70,6 +68,7 @@ class Candidate(Timed):
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, after the audit that decides whether to climb at all."""
+        many_shapes()
         return survey(self.workload, self.device)
 
     def first(self) -> float:
@@ -81,6 +80,8 @@ class Candidate(Timed):
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device)
+        if "torch._dynamo" in sys.modules:  # what never compiles need not wait for it: it loads as long as torch itself
+            many_shapes()
         begin = time.perf_counter()
         self._one()
         self._first = time.perf_counter() - begin
@@ -209,6 +210,7 @@ class Candidate(Timed):
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
+        many_shapes()  # the same function is built several times over, each at two shapes
         began = time.perf_counter()
         if against:
             reference = load(against["target"], against["options"])
