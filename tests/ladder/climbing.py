@@ -15,7 +15,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "rung.cli.main", *arguments]
 
 
-def rung(*arguments: str, cwd: Path, seconds: float = 280) -> subprocess.CompletedProcess[str]:
+def rung(*arguments: str, cwd: Path, seconds: float = 580) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=seconds)
 
