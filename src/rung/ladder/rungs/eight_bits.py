@@ -12,13 +12,15 @@ from typing import Any
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.precision import allowed
-from rung.ladder.rungs.proofs import counted
+from rung.ladder.rungs.proofs import both, counted, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+TUNED = "coordinate_descent_tuning"
 
 
 @lru_cache(maxsize=1)
@@ -70,9 +72,7 @@ def _int8_applies(c: Context) -> Inapplicable | None:
 def _int8(plan: Plan) -> Plan:
     """One row times a matrix is a sum like any other, into which widening is fused, where Inductor tunes its launches:
     torch/_inductor/decomposition.py, `mm`."""
-    return replace(
-        plan, linears="int8", inductor=tuple({**dict(plan.inductor), "coordinate_descent_tuning": True}.items())
-    )
+    return replace(plan, linears="int8", inductor=tuple({**dict(plan.inductor), TUNED: True}.items()))
 
 
 FP8 = Rung(
@@ -87,7 +87,8 @@ INT8 = Rung(
     "int8-weights", 5, "weights in 8 bits", "fp8",
     "weights as int8 with a scale a row, widened inside of the product: half the bytes, where bytes are what counts",
     _int8_applies, lambda c: {"gemm": (0.6, 1.1)}, _int8,
-    "products that read 8-bit weights", counted("eight_bits", "linear layers with int8 weights"),
+    "products that read 8-bit weights",
+    both(counted("eight_bits", "linear layers with int8 weights"), told(f"inductor {TUNED}", True, TUNED)),
     replaces=("fp8-linears",), prepares=30.0,
 )  # fmt: skip
 
