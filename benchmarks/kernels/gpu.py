@@ -2,9 +2,11 @@
 
     python benchmarks/kernels/gpu.py [--only rms_norm,rope] [--dtype bfloat16] [--parts copy,speed,memory,errors]
 
-Bandwidth counts what has to be read and written once, no more; its share is of a copy's, measured here. The backward
-pass is timed alone. Times are medians, with launches hidden (queued behind a spinning kernel) where they would show.
-Prints Markdown; a part that fails says so, and the others go on.
+Bandwidth counts what has to be read and written once, no more; its share is of a copy's, measured here, and above 100 %
+where a small shape stays in the caches. The backward pass is timed alone. Times are medians; what takes less than a
+millisecond is timed as recorded in a graph, where the host has no part in it. What cannot be recorded, because it waits
+for the GPU (Liger-Kernel's losses do), is timed as it comes, the host included: a time with an asterisk. Its loss
+computes gradients going forward. Prints Markdown; a part that fails says so, and the others go on.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,27 @@ import torch._functorch.config
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from cases import Case, cases, liger
 
+from rung.errors import UsageError
 from rung.hardware import pick
 from rung.measure.timers import timer_for
 
 Step = Callable[[], object]
 DEVICE = pick()
+SHORT = 1e-3  # seconds of one call, the host's part included: below, that part shows
 
 
-def microseconds(step: Step) -> float:
+@dataclass(frozen=True)
+class Time:
+    """microseconds: of the GPU alone, or with the host's launches in it (`hosted`)."""
+
+    microseconds: float
+    hosted: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.microseconds:.1f}{'*' if self.hosted else ''}"
+
+
+def timed(step: Step) -> Time:
     """Median time of a call."""
     for _ in range(3):
         step()
@@ -38,26 +54,42 @@ def microseconds(step: Step) -> float:
     begin = time.perf_counter()
     step()
     torch.cuda.synchronize()
-    short = time.perf_counter() - begin < 300e-6
-    timer = timer_for(step, DEVICE, "batch" if short else "events")
+    short = time.perf_counter() - begin < SHORT
+    try:
+        timer = timer_for(step, DEVICE, "graph" if short else "events")
+    except UsageError:
+        timer = timer_for(step, DEVICE, "events")
     timer.block(2)
-    return statistics.median(timer.block(5 if short else 15).samples) / 1e3
+    median = statistics.median(timer.block(15).samples) / 1e3
+    return Time(median, short and timer.name != "graph")
 
 
 def copy_bandwidth() -> float:
     """GB/s of a copy from memory to memory: bytes read and bytes written."""
     a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     b = torch.empty_like(a)
-    return 2 * a.numel() / microseconds(lambda: b.copy_(a)) / 1e3
+    return 2 * a.numel() / timed(lambda: b.copy_(a)).microseconds / 1e3
 
 
 def passes(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> tuple[Step, Step]:
-    """The forward pass, which keeps what the backward pass needs, and the backward pass."""
-    found = fn(*inputs)
-    outputs = found if isinstance(found, tuple) else (found,)
-    grads = [torch.randn_like(y) for y in outputs]
+    """The forward pass, which keeps what the backward pass needs, and the backward pass.
+
+    A backward pass runs on the stream of its forward pass. So that it can be recorded on a stream, the first call there
+    runs the forward pass; that is one of those that a timer makes before it records.
+    """
     wanted = [x for x in inputs if x.requires_grad]
-    return lambda: fn(*inputs), lambda: torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
+    kept: dict[torch.cuda.Stream, Any] = {}
+
+    def backward() -> object:
+        stream = torch.cuda.current_stream()
+        if stream not in kept:
+            found = fn(*inputs)
+            outputs = found if isinstance(found, tuple) else (found,)
+            kept[stream] = outputs, [torch.randn_like(y) for y in outputs]
+        outputs, grads = kept[stream]
+        return torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
+
+    return lambda: fn(*inputs), backward
 
 
 def compiled(case: Case) -> Callable[..., Any]:
@@ -80,22 +112,25 @@ def speed(case: Case, shape: tuple[int, ...], dtype: torch.dtype, copy: float) -
     what = f"{case.name} {shape}"
     inputs = case.inputs(shape, dtype)
     contenders = {"ours": case.ours, "eager": case.eager, "inductor": compiled(case), "liger": case.liger}
-    times: dict[str, tuple[float, ...]] = {}
+    times: dict[str, tuple[Time, ...]] = {}
     for name, fn in contenders.items():
         if fn is not None:
-            found = or_failed(lambda fn=fn: tuple(microseconds(s) for s in passes(fn, inputs)), f"{what}, {name}")
+            found = or_failed(lambda fn=fn: tuple(timed(s) for s in passes(fn, inputs)), f"{what}, {name}")
             if found:
                 times[name] = found
     for k, (label, count) in enumerate((("forward", case.forward), ("backward", case.backward))):
         ours = times.get("ours")
-        cells = [f"{ours[k]:.1f}" if ours else "failed"]
+        cells = [str(ours[k]) if ours else "failed"]
         if ours and count is not None:
-            rate = count * inputs[0].numel() * inputs[0].element_size() / ours[k] / 1e3
+            rate = count * inputs[0].numel() * inputs[0].element_size() / ours[k].microseconds / 1e3
             cells += [f"{rate:.0f}", f"{rate / copy:.0%}"]
         else:
             cells += ["", ""]
-        cells += [f"{times[n][k]:.1f}" if n in times else "" for n in ("eager", "inductor", "liger")]
-        cells += [f"{times['inductor'][k] / ours[k]:.2f}" if ours and "inductor" in times else ""]
+        cells += [str(times[n][k]) if n in times else "" for n in ("eager", "inductor", "liger")]
+        cells += [
+            f"{times[n][k].microseconds / ours[k].microseconds:.2f}" if ours and n in times else ""
+            for n in ("inductor", "liger")
+        ]
         size = " x ".join(map(str, shape))
         print(f"| {case.name} | {size} | {label} | " + " | ".join(cells) + " |", flush=True)
 
@@ -178,9 +213,11 @@ def main() -> None:
     copy = copy_bandwidth()
     print(f"\nA copy of 1 GiB moves {copy:.0f} GB/s.")
     if "speed" in parts:
-        print(f"\n{options.dtype}, times in us; share: of the copy's bandwidth; last column: Inductor's time over ours")
-        print("\n| kernel | shape | pass | ours | GB/s | share | eager | Inductor | Liger | x Inductor |")
-        print("|---|---|---|---|---|---|---|---|---|---|")
+        print(f"\n{options.dtype}, times in us; share: of the copy's bandwidth; last columns: their time over ours")
+        print(
+            "\n| kernel | shape | pass | ours | GB/s | share | eager | Inductor | Liger | Inductor / ours | Liger / ours |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|---|---|")
         for case in wanted:
             for shape in case.shapes:
                 or_failed(lambda c=case, s=shape: speed(c, s, dtype, copy), f"{case.name} {shape}")

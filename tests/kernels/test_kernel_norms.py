@@ -8,7 +8,7 @@ from kernel_agreement import agree, error, run, strided, tensor, wide
 
 from rung import kernels
 from rung.errors import UsageError
-from rung.kernels import reference
+from rung.kernels import configs, reference
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 NORMS = ["rms_norm", "add_rms_norm", "layer_norm"]
@@ -36,6 +36,14 @@ def test_strides_do_not_matter(name: str, kind: str, device: str) -> None:
 @pytest.mark.parametrize("name", NORMS)
 def test_sizes_that_fit_no_block(name: str, columns: int, device: str) -> None:
     agree(getattr(kernels, name), getattr(reference, name), *inputs(name, (3, columns), torch.float32, device))
+
+
+@pytest.mark.parametrize("columns", [100, 8200])
+@pytest.mark.parametrize("name", NORMS)
+def test_more_rows_than_all_programs_take_at_once(name: str, columns: int, device: str) -> None:
+    """Each program adds up the weight's gradient over several rounds, the last one not full."""
+    shape = (11 if columns > configs.LONGEST_ROW_BACKWARD else 300, columns)
+    agree(getattr(kernels, name), getattr(reference, name), *inputs(name, shape, torch.float32, device))
 
 
 @pytest.mark.parametrize("name", NORMS)

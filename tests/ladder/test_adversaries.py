@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rung.hardware import pick
-from rung.ladder import duel
+from rung.ladder import duel, witness
 from rung.ladder import observe as observing
 from rung.ladder.candidate import Candidate
 from rung.ladder.climb.attempt import no_gain
@@ -171,6 +171,39 @@ def test_the_honest_give_what_the_baseline_gives_while_they_are_timed(mode: str)
 def test_a_model_too_large_to_be_held_twice_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observing, "LARGE", 0)
     assert "too large" in timed(honest, "train")["witness"]["left"]
+
+
+@pytest.mark.parametrize("where", ["state", "noted"])
+def test_a_candidate_is_not_failed_by_the_copies_that_looking_at_it_takes(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("none left")
+
+    monkeypatch.setattr(witness, where, full)
+    found = timed(honest, "train")["witness"]
+    assert "no memory for copies" in found["left"]
+    assert distrusted({"hidden": {"best": 0.0, "candidate": 0.0}, "witness": found}, 2.0) is None
+
+
+def test_new_inputs_are_timed_behind_a_step_as_the_same_ones_again_are() -> None:
+    """A step that is slow after a pause, as one is on cold caches, is not one that keeps its answers."""
+    made = workload("infer")
+    step = Step(made, made.model().eval(), Plan(), CPU)
+    paused = [False]
+
+    def make(seed: int) -> Any:
+        paused[0] = True
+        return made.inputs(seed)
+
+    def slow_to_start(batch: Any) -> Any:
+        time.sleep(0.02 if paused[0] else 0.005)
+        paused[0] = False
+
+    step._run = slow_to_start  # type: ignore[assignment]
+    found = unseen(step, [made.inputs(k) for k in range(4)], make, CPU)
+    assert found is not None
+    assert found < 1.5
 
 
 def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:

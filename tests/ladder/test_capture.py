@@ -8,7 +8,8 @@ from torch import nn
 
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.capture import WARM_CALLS, Captured, why_not
+from rung.ladder.capture import WARM_CALLS, Captured, laid_as_copied, why_not
+from rung.ladder.optimizer import remade
 
 
 def reads_the_loss(x: torch.Tensor) -> float:
@@ -36,14 +37,40 @@ def test_a_cpu_refuses_in_a_sentence() -> None:
         Captured(lambda batch: batch, pick("cpu"))
 
 
+def test_what_is_compiled_before_capture_is_what_is_captured() -> None:
+    """A slice and its copy have other strides, for which Dynamo would compile anew, in the middle of the capture."""
+    tokens = torch.arange(24).view(4, 6)
+    for given in (tokens, tokens.T, tokens[:, :-1], tokens[:1].expand(4, 6), tokens[:, 1]):
+        found = laid_as_copied(given)
+        assert found.stride() == given.clone().stride()
+        assert torch.equal(found, given)
+    assert laid_as_copied(tokens.T).data_ptr() == tokens.data_ptr()
+    assert laid_as_copied("text") == "text"
+
+
 @needs_gpu
-def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate() -> None:
+def test_slices_are_captured_as_they_were_compiled() -> None:
+    run = Captured(torch.compile(lambda x: x.sin().sum(-1), dynamic=False), pick("cuda"))
+    for k in range(WARM_CALLS + 3):
+        x = torch.full((4, 6), float(k), device="cuda")[:, :-1]
+        torch.testing.assert_close(run(x), x.sin().sum(-1))
+    assert run.shapes == 1
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop], ids=lambda kind: kind.__name__
+)
+def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate(
+    kind: type[torch.optim.Optimizer],
+) -> None:
     device = pick("cuda")
 
     def trained(captured: bool) -> tuple[list[torch.Tensor], list[float]]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, capturable=captured)
+        optimizer = kind(model.parameters(), lr=1e-2)  # type: ignore[call-arg]
+        optimizer = remade(optimizer, model.parameters(), fused=False, capturable=captured)
 
         def step(x: torch.Tensor) -> torch.Tensor:
             optimizer.zero_grad(set_to_none=True)

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from rung.hardware import pick
-from rung.ladder import compiled
+from rung.ladder import compiled, step
+from rung.ladder.capture import WARM_CALLS
 from rung.ladder.linears import EightBits, fp8_forward, suitable
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
@@ -99,8 +100,10 @@ def test_each_architecture_has_its_format_or_none(arch: str, dtype: str | None) 
 
 
 def context(**facts: Any) -> Context:
-    known = {"gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.bfloat16", "linears": 3, **facts}
-    return Context(Plan(compile=True), facts.get("numerics", "fp8"), known, {}, {})
+    known = {
+        "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.bfloat16", "linears": 3, "tokens": 1, **facts
+    }  # fmt: skip
+    return Context(facts.get("plan", Plan(compile=True)), facts.get("numerics", "fp8"), known, {}, {})
 
 
 def test_it_needs_the_contract_the_chip_and_bfloat16() -> None:
@@ -112,6 +115,16 @@ def test_it_needs_the_contract_the_chip_and_bfloat16() -> None:
     assert "inference" in str(fp8.applies(context(mode="train")))
     assert "bfloat16" in str(fp8.applies(context(dtype="torch.float32")))
     assert "multiples of 16" in str(fp8.applies(context(linears=0)))
+
+
+def test_int8_weights_need_a_compiler_that_widens_them_inside_of_the_product() -> None:
+    int8 = BY_NAME["int8-weights"]
+    tuned = Plan(compile=True, inductor=(("max_autotune", True),))
+    for tokens in (16, None):
+        assert "writes every weight widened" in str(int8.applies(context(tokens=tokens)))
+    assert int8.applies(context(tokens=16, plan=tuned)) is None
+    plan = int8.change(tuned)
+    assert (plan.linears, dict(plan.inductor)) == ("int8", {"max_autotune": True, "coordinate_descent_tuning": True})
 
 
 def half(broken: str = "") -> Workload:
@@ -145,3 +158,26 @@ def test_a_weight_in_the_wrong_place_does_not(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(compiled, "EightBits", wrong)
     assert not verify(half(), Plan(linears="fp8"), CPU, precisions=["fp8"]).as_dict()["passed"]
+
+
+def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Replayed:
+        """A CPU's stand-in for Captured, whose replays are wrong."""
+
+        shapes, calls = 0, 0
+
+        def __init__(self, run: Any, device: Any, optimizer: Any = None) -> None:
+            self.run = run
+
+        def __call__(self, batch: Any) -> Any:
+            self.calls += 1
+            loss, output = self.run(batch)
+            return loss, output if self.calls <= WARM_CALLS else 2 * output
+
+    monkeypatch.setattr(compiled, "EightBits", lambda model, kind, arch: EightBits(model, kind, "sm90"))
+    monkeypatch.setattr(step, "Captured", Replayed)
+    plan = Plan(linears="int8", capture=True)
+    found = verify(half(), plan, CPU, precisions=["fp8"]).as_dict()
+    assert any("output is off by" in said for said in found["failures"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,3 +106,13 @@ def test_dropout_by_function_does_not_make_a_workload_unfit() -> None:
     assert active(seeded_model(workload()))
     assert not active(seeded_model(without_dropout(workload())))
     assert not active(seeded_model(workload()).eval())
+
+
+def test_results_that_numpy_has_no_dtype_for_are_compared_too() -> None:
+    class Narrow(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).bfloat16()
+
+    w = replace(workload(), model=Narrow)
+    found = verify(w, Plan(), CPU, lambda model, at: Step(w if active(model) else without_dropout(w), model, at, CPU))
+    assert found.as_dict()["passed"]

@@ -47,12 +47,13 @@ def row_forward(columns: int, warp: int) -> dict[str, Any]:
 def row_backward(columns: int, warp: int) -> dict[str, Any]:
     """The same with the row's gradient, and the weight's gradient summed up over the rows of a program."""
     long = columns > LONGEST_ROW_BACKWARD
-    block = min(power_of_2(columns), 4096 if long else LONGEST_ROW_BACKWARD)
-    count = max(1, min(32, 2048 // block)) if not long else 1
+    # Of long rows four at a time: the weight's gradient, which waits in memory then, is read and written once for them.
+    block = 1024 if long else power_of_2(columns)
+    count = 4 if long else max(1, min(32, 2048 // block))
     # Rows on their way at once. With NVIDIA's asynchronous copies the next row waits in shared memory and costs no
     # registers; on AMD it would wait in registers, 8 to 14 more of them, which costs resident waves.
     stages = {} if long else {"STAGES": 2 if warp == 32 else 1}
-    return {"ROWS": count, "BLOCK": block, **stages, "num_warps": _warps(count * block, 8, warp)}
+    return {"ROWS": count, "BLOCK": block, **stages, "num_warps": _warps(count * block, 4 if long else 8, warp)}
 
 
 def programs(row_count: int, config: dict[str, Any], warp: int, unit_count: int) -> int:

@@ -35,7 +35,8 @@ class Applied:
     `pending` names the rungs that are not in effect: they need `loss` and `optimizer`, or variables that the process
     was not started with (`rung apply` prints them). Inputs of a size at which the recipe was found to lose go to the
     model as it is, in `step` too.
-    With `capture` in the recipe, results are overwritten by the next call: clone what you keep. With `bf16`,
+    With `capture` or `reduce-overhead` in the recipe, results are overwritten by the next call: clone what you keep. With
+    `reduce-overhead` so are gradients: step and clear them before the next call, or sum them up elsewhere. With `bf16`,
     outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
     dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
     function is raised for the process: a model called with more than eight shapes would run uncompiled otherwise.

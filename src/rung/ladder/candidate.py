@@ -149,13 +149,19 @@ class Candidate(Timed):
 
     def call(self) -> None:
         """One step on the next batch; it may still run when this returns."""
-        batch, watched = next(self._next), self._watched
-        if watched is None:
-            self.step(batch)
-            return
-        watched.before(self.step, batch)
-        result = self.step(batch)
-        watched.after(self.step, result)
+        batch = next(self._next)
+        watched = self._watched if self._watched and not self._watched.full else None
+        if watched:
+            watched.before(self.step, batch)
+        try:
+            result = self.step(batch)  # here alone: it is not to see that it is watched
+        except torch.OutOfMemoryError:
+            if not watched:
+                raise
+            watched.give_up()  # what is kept is what there was no room for
+        else:
+            if watched:
+                watched.after(self.step, result)
 
     def _one(self) -> None:
         self.call()
@@ -191,6 +197,8 @@ class Candidate(Timed):
             )
         if watched is None:
             return {**found, "left": "the model is too large for the untouched one to be held beside it"}
+        if watched.full:
+            return {**found, "left": "there is no memory for copies of its weights and results"}
         try:
             found["failures"] = against_the_untouched(self.workload, self.plan, self.device, watched)[:5]
         except torch.OutOfMemoryError:

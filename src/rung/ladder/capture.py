@@ -39,6 +39,14 @@ def why_not(error: BaseException) -> str:
     )
 
 
+def laid_as_copied(leaf: Any) -> Any:
+    """A tensor with the strides that a copy of it has; a slice, or a row that is expanded, is copied. What is compiled in
+    the calls before capture is then what runs on the copies that are captured: other strides would compile it anew."""
+    if not isinstance(leaf, torch.Tensor) or torch.empty_like(leaf, device="meta").stride() == leaf.stride():
+        return leaf
+    return leaf.clone()
+
+
 @dataclass
 class _Graph:
     graph: Any
@@ -89,7 +97,7 @@ class Captured:
             return self._replay(self._graphs[key], tensors)
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS or len(self._graphs) >= MOST_SHAPES:
-            return self._warm(batch)
+            return self._warm(pytree.tree_unflatten([laid_as_copied(t) for t in leaves], spec))
         self._graphs[key] = self._capture(leaves, spec, tensors)
         return self._replay(self._graphs[key], tensors)
 

@@ -75,14 +75,17 @@ def fp8_forward(layer: nn.Linear, arch: str) -> Forward:
     dtype, most = getattr(torch, form["dtype"]), float(form["most"])
     weight, scales = _rows(layer.weight.detach(), dtype, most)
     across, transposed, bias = scales.t().contiguous(), weight.t(), layer.bias
-    _stays(weight, across)
+    _stays(transposed, across)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             return nn.Linear.forward(layer, x)
         result = torch.bfloat16 if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type) else x.dtype
         rows, down = _rows(x.reshape(-1, x.shape[-1]), dtype, most)
-        out = torch._scaled_mm(rows, transposed, scale_a=down, scale_b=across, out_dtype=torch.bfloat16).to(result)
+        # Sums of 13 bits do for factors of 3; without it, Hopper's kernels for a scale a row are slow (pytorch#147971).
+        out = torch._scaled_mm(
+            rows, transposed, scale_a=down, scale_b=across, out_dtype=torch.bfloat16, use_fast_accum=True
+        ).to(result)
         out = out if bias is None else out + bias.to(result)
         return out.view(*x.shape[:-1], out.shape[-1])
 

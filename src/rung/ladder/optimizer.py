@@ -25,9 +25,13 @@ def can_be_captured(optimizer: torch.optim.Optimizer) -> bool:
 def remade(
     optimizer: torch.optim.Optimizer, params: Iterable[torch.nn.Parameter], *, fused: bool, capturable: bool
 ) -> torch.optim.Optimizer:
-    """The same optimizer, its groups and hyper-parameters kept, with the switches set where they are asked for."""
+    """The same optimizer, its groups and hyper-parameters kept, with the switches set where they are asked for.
+
+    capturable: it reads its learning rate from memory, too, where that is a tensor. SGD does so in its fused form alone;
+    those without a fused form do in the one for many tensors, which is torch's choice on a GPU by itself.
+    """
     switches: dict[str, Any] = {}
-    if fused:
+    if fused or (capturable and type(optimizer) is torch.optim.SGD):
         if not accepts(optimizer, "fused"):
             raise WorkloadError(f"{type(optimizer).__name__} has no fused form; leave fused-optimizer out.")
         switches |= {"fused": True, "foreach": False if accepts(optimizer, "foreach") else None}
@@ -36,6 +40,8 @@ def remade(
             raise WorkloadError(f"{type(optimizer).__name__} cannot be captured in a graph; leave capture out.")
         if accepts(optimizer, "capturable"):
             switches["capturable"] = True
+            if not accepts(optimizer, "fused"):
+                switches["foreach"] = True
     if not switches:
         return optimizer
     known = inspect.signature(type(optimizer)).parameters

@@ -52,7 +52,7 @@ def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> 
 
 
 def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) -> dict[str, np.ndarray]:
-    """By tensor, (RUNS, elements) float64: the outputs, the loss and the gradients of each run."""
+    """By tensor, (RUNS, elements) float32: the outputs, the loss and the gradients of each run."""
     found: dict[str, list[np.ndarray]] = {}
     for k in range(warm + RUNS):
         seen = observe(step, weights, batch)
@@ -65,7 +65,7 @@ def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) 
 
 def _part(t: torch.Tensor) -> np.ndarray:
     flat = t.reshape(-1)
-    return np.asarray(flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1].cpu().numpy())
+    return np.asarray(flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1].float().cpu().numpy())  # numpy has no bfloat16
 
 
 def _scatters(runs: np.ndarray) -> bool:

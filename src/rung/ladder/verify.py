@@ -22,7 +22,7 @@ from rung.hardware.device import Device, to_device
 from rung.ladder.capture import WARM_CALLS
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import Row, Seen, identical, missing, observe, rows, same
-from rung.ladder.perturb import perturbed, state
+from rung.ladder.perturb import perturbed, put, state
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
@@ -121,9 +121,7 @@ class _At:
             self.candidate = _theirs(self.build, mine, self.plan)
             self.result.failures += self._moved_by_preparing(mine)
             for index, make in enumerate(shapes(self.workload)):
-                # What is replayed is judged in its replays, not in the calls that come before.
-                for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
-                    _theirs(self.candidate, to_device(make(0), self.device))
+                self._until_replayed(make)
                 for seed in SEEDS:
                     self._case(make, seed, f"shape {index + 1}, seed {seed}")
             if self.workload.mode == "train":
@@ -143,11 +141,20 @@ class _At:
         moved = [n for n, w in state(self.model).items() if not identical(w, state(prepared)[n])]
         return [f"the candidate changes the weights when it is prepared, {moved[0]} first"] if moved else []
 
+    def _until_replayed(self, make: Callable[[int], Batch]) -> None:
+        """What is replayed is judged in its replays, not in the calls that come before."""
+        for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
+            _theirs(self.candidate, to_device(make(0), self.device))
+
     def _case(self, make: Callable[[int], Batch], seed: int, case: str) -> None:
         batch = to_device(make(seed + 100), self.device)
         weights, truth, mine = self._untouched(seed, batch)
         given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
-        self._compare(truth, mine, _theirs(observe, self.candidate, weights, given), case)
+        if self.plan.keeps_weights:  # others have it prepared and recorded anew
+            put(self.candidate.model, weights)
+            self._until_replayed(make)
+        theirs = _theirs(observe, self.candidate, None if self.plan.keeps_weights else weights, given)
+        self._compare(truth, mine, theirs, case)
         if not same(batch, given):
             self.result.failures.append(f"the candidate changes its inputs ({self.numerics}, {case})")
         if self.workload.mode == "infer":

@@ -7,9 +7,10 @@ compared with the untouched workload. In inference, steps on new inputs are time
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,14 +40,31 @@ class Watched:
     def __init__(self) -> None:
         self.cases: list[tuple[dict[str, torch.Tensor], Batch, Seen]] = []
         self.idle: list[bool] = []  # whether no weight moved, of every training step
+        self.full = False  # there was no memory for the copies, and nothing more is kept
 
     def before(self, step: Step, batch: Batch) -> None:
-        self._weights = {n: t.detach().clone() for n, t in state(step.model).items()}
-        self._batch = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
+        with self._room():
+            self._weights = {n: t.detach().clone() for n, t in state(step.model).items()}
+            self._batch = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
 
     def after(self, step: Step, result: tuple[Any, Any]) -> None:
-        self.cases.append((self._weights, self._batch, noted(step, *result)))
-        self.idle.append(step.training and all(torch.equal(t, self._weights[n]) for n, t in state(step.model).items()))
+        if self.full:
+            return
+        with self._room():
+            self.cases.append((self._weights, self._batch, noted(step, *result)))
+            still = (torch.equal(t, self._weights[n]) for n, t in state(step.model).items())
+            self.idle.append(step.training and all(still))
+
+    def give_up(self) -> None:
+        self.full = True
+        self.cases, self._weights, self._batch = [], {}, None
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            self.give_up()
 
 
 def too_large(step: Step) -> bool:
@@ -98,7 +116,8 @@ def against_the_untouched(workload: Workload, plan: Plan, device: Device, watche
 
 def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device) -> float | None:
     """How many times as long a step takes on new inputs as on the same inputs again, of the fastest of each. The new
-    ones lie in the old ones' memory; None where inputs are seldom of the same shapes."""
+    ones lie in the old ones' memory; None where inputs are seldom of the same shapes. Before both there is a step: while
+    inputs are made the caches go cold, and the GPU has nothing to do."""
 
     def timed(batch: Batch) -> int:
         synchronize(device)
@@ -118,6 +137,7 @@ def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], d
             if tries >= MOST_PAIRS:
                 return None
             continue
+        timed(batches[(len(new) + 1) % len(batches)])
         new.append(timed(batch))
         again.append(timed(batch))
     return min(new) / max(1, min(again))

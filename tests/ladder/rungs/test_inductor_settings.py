@@ -71,3 +71,13 @@ def test_a_replay_that_the_trace_does_not_show_is_not_believed() -> None:
     proof = BY_NAME["reduce-overhead"].proof
     assert proof(Evidence(None, launched, worker)).shown is True
     assert proof(Evidence(None, Counters(90, 5, 2, {"cudaLaunchKernel": 90.0}), worker)).shown is False
+
+
+def test_one_kind_of_replay_may_take_the_place_of_another() -> None:
+    """Whole steps are one launch, compiled graphs one each: neither has to launch more graphs than the other."""
+    worker = {"compiled_graphs": 1, "captured": 1, "inductor triton.cudagraphs": True}
+    one, two = (Counters(n, 5, 2, {"cudaGraphLaunch": float(n)}) for n in (1, 2))
+    for name in ("capture", "reduce-overhead"):
+        for before, after in ((one, one), (two, one), (one, two)):
+            assert BY_NAME[name].proof(Evidence(before, after, worker)).shown is True
+        assert BY_NAME[name].proof(Evidence(one, Counters(9, 5, 2), worker)).shown is False

@@ -104,36 +104,40 @@ def layer_norm_backward(
 @triton.jit
 def layer_norm_backward_long(
     DY, X, W, MEAN, RSTD, DX, DW, DB, n_rows, n_cols, dy_stride, x_stride,
-    WEIGHT: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # DW and DB are zero at the beginning; every program adds up in rows of its own.
     own = tl.program_id(0).to(tl.int64) * n_cols
-    for at in range(tl.program_id(0), n_rows, tl.num_programs(0)):
-        row = at + tl.zeros([], tl.int64)
-        mean, rstd = tl.load(MEAN + row), tl.load(RSTD + row)
-        sums, dots = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for at in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
+        row = at + tl.arange(0, ROWS).to(tl.int64)[:, None]
+        mean = tl.load(MEAN + row, mask=row < n_rows, other=0.0)
+        rstd = tl.load(RSTD + row, mask=row < n_rows, other=0.0)
+        sums, dots = tl.zeros([ROWS, BLOCK], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
         for first in range(0, n_cols, BLOCK):
-            col = first + tl.arange(0, BLOCK)
-            n = (tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) - mean) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)  # 0 beyond the row
+            col = first + tl.arange(0, BLOCK)[None, :]
+            mask = (row < n_rows) & (col < n_cols)
+            n = (tl.load(X + row * x_stride + col, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
+            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)  # 0 beyond the row
             if WEIGHT:
                 g *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
             sums += g
             dots += g * n
-        sum_mean, dot_mean = tl.sum(sums, axis=0) / n_cols, tl.sum(dots, axis=0) / n_cols
+        sum_mean = tl.sum(sums, axis=1, keep_dims=True) / n_cols
+        dot_mean = tl.sum(dots, axis=1, keep_dims=True) / n_cols
         for first in range(0, n_cols, BLOCK):
-            col = first + tl.arange(0, BLOCK)
-            n = (tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) - mean) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            col = first + tl.arange(0, BLOCK)[None, :]
+            mask = (row < n_rows) & (col < n_cols)
+            n = (tl.load(X + row * x_stride + col, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
+            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
             if BIAS:
                 db = tl.load(DB + own + col, mask=col < n_cols, other=0.0)
-                tl.store(DB + own + col, db + g, mask=col < n_cols)
+                tl.store(DB + own + col, db + tl.sum(g, axis=0, keep_dims=True), mask=col < n_cols)
             if WEIGHT:
                 dw = tl.load(DW + own + col, mask=col < n_cols, other=0.0)
-                tl.store(DW + own + col, dw + g * n, mask=col < n_cols)
+                tl.store(DW + own + col, dw + tl.sum(g * n, axis=0, keep_dims=True), mask=col < n_cols)
                 g *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
             dx = rstd * (g - sum_mean - n * dot_mean)
-            tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=col < n_cols)
+            tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=mask)
 
 
 def _forward(
@@ -182,7 +186,6 @@ def _backward(
     arguments = (flat_dy, flat, w, mean, rstd, dx, dw, db, n_rows, n_cols, flat_dy.stride(0), flat.stride(0),
                  weight is not None, bias)  # fmt: skip
     if long:
-        config.pop("ROWS")
         wrap_triton(layer_norm_backward_long)[(count,)](*arguments, **config)
     else:
         wrap_triton(layer_norm_backward)[(count,)](*arguments, **config)

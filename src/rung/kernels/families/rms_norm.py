@@ -104,35 +104,37 @@ def rms_norm_backward(
 @triton.jit
 def rms_norm_backward_long(
     DY, DS, V, W, RSTD, DX, DW, n_rows, n_cols, dy_stride, ds_stride, v_stride, offset,
-    SUM_GRAD: tl.constexpr, WEIGHT: tl.constexpr, CAST_FIRST: tl.constexpr, BLOCK: tl.constexpr,
+    SUM_GRAD: tl.constexpr, WEIGHT: tl.constexpr, CAST_FIRST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # DW is zero at the beginning; every program adds up in a row of its own.
     own = DW + tl.program_id(0).to(tl.int64) * n_cols
-    for at in range(tl.program_id(0), n_rows, tl.num_programs(0)):
-        row = at + tl.zeros([], tl.int64)
-        rstd = tl.load(RSTD + row)
-        dots = tl.zeros([BLOCK], tl.float32)
+    for at in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
+        row = at + tl.arange(0, ROWS).to(tl.int64)[:, None]
+        rstd = tl.load(RSTD + row, mask=row < n_rows, other=0.0)
+        dots = tl.zeros([ROWS, BLOCK], tl.float32)
         for first in range(0, n_cols, BLOCK):
-            col = first + tl.arange(0, BLOCK)
-            v = tl.load(V + row * v_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            col = first + tl.arange(0, BLOCK)[None, :]
+            mask = (row < n_rows) & (col < n_cols)
+            v = tl.load(V + row * v_stride + col, mask=mask, other=0.0).to(tl.float32) * rstd
+            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
             if WEIGHT:
                 g *= offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
             dots += g * v
-        mean = tl.sum(dots, axis=0) / n_cols
+        mean = tl.sum(dots, axis=1, keep_dims=True) / n_cols
         for first in range(0, n_cols, BLOCK):
-            col = first + tl.arange(0, BLOCK)
-            v = tl.load(V + row * v_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            col = first + tl.arange(0, BLOCK)[None, :]
+            mask = (row < n_rows) & (col < n_cols)
+            v = tl.load(V + row * v_stride + col, mask=mask, other=0.0).to(tl.float32) * rstd
+            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
             if WEIGHT:
+                added = g * (v.to(V.dtype.element_ty).to(tl.float32) if CAST_FIRST else v)
                 dw = tl.load(own + col, mask=col < n_cols, other=0.0)
-                dw += g * (v.to(V.dtype.element_ty).to(tl.float32) if CAST_FIRST else v)
-                tl.store(own + col, dw, mask=col < n_cols)
+                tl.store(own + col, dw + tl.sum(added, axis=0, keep_dims=True), mask=col < n_cols)
                 g *= offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
             dx = rstd * (g - v * mean)
             if SUM_GRAD:
-                dx += tl.load(DS + row * ds_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
-            tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=col < n_cols)
+                dx += tl.load(DS + row * ds_stride + col, mask=mask, other=0.0).to(tl.float32)
+            tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=mask)
 
 
 def _result_dtype(x: torch.Tensor, weight: torch.Tensor | None, cast_first: bool) -> torch.dtype:
@@ -199,7 +201,6 @@ def _backward(
     arguments = (flat_dy, flat_ds, flat, w, rstd, dx, partial, n_rows, n_cols, flat_dy.stride(0), flat_ds.stride(0),
                  flat.stride(0), offset, ds is not None, weight is not None, cast_first)  # fmt: skip
     if long:
-        config.pop("ROWS")
         wrap_triton(rms_norm_backward_long)[(count,)](*arguments, **config)
     else:
         wrap_triton(rms_norm_backward)[(count,)](*arguments, **config)

@@ -30,7 +30,7 @@ def launches(warp: int) -> list[Launch]:
 def _row(columns: int, warp: int, backward: bool) -> tuple[bool, dict[str, Any]]:
     longest = configs.LONGEST_ROW_BACKWARD if backward else configs.LONGEST_ROW
     config = (configs.row_backward if backward else configs.row_forward)(columns, warp)
-    if columns > longest:
+    if columns > longest and not backward:
         config.pop("ROWS")
     return columns > longest, config
 

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rung.ladder.plan import Plan
 from rung.ladder.rungs.precision import allowed
-from rung.ladder.rungs.proofs import counted
+from rung.ladder.rungs.proofs import both, counted, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung
 from rung.toml import shipped
+
+TUNED = "coordinate_descent_tuning"
 
 
 def fp8_format(arch: str) -> Mapping[str, Any] | None:
@@ -45,7 +48,18 @@ def _int8_applies(c: Context) -> Inapplicable | None:
         return no
     if not c.plan.compiles:
         return Inapplicable("uncompiled, it would widen every weight before its product; it needs torch.compile.")
+    if c.facts.get("tokens") != 1 and not dict(c.plan.inductor).get("max_autotune"):
+        return Inapplicable(
+            "with more than one token a step, Inductor writes every weight widened before its product, unless "
+            "max-autotune is in effect."
+        )
     return None
+
+
+def _int8(plan: Plan) -> Plan:
+    """One row times a matrix is a sum like any other, into which widening is fused, where Inductor tunes its launches:
+    torch/_inductor/decomposition.py, `mm`."""
+    return replace(plan, linears="int8", inductor=tuple({**dict(plan.inductor), TUNED: True}.items()))
 
 
 FP8 = Rung(
@@ -59,8 +73,9 @@ FP8 = Rung(
 INT8 = Rung(
     "int8-weights", 5, "weights in 8 bits", "fp8",
     "weights as int8 with a scale a row, widened inside of the product: half the bytes, where bytes are what counts",
-    _int8_applies, lambda c: {"gemm": (0.6, 1.1)}, lambda p: replace(p, linears="int8"),
-    "products that read 8-bit weights", counted("eight_bits", "linear layers with int8 weights"),
+    _int8_applies, lambda c: {"gemm": (0.6, 1.1)}, _int8,
+    "products that read 8-bit weights",
+    both(counted("eight_bits", "linear layers with int8 weights"), told(f"inductor {TUNED}", True, TUNED)),
     replaces=("fp8-linears",), prepares=30.0,
 )  # fmt: skip
 

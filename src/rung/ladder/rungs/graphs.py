@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.ladder.rungs.proofs import both, counted, named
+from rung.ladder.rungs.proofs import both, counted, occurs
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung
 
 GRAPH_LAUNCH = r"^(cuda|hip)GraphLaunch"
@@ -24,6 +24,6 @@ CAPTURE = Rung(
     _capture_applies,
     lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
     lambda p: replace(p, capture=True),
-    "the step is a graph's replay", both(counted("captured", "shapes captured"), named(GRAPH_LAUNCH, "graph launches")),
+    "the step is a graph's replay", both(counted("captured", "shapes captured"), occurs(GRAPH_LAUNCH, "graph launches")),
     replaces=("reduce-overhead",), core=True,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.graphs import GRAPH_LAUNCH
-from rung.ladder.rungs.proofs import both, counted, named, told
+from rung.ladder.rungs.proofs import both, counted, occurs, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 from rung.toml import shipped
 
@@ -59,7 +59,7 @@ def _rung(row: Mapping[str, Any]) -> Rung:
     proofs = [counted("compiled_graphs", "graphs compiled"),
               *(told(f"inductor {name}", value, name) for name, value in row["options"].items())]  # fmt: skip
     if row.get("graphs"):
-        proofs.append(named(GRAPH_LAUNCH, "graph launches"))
+        proofs.append(occurs(GRAPH_LAUNCH, "graph launches"))
     shrinks = {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
     return Rung(
         row["name"], 2, row["title"], "reassociated", row["changes"],

@@ -49,6 +49,18 @@ def named(pattern: str, what: str) -> Prove:
     return proof
 
 
+def occurs(pattern: str, what: str) -> Prove:
+    """Names that match are there, as often as they may have been before: what the rung replaces can show the same."""
+
+    def proof(e: Evidence) -> Proof:
+        if not e.after:
+            return Proof(None, "no trace of the candidate")
+        count = sum(n for name, n in e.after.names.items() if re.search(pattern, name))
+        return Proof(count > 0, f"{count:.0f} {what} a step")
+
+    return proof
+
+
 def told(key: str, wanted: object, what: str) -> Prove:
     """The candidate's worker found this value in effect in its own process."""
 

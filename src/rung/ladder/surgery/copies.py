@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import fx
 
 from rung.ladder.surgery.flex import flex_attention
+from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.normalize import kind, source_line, value
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
 
@@ -27,10 +28,23 @@ def drop_copies(graph: fx.Graph) -> tuple[int, list[str]]:
         if left is not None:
             skipped.append(f"copy at {source_line(node)}: a tensor is written between it and the attention")
         elif readers and len(readers) == len(node.users):  # for another reader it has to be made anyway
+            for reader in readers:
+                if reader.args[0] is node:
+                    _any_order(graph, reader)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
             count += 1
     return count, skipped
+
+
+def _any_order(graph: fx.Graph, attention: fx.Node) -> None:
+    """The result lies in memory as the query does: whoever reads it is made to read it in another order, too."""
+    if not free_readers(attention):
+        return
+    with graph.inserting_after(attention):
+        made = graph.call_method("contiguous", (attention,))
+    made.meta = dict(attention.meta)
+    attention.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
 
 
 def _strided(source: fx.Node) -> bool:
