@@ -18,6 +18,7 @@ from rung.ladder.surgery import sdpa as sdpa_module
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
 from rung.ladder.surgery.flex import flex_attention
+from rung.ladder.surgery.grouped_mm import combine, expert_linear
 
 WIDTH, HEADS, GROUPS, CLASSES = 16, 4, 2, 24
 
@@ -124,6 +125,45 @@ IMAGES = Workload(
     name="images",
     model=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
     inputs=lambda seed: torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(seed)),
+)
+
+
+class Experts(nn.Module):
+    """Two of three feed-forwards see a token."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.router = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, 3)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 12), nn.SiLU(), nn.Linear(12, WIDTH)) for _ in "abc"
+        )
+
+    def forward(self, tokens):
+        x = self.embed(tokens).flatten(0, 1)
+        weights, chosen = torch.topk(self.router(x).softmax(-1), 2, dim=-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, rank = torch.where(chosen == number)
+            out.index_add_(0, token, expert(x[token]) * weights[token, rank, None])
+        return out
+
+
+class Cached(nn.Module):
+    """A token is written among those before it, and all of them are read."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, WIDTH)
+        self.register_buffer("cache", torch.randn(4, 2, 8, WIDTH // 2))
+
+    def forward(self, tokens):
+        x = self.embed(tokens[:, :1]).view(len(tokens), 1, 2, WIDTH // 2).transpose(1, 2)
+        self.cache[: len(tokens)].index_copy_(2, tokens[0, :1] * 0 + 5, x)
+        return self.cache[: len(tokens)] @ x.mT
+
+
+EXPERTS, CACHED = (
+    replace(ONE_QUERY, model=model, forward=lambda model, batch: model(batch["tokens"])) for model in (Experts, Cached)
 )
 
 
@@ -330,6 +370,44 @@ def table(what, *rest):
     return change
 
 
+def written(change):
+    """Other places, or other rows, of a write to a cache."""
+
+    def changed(graph):
+        for node in graph.nodes:
+            if node.target == "index_put_":
+                with graph.inserting_before(node):
+                    base, (rows, heads, places), new = node.args
+                    node.args = (base, *change(graph, rows, heads, places, new))
+
+    return changed
+
+
+def one_place_on(graph, rows, heads, places, new):
+    late = graph.call_function(torch.remainder, (graph.call_function(torch.add, (places, 1)), 8))
+    return (rows, heads, late), new
+
+
+def another_row(graph, rows, heads, places, new):
+    return (graph.call_function(torch.add, (rows, 1)), heads, places), new
+
+
+def heads_swapped(graph, rows, heads, places, new):
+    return (rows, heads, places), graph.call_method("flip", (new, 1))
+
+
+def experts(target, spot, what, *rest):
+    """An argument of one of the functions that compute all experts together, made otherwise."""
+
+    def change(graph):
+        for node in calls(graph, target):
+            with graph.inserting_before(node):
+                other = graph.call_function(what, (node.args[spot], *rest))
+            node.args = (*node.args[:spot], other, *node.args[spot + 1 :])
+
+    return change
+
+
 # (the workload, the pass, what goes wrong in the graph that it leaves)
 MUTATIONS = {
     "sdpa: scale 3 % off": (TRAINED, "sdpa", attention(scale=0.4 * 1.03)),
@@ -370,6 +448,15 @@ MUTATIONS = {
     "folded-batch-norm: variance without its root": (IMAGES, "folded-batch-norm", folding(torch.rsqrt, torch.reciprocal)),
     "hoisted-constants: one position late": (TURNED, "hoisted-constants", table(torch.roll, 1, -2)),
     "hoisted-constants: in bfloat16": (TURNED, "hoisted-constants", table(lambda t: t.bfloat16().float())),
+    "grouped-experts: another expert's weights": (EXPERTS, "grouped-experts", experts(expert_linear, 1, torch.roll, 12, 0)),
+    "grouped-experts: another expert's biases": (EXPERTS, "grouped-experts", experts(expert_linear, 2, torch.flip, [0])),
+    "grouped-experts: a token's choices exchanged": (EXPERTS, "grouped-experts", experts(combine, 2, torch.flip, [1])),
+    "grouped-experts: rows given back to the next token": (EXPERTS, "grouped-experts", experts(combine, 1, torch.roll, 2)),
+    "grouped-experts: equal weights": (EXPERTS, "grouped-experts", experts(combine, 2, torch.full_like, 0.5)),
+    "grouped-experts: weights in bfloat16": (EXPERTS, "grouped-experts", experts(combine, 2, torch.Tensor.bfloat16)),
+    "in-place-cache: one place on": (CACHED, "in-place-cache", written(one_place_on)),
+    "in-place-cache: another sequence's row": (CACHED, "in-place-cache", written(another_row)),
+    "in-place-cache: heads exchanged": (CACHED, "in-place-cache", written(heads_swapped)),
     "narrow-logits: one token late": (LAST, "narrow-logits", one_token_late),
 }  # fmt: skip
 
@@ -418,8 +505,8 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY],
-    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query"],
+    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY, EXPERTS, CACHED],
+    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query", "experts", "cached"],
 )
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)

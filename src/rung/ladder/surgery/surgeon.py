@@ -14,10 +14,12 @@ from torch import fx
 
 from rung.ladder.aiter import Product
 from rung.ladder.surgery.batch_norm import fold_batch_norm
+from rung.ladder.surgery.cache import write_in_place
 from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.copies import drop_copies
 from rung.ladder.surgery.counts import NAMES, count, products
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
+from rung.ladder.surgery.experts import group_experts
 from rung.ladder.surgery.flex_calls import fuse_calls
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
@@ -35,10 +37,12 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
     "flex-for-sdpa": fuse_calls,
+    "in-place-cache": write_in_place,
     "folded-batch-norm": fold_batch_norm,
     "hoisted-constants": hoist_constants,
     "narrow-logits": narrow_logits,
     "fused-cross-entropy": fuse_cross_entropy,
+    "grouped-experts": group_experts,
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
     "bf16-stream": narrow_stream,
