@@ -73,14 +73,19 @@ class Model(nn.Module):
 
 
 class Decoding(Model):
-    """The last token's query meets the keys of all."""
+    """The last token's query meets the keys of all, or of those that a mask shows."""
+
+    def __init__(self, masked=False):
+        super().__init__()
+        self.masked = masked
 
     def forward(self, tokens):
         h = self.norm(self.embed(tokens))
         parts = (self.q(h[:, -1:]), self.k(h), self.v(h))
         q, k, v = (part.view(*part.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for part in parts)
         k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
-        return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        keep = (torch.arange(tokens.shape[1]) < 5)[None] if self.masked else None
+        return self.head(F.scaled_dot_product_attention(q, k, v, keep).transpose(1, 2).flatten(2))
 
 
 def inputs(seed, rows=2, length=7):
@@ -116,6 +121,7 @@ ONE_QUERY = replace(
     loss=None,
     optimizer=None,
 )
+MASKED_QUERY = replace(ONE_QUERY, model=lambda: Decoding(masked=True))
 LAST = replace(
     TRAINED, forward=lambda model, batch: model(batch["tokens"])[:, -1], mode="infer", loss=None, optimizer=None
 )
@@ -310,7 +316,11 @@ def losses(logits, target, ignored, smoothing):
     return reference.cross_entropy(logits, target, **options), None
 
 
-turn.namespace = losses.namespace = "rung"
+def decoded(q, k, v, keep, scale):
+    return reference.decode_attention(q, k, v, keep, scale=scale)
+
+
+turn.namespace = losses.namespace = decoded.namespace = "rung"
 
 
 @pytest.fixture(autouse=True)
@@ -318,7 +328,9 @@ def _kernels_as_their_references(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
     for module in (sdpa_module, flex_calls):
         monkeypatch.setattr(module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
-    monkeypatch.setattr(kernel_ops, "operator", {"rope": turn, "cross_entropy": losses}.__getitem__)
+    monkeypatch.setattr(
+        kernel_ops, "operator", {"rope": turn, "cross_entropy": losses, "decode_attention": decoded}.__getitem__
+    )
 
 
 def kernel(target: object, position: int, new: object) -> Callable[[fx.Graph], None]:
@@ -347,6 +359,18 @@ def one_position_late(graph):
         with graph.inserting_before(node):
             late = [graph.call_function(torch.roll, (table, 1, 1)) for table in node.args[1:3]]
         node.args = (node.args[0], *late, *node.args[3:])
+
+
+def decoding(spot, what, *rest):
+    """An argument of the kernel, made otherwise."""
+
+    def change(graph):
+        for node in calls(graph, decoded):
+            with graph.inserting_before(node):
+                other = graph.call_function(what, (node.args[spot], *rest))
+            node.args = (*node.args[:spot], other, *node.args[spot + 1 :])
+
+    return change
 
 
 def all_rows_counted(graph):
@@ -436,6 +460,11 @@ MUTATIONS = {
     "triton-rope: sine and cosine swapped": (TURNED, "triton-rope", tables_swapped),
     "triton-rope: turned back": (TURNED, "triton-rope", turned_back),
     "triton-rope: one position late": (TURNED, "triton-rope", one_position_late),
+    "triton-decode-attention: mask dropped": (MASKED_QUERY, "triton-decode-attention", kernel(decoded, 3, None)),
+    "triton-decode-attention: a key too many": (MASKED_QUERY, "triton-decode-attention", decoding(3, torch.roll, 1, 1)),
+    "triton-decode-attention: scale 3 % off": (MASKED_QUERY, "triton-decode-attention", kernel(decoded, 4, 0.515)),
+    "triton-decode-attention: groups mixed": (MASKED_QUERY, "triton-decode-attention", decoding(1, torch.flip, [1])),
+    "triton-decode-attention: a part left out": (MASKED_QUERY, "triton-decode-attention", decoding(3, torch.Tensor.tril, 3)),
     "triton-cross-entropy: ignored labels counted": (TRAINED, "triton-cross-entropy", kernel(losses, 2, 5)),
     "triton-cross-entropy: mean over all rows": (TRAINED, "triton-cross-entropy", all_rows_counted),
     "triton-cross-entropy: smoothed": (TRAINED, "triton-cross-entropy", kernel(losses, 3, 0.1)),
@@ -505,8 +534,8 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY, EXPERTS, CACHED],
-    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query", "experts", "cached"],
+    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED],
+    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query", "masked query", "experts", "cached"],
 )
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)
