@@ -44,22 +44,37 @@ class Case:
     options: dict[str, str] = field(default_factory=dict)
 
 
-DECODE = "compile,capture,lean-sdpa,fused-qkv,fused-gate-up"
-ENCODE = "compile,capture,fused-qkv/compile,capture,freezing"
-TRAIN = "compile,fused-optimizer,capture,lean-sdpa,fused-cross-entropy"
+WRITTEN = "compile,capture,in-place-cache"
+JOINED = "fused-qkv,fused-gate-up,hoisted-constants"
+DECODE = f"{WRITTEN},triton-decode-attention,{JOINED}"
+LEAN_DECODE = f"{WRITTEN},lean-sdpa,{JOINED}"
+ENCODE = "compile,capture,fused-qkv/compile,capture,fused-qkv,max-autotune"
+TRAIN = "compile,fused-optimizer,capture,bf16-stream,float32-gradients"
+ROTATED = f"{TRAIN},hoisted-constants,triton-rope"
 CASES = {
     "llama-prefill": Case(
-        "llama", "compile,capture,hoisted-constants", 7, {"kind": "prefill", "batch": "1", "tokens": "2048"}
+        "llama", "compile,capture,hoisted-constants/compile,capture,hoisted-constants,max-autotune", 7,
+        {"kind": "prefill", "batch": "1", "tokens": "2048"},
     ),
-    "llama-decode-1": Case("llama", f"{DECODE}/{DECODE},coordinate-descent", 6, {"kind": "decode", "batch": "1"}),
-    "llama-decode-16": Case("llama", DECODE, 7, {"kind": "decode", "batch": "16"}),
-    "llama-train": Case("llama", f"{TRAIN},hoisted-constants", 50, {"kind": "train", "batch": "4", "tokens": "1024"}),
+    "llama-decode-1": Case(
+        "llama", f"{DECODE},coordinate-descent/{LEAN_DECODE},coordinate-descent", 6, {"kind": "decode", "batch": "1"}
+    ),
+    "llama-decode-16": Case("llama", f"{DECODE}/{LEAN_DECODE}", 7, {"kind": "decode", "batch": "16"}),
+    "llama-train": Case(
+        "llama", f"{ROTATED},triton-cross-entropy/{ROTATED},fused-cross-entropy", 50,
+        {"kind": "train", "batch": "4", "tokens": "1024"},
+    ),
     "bert": Case("bert", ENCODE, 5),
     "vit": Case("vit", ENCODE, 5),
-    "gpt2-train": Case("gpt2", TRAIN, 24, {"train": "true", "batch": "8", "tokens": "1024"}),
-    # Its experts break the graph, and choose their rows on the host: no whole step can be captured.
-    "mixtral": Case("mixtral", "compile,fused-qkv,fused-gate-up", 7),
-}
+    "gpt2-train": Case(
+        "gpt2", f"{TRAIN},triton-cross-entropy/{TRAIN},fused-cross-entropy", 24,
+        {"train": "true", "batch": "8", "tokens": "1024"},
+    ),
+    # Its experts break the graph, and choose their rows on the host: without grouped-experts nothing can be captured.
+    "mixtral": Case(
+        "mixtral", "compile,capture,grouped-experts,fused-qkv,hoisted-constants/compile,fused-qkv,fused-gate-up", 8
+    ),
+}  # fmt: skip
 
 
 def main() -> int:

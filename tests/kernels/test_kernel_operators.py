@@ -29,6 +29,7 @@ def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "gelu_mul": (lambda x: kernels.gelu_mul(x, approximate="none"), (t(2, 3, 16),)),
         "rope": (kernels.rope, (t(2, 4, 3, 8).transpose(1, 2), t(4, 4, grad=False), t(4, 4, grad=False))),
         "cross_entropy": (kernels.cross_entropy, (t(4, 10), target)),
+        "decode_attention": (kernels.decode_attention, tuple(t(2, 4, n, 16, grad=False) for n in (1, 70, 70))),
         "linear_cross_entropy": (kernels.linear_cross_entropy, (t(4, 6), t(10, 6), target)),
     }
 
@@ -41,6 +42,7 @@ NAMES = [
     "gelu_mul",
     "rope",
     "cross_entropy",
+    "decode_attention",
     "linear_cross_entropy",
 ]
 
@@ -111,8 +113,8 @@ def test_fakes_tell_shapes_dtypes_and_strides(name: str, device: str) -> None:
 
 
 def test_a_compiler_sees_the_kernels_themselves() -> None:
-    """Away from the interpreter a traced operator comes apart: one kernel forward, one backward, and no copies made of
-    what they write to. The fused projection stays whole."""
+    """Away from the interpreter a traced operator comes apart: one kernel forward, one backward (of attention: two
+    forward), and no copies made of what they write to. The fused projection stays whole."""
     if not HAS_TRITON:
         pytest.skip("Triton is not installed")
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -1,4 +1,4 @@
-"""Run in a process of its own, where kernels are no interpreter's: traces every function, forward and backward, on fake
+"""Run in a process of its own, where kernels are no interpreter's: traces every function, forward and (where it has one) backward, on fake
 tensors as torch.compile does for a GPU, and prints what the graphs hold, as JSON by the function's name."""
 
 import json
@@ -53,12 +53,20 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     ),
 }
 
+FORWARD = {
+    "decode_attention": (
+        kernels.decode_attention,
+        lambda: (*(t(2, h, n, 64, grad=False) for h, n in ((8, 1), (2, 90), (2, 90))), torch.ones(1, 90) > 0),
+    ),
+}
+
 functional.check = lambda *_, **__: None  # the fakes are on a CPU
 triton.runtime.driver.set_active(Driver())
 found = {}
-for name, (fn, inputs) in CASES.items():
+for name, (fn, inputs) in {**CASES, **FORWARD}.items():
+    told = {"trace_joint": True, "output_loss_index": 0} if name in CASES else {"trace_joint": False}
     with FakeTensorMode():
-        graph, _ = aot_export_module(Loss(fn), inputs(), trace_joint=True, output_loss_index=0)
+        graph, _ = aot_export_module(Loss(fn), inputs(), **told)
     names = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
     found[name] = Counter(n for n in names if "triton" in n or "rung" in n or "clone" in n)
 print(json.dumps(found))

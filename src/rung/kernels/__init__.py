@@ -1,6 +1,6 @@
-"""Triton kernels for what stands between the GEMMs of a transformer, forward and backward.
+"""Triton kernels for what stands between the GEMMs of a transformer, forward and backward; attention of one query is forward only.
 
-Each function is differentiable, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
+Each function is differentiable but that one, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
 same name in `rung.kernels.reference`. Importing this loads neither torch nor Triton; the first use does.
 """
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rung.kernels.functional import (
         add_rms_norm,
         cross_entropy,
+        decode_attention,
         gelu_mul,
         layer_norm,
         linear_cross_entropy,
@@ -22,6 +23,7 @@ __all__ = [
     "add_rms_norm",
     "available",
     "cross_entropy",
+    "decode_attention",
     "gelu_mul",
     "layer_norm",
     "linear_cross_entropy",

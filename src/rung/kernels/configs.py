@@ -2,8 +2,8 @@
 
 Plain rules instead of a search. These kernels wait for memory; what matters is that a thread has 16 bytes or more in
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
-architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. None of the kernels has
-a matrix product, so `matrix_instr_nonkdim` has nothing to act on. `waves_per_eu` stays unset: only the backward passes of
+architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. None of the kernels but
+attention's has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: only the backward passes of
 the norms lie just above a step of the register file (64 to 82 registers), and told to fit 8 waves the compiler spills.
 """
 
@@ -80,3 +80,19 @@ def classes(columns: int, warp: int) -> dict[str, Any]:
     """Cross-entropy: a row of logits in blocks."""
     block = min(4096, max(128, power_of_2(columns)))
     return {"BLOCK": block, "num_warps": _warps(block, 8, warp)}
+
+
+def decoding(pairs: int, group: int, length: int, dim: int, v_dim: int, unit_count: int) -> dict[str, Any]:
+    """One query a head against a cache: `pairs` of a sequence and a key head. 64 keys a block; as many parts of the keys
+    as give every multiprocessor two programs, at most 128. 16 rows of queries are the least that a matrix product takes."""
+    block = 64
+    parts = max(1, min(-(-2 * unit_count // pairs), -(-length // block), 128))
+    return {
+        "per_part": -(-length // (parts * block)) * block,
+        "ROWS": max(16, power_of_2(group)),
+        "BLOCK": block,
+        "WIDTH": max(16, power_of_2(dim)),
+        "V_WIDTH": max(16, power_of_2(v_dim)),
+        "num_warps": 4,
+        "num_stages": 2,
+    }

@@ -8,6 +8,7 @@ import torch
 
 from rung.errors import UsageError
 from rung.kernels.families import cross_entropy as _cross_entropy
+from rung.kernels.families import decode_attention as _decode_attention
 from rung.kernels.families import gated as _gated
 from rung.kernels.families import layer_norm as _layer_norm
 from rung.kernels.families import linear_cross_entropy as _linear_cross_entropy
@@ -96,6 +97,32 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: 
                 f"rope: {name} is {_text(t)}; for x of {_text(x)} it must be (batch or 1, tokens, d or d / 2), as the other."
             )
     return _rope.apply(x, cos, sin, interleaved, False)  # type: ignore[no-any-return]
+
+
+def decode_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor | None = None, *, scale: float | None = None
+) -> torch.Tensor:
+    """softmax(scale * q k^T) v of one query a head; forward only.
+
+    q: (batch, heads, 1, d); k: (batch, kv heads, keys, d); v: (batch, kv heads, keys, e); kv heads divide heads, and each
+    serves the heads / kv heads that follow one another. keep: (batch or 1, keys), bool, True where a key is seen; a query
+    that sees none gets zeros. scale: 1 / sqrt(d) where it is None.
+    """
+    check("decode_attention", q=q, k=k, v=v, keep=keep)
+    fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[2] == 1 and k.shape[:3] == v.shape[:3]
+    if not fits or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise UsageError(
+            f"decode_attention: q {_text(q)}, k {_text(k)} and v {_text(v)} do not fit: "
+            "(batch, heads, 1, d), (batch, kv heads, keys, d) and (batch, kv heads, keys, e)."
+        )
+    if not q.dtype == k.dtype == v.dtype:
+        raise UsageError(f"decode_attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; give one dtype.")
+    wanted = ((1, k.shape[2]), (k.shape[0], k.shape[2]))
+    if keep is not None and (keep.dtype != torch.bool or tuple(keep.shape) not in wanted):
+        raise UsageError(f"decode_attention: keep is {_text(keep)}; for k {_text(k)} it is bool (batch or 1, keys).")
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
+        raise UsageError("decode_attention: it has no gradient; call it under torch.no_grad().")
+    return _decode_attention.apply(q, k, v, keep, q.shape[3] ** -0.5 if scale is None else float(scale))  # type: ignore[no-any-return]
 
 
 def cross_entropy(

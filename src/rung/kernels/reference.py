@@ -63,6 +63,18 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: 
     return (x * cos.unsqueeze(1) + turned * sin.unsqueeze(1)).to(x.dtype)
 
 
+def decode_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor | None = None, *, scale: float | None = None
+) -> torch.Tensor:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    rows = q.to(wide).reshape(k.shape[0], k.shape[1], -1, q.shape[3])
+    scores = rows @ k.to(wide).mT * (q.shape[3] ** -0.5 if scale is None else scale)
+    if keep is not None:
+        scores = scores.masked_fill(~keep[:, None, None], float("-inf"))
+    weights = scores.softmax(-1).nan_to_num(0.0)  # a query that sees no key
+    return (weights @ v.to(wide)).to(q.dtype).reshape(*q.shape[:3], v.shape[3])
+
+
 def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0,
     reduction: str = "mean",

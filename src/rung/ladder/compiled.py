@@ -10,7 +10,7 @@ import torch
 
 from rung.ladder.attention import asked_first
 from rung.ladder.channels_last import ChannelsLast
-from rung.ladder.dynamo import Watched, forget, sizes_vary, skipped_replays
+from rung.ladder.dynamo import Watched, forget, open_sizes, sizes_vary, skipped_replays
 from rung.ladder.linears import EightBits
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
@@ -43,7 +43,10 @@ class Compiled:
         if self._plan.replays:
             torch.compiler.cudagraph_mark_step_begin()
         with asked_first(self._plan.attention):
-            return self._run(*arguments)
+            if not self._plan.opens_sizes:
+                return self._run(*arguments)
+            with open_sizes():
+                return self._run(*arguments)
 
     def renewed(self) -> bool:
         """Whether weights that were copied have changed: then, what was prepared of them is dropped."""

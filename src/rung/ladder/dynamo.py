@@ -106,6 +106,12 @@ def many_shapes() -> None:
             setattr(torch._dynamo.config, name, SHAPES)
 
 
+def open_sizes() -> contextlib.AbstractContextManager[Any]:
+    """Inside of it, Dynamo goes on where a size depends on values, as that of `torch.where(condition)`, and does not break
+    the graph there. What becomes of such a size is left to who takes the graph."""
+    return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # type: ignore[no-any-return]
+
+
 def forget(function: Callable[..., Any]) -> None:
     """Drops what was compiled of a function, weights that were compiled in included."""
     remove = getattr(torch._dynamo.eval_frame, "remove_from_cache", None)

@@ -74,6 +74,11 @@ class Plan:
         return bool(dict(self.inductor).get("triton.cudagraphs"))
 
     @property
+    def opens_sizes(self) -> bool:
+        """Whether Dynamo is to go on where a size depends on values, because a rewrite takes it out of the graph."""
+        return "grouped-experts" in self.passes
+
+    @property
     def keeps_weights(self) -> bool:
         """Whether weights are copied when the step is prepared, so that it has to be prepared again when they change."""
         return bool(dict(self.inductor).get("freezing") or self.linears)

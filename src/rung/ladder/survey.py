@@ -30,6 +30,8 @@ from rung.ladder.switches import generates, switches
 from rung.ladder.work import rates
 from rung.workload import Workload, seeded_model, shapes
 
+EXPERTS = "grouped-experts"
+
 
 def survey(workload: Workload, device: Device) -> dict[str, Any]:
     """The facts, after the audit that decides whether to climb at all (`rung.ladder.audit`)."""
@@ -114,7 +116,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
     from rung.ladder.surgery import PASSES, hidden
 
     model = seeded_model(workload).to(device.torch_name)
-    step = Step(workload, model, Plan(passes=tuple(PASSES)), device)
+    step = Step(workload, model, Plan(passes=tuple(name for name in PASSES if name != EXPERTS)), device)
     try:
         with recompilations() as again:
             for seed in (0, 1):
@@ -127,6 +129,10 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
             assert alone.surgeon is not None
             found |= alone.surgeon.matches
             skipped = list(dict.fromkeys([*skipped, *alone.surgeon.skipped]))
+        if step.breaks:
+            step.surgeon.undo()  # weights that lie next to one another already are not laid otherwise
+            grouped, left = loops_over_experts(workload, model, device)
+            found, skipped = {**found, **grouped}, [*skipped, *left]
     except Exception as error:
         return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
                 "graphs": 0, "graph_breaks": [], "breaks": [], "recompilations": []}  # fmt: skip
@@ -141,6 +147,16 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
         "recompilations": again,
         "aiter": looked_up(device, step.surgeon.products),
     }
+
+
+def loops_over_experts(workload: Workload, model: torch.nn.Module, device: Device) -> tuple[dict[str, int], list[str]]:
+    """What the rewrite finds that has Dynamo go on where sizes depend on values; nothing, where Dynamo cannot."""
+    alone = Step(workload, model, Plan(passes=(EXPERTS,)), device)
+    try:
+        alone(to_device(workload.inputs(0), device))
+    except Exception:  # a size that is not a loop's over experts
+        return {}, []
+    return (dict(alone.surgeon.matches), alone.surgeon.skipped) if alone.surgeon else ({}, [])
 
 
 def sentence(found: dict[str, Any]) -> str:

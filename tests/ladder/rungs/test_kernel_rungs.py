@@ -8,7 +8,7 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, added
 from rung.ladder.rungs.kernels import KERNELS, WORTH, measured, measurements
 
-FOUND = {"triton-rope": 4, "triton-cross-entropy": 1}
+FOUND = {"triton-rope": 4, "triton-cross-entropy": 1, "triton-decode-attention": 2}
 
 
 def context(arch: str = "sm90", mode: str = "train", plan: Plan | None = None, **found: Any) -> Context:

@@ -18,6 +18,7 @@ from rung.ladder.surgery import sdpa as sdpa_module
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
 from rung.ladder.surgery.flex import flex_attention
+from rung.ladder.surgery.grouped_mm import combine, expert_linear
 
 WIDTH, HEADS, GROUPS, CLASSES = 16, 4, 2, 24
 
@@ -72,14 +73,19 @@ class Model(nn.Module):
 
 
 class Decoding(Model):
-    """The last token's query meets the keys of all."""
+    """The last token's query meets the keys of all, or of those that a mask shows."""
+
+    def __init__(self, masked=False):
+        super().__init__()
+        self.masked = masked
 
     def forward(self, tokens):
         h = self.norm(self.embed(tokens))
         parts = (self.q(h[:, -1:]), self.k(h), self.v(h))
         q, k, v = (part.view(*part.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for part in parts)
         k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
-        return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        keep = (torch.arange(tokens.shape[1]) < 5)[None] if self.masked else None
+        return self.head(F.scaled_dot_product_attention(q, k, v, keep).transpose(1, 2).flatten(2))
 
 
 def inputs(seed, rows=2, length=7):
@@ -115,6 +121,7 @@ ONE_QUERY = replace(
     loss=None,
     optimizer=None,
 )
+MASKED_QUERY = replace(ONE_QUERY, model=lambda: Decoding(masked=True))
 LAST = replace(
     TRAINED, forward=lambda model, batch: model(batch["tokens"])[:, -1], mode="infer", loss=None, optimizer=None
 )
@@ -124,6 +131,45 @@ IMAGES = Workload(
     name="images",
     model=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
     inputs=lambda seed: torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(seed)),
+)
+
+
+class Experts(nn.Module):
+    """Two of three feed-forwards see a token."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.router = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, 3)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 12), nn.SiLU(), nn.Linear(12, WIDTH)) for _ in "abc"
+        )
+
+    def forward(self, tokens):
+        x = self.embed(tokens).flatten(0, 1)
+        weights, chosen = torch.topk(self.router(x).softmax(-1), 2, dim=-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, rank = torch.where(chosen == number)
+            out.index_add_(0, token, expert(x[token]) * weights[token, rank, None])
+        return out
+
+
+class Cached(nn.Module):
+    """A token is written among those before it, and all of them are read."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, WIDTH)
+        self.register_buffer("cache", torch.randn(4, 2, 8, WIDTH // 2))
+
+    def forward(self, tokens):
+        x = self.embed(tokens[:, :1]).view(len(tokens), 1, 2, WIDTH // 2).transpose(1, 2)
+        self.cache[: len(tokens)].index_copy_(2, tokens[0, :1] * 0 + 5, x)
+        return self.cache[: len(tokens)] @ x.mT
+
+
+EXPERTS, CACHED = (
+    replace(ONE_QUERY, model=model, forward=lambda model, batch: model(batch["tokens"])) for model in (Experts, Cached)
 )
 
 
@@ -270,7 +316,11 @@ def losses(logits, target, ignored, smoothing):
     return reference.cross_entropy(logits, target, **options), None
 
 
-turn.namespace = losses.namespace = "rung"
+def decoded(q, k, v, keep, scale):
+    return reference.decode_attention(q, k, v, keep, scale=scale)
+
+
+turn.namespace = losses.namespace = decoded.namespace = "rung"
 
 
 @pytest.fixture(autouse=True)
@@ -278,7 +328,9 @@ def _kernels_as_their_references(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
     for module in (sdpa_module, flex_calls):
         monkeypatch.setattr(module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
-    monkeypatch.setattr(kernel_ops, "operator", {"rope": turn, "cross_entropy": losses}.__getitem__)
+    monkeypatch.setattr(
+        kernel_ops, "operator", {"rope": turn, "cross_entropy": losses, "decode_attention": decoded}.__getitem__
+    )
 
 
 def kernel(target: object, position: int, new: object) -> Callable[[fx.Graph], None]:
@@ -309,6 +361,18 @@ def one_position_late(graph):
         node.args = (node.args[0], *late, *node.args[3:])
 
 
+def decoding(spot, what, *rest):
+    """An argument of the kernel, made otherwise."""
+
+    def change(graph):
+        for node in calls(graph, decoded):
+            with graph.inserting_before(node):
+                other = graph.call_function(what, (node.args[spot], *rest))
+            node.args = (*node.args[:spot], other, *node.args[spot + 1 :])
+
+    return change
+
+
 def all_rows_counted(graph):
     for node in calls(graph, torch.ne):
         with graph.inserting_before(node):
@@ -326,6 +390,44 @@ def table(what, *rest):
             with graph.inserting_after(inputs[-1]):
                 other = graph.call_function(what, (node, *rest))
             node.replace_all_uses_with(other, lambda user: user is not other)
+
+    return change
+
+
+def written(change):
+    """Other places, or other rows, of a write to a cache."""
+
+    def changed(graph):
+        for node in graph.nodes:
+            if node.target == "index_put_":
+                with graph.inserting_before(node):
+                    base, (rows, heads, places), new = node.args
+                    node.args = (base, *change(graph, rows, heads, places, new))
+
+    return changed
+
+
+def one_place_on(graph, rows, heads, places, new):
+    late = graph.call_function(torch.remainder, (graph.call_function(torch.add, (places, 1)), 8))
+    return (rows, heads, late), new
+
+
+def another_row(graph, rows, heads, places, new):
+    return (graph.call_function(torch.add, (rows, 1)), heads, places), new
+
+
+def heads_swapped(graph, rows, heads, places, new):
+    return (rows, heads, places), graph.call_method("flip", (new, 1))
+
+
+def experts(target, spot, what, *rest):
+    """An argument of one of the functions that compute all experts together, made otherwise."""
+
+    def change(graph):
+        for node in calls(graph, target):
+            with graph.inserting_before(node):
+                other = graph.call_function(what, (node.args[spot], *rest))
+            node.args = (*node.args[:spot], other, *node.args[spot + 1 :])
 
     return change
 
@@ -358,6 +460,11 @@ MUTATIONS = {
     "triton-rope: sine and cosine swapped": (TURNED, "triton-rope", tables_swapped),
     "triton-rope: turned back": (TURNED, "triton-rope", turned_back),
     "triton-rope: one position late": (TURNED, "triton-rope", one_position_late),
+    "triton-decode-attention: mask dropped": (MASKED_QUERY, "triton-decode-attention", kernel(decoded, 3, None)),
+    "triton-decode-attention: a key too many": (MASKED_QUERY, "triton-decode-attention", decoding(3, torch.roll, 1, 1)),
+    "triton-decode-attention: scale 3 % off": (MASKED_QUERY, "triton-decode-attention", kernel(decoded, 4, 0.515)),
+    "triton-decode-attention: groups mixed": (MASKED_QUERY, "triton-decode-attention", decoding(1, torch.flip, [1])),
+    "triton-decode-attention: a part left out": (MASKED_QUERY, "triton-decode-attention", decoding(3, torch.Tensor.tril, 3)),
     "triton-cross-entropy: ignored labels counted": (TRAINED, "triton-cross-entropy", kernel(losses, 2, 5)),
     "triton-cross-entropy: mean over all rows": (TRAINED, "triton-cross-entropy", all_rows_counted),
     "triton-cross-entropy: smoothed": (TRAINED, "triton-cross-entropy", kernel(losses, 3, 0.1)),
@@ -370,6 +477,15 @@ MUTATIONS = {
     "folded-batch-norm: variance without its root": (IMAGES, "folded-batch-norm", folding(torch.rsqrt, torch.reciprocal)),
     "hoisted-constants: one position late": (TURNED, "hoisted-constants", table(torch.roll, 1, -2)),
     "hoisted-constants: in bfloat16": (TURNED, "hoisted-constants", table(lambda t: t.bfloat16().float())),
+    "grouped-experts: another expert's weights": (EXPERTS, "grouped-experts", experts(expert_linear, 1, torch.roll, 12, 0)),
+    "grouped-experts: another expert's biases": (EXPERTS, "grouped-experts", experts(expert_linear, 2, torch.flip, [0])),
+    "grouped-experts: a token's choices exchanged": (EXPERTS, "grouped-experts", experts(combine, 2, torch.flip, [1])),
+    "grouped-experts: rows given back to the next token": (EXPERTS, "grouped-experts", experts(combine, 1, torch.roll, 2)),
+    "grouped-experts: equal weights": (EXPERTS, "grouped-experts", experts(combine, 2, torch.full_like, 0.5)),
+    "grouped-experts: weights in bfloat16": (EXPERTS, "grouped-experts", experts(combine, 2, torch.Tensor.bfloat16)),
+    "in-place-cache: one place on": (CACHED, "in-place-cache", written(one_place_on)),
+    "in-place-cache: another sequence's row": (CACHED, "in-place-cache", written(another_row)),
+    "in-place-cache: heads exchanged": (CACHED, "in-place-cache", written(heads_swapped)),
     "narrow-logits: one token late": (LAST, "narrow-logits", one_token_late),
 }  # fmt: skip
 
@@ -418,8 +534,8 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY],
-    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query"],
+    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED],
+    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query", "masked query", "experts", "cached"],
 )
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)

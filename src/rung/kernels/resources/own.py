@@ -24,7 +24,14 @@ TYPE = "*bf16"
 
 def launches(warp: int) -> list[Launch]:
     """Every kernel at its configurations; warp: threads of a warp of the architecture."""
-    return [*_rms_norm(warp), *_layer_norm(warp), *_gated(warp), *_rope(warp), *_cross_entropy(warp)]
+    return [
+        *_rms_norm(warp),
+        *_layer_norm(warp),
+        *_gated(warp),
+        *_rope(warp),
+        *_cross_entropy(warp),
+        *_decode_attention(warp),
+    ]
 
 
 def _row(columns: int, warp: int, backward: bool) -> tuple[bool, dict[str, Any]]:
@@ -96,6 +103,23 @@ def _cross_entropy(warp: int) -> Iterator[Launch]:
     yield Launch("cross_entropy_backward", "cross_entropy", "cross_entropy_backward", f"{n} classes", backward)
 
 
+def _decode_attention(warp: int) -> Iterator[Launch]:
+    heads, kv_heads, length = 32, 8, 4096
+    for dim in (64, 128):
+        config = configs.decoding(kv_heads, heads // kv_heads, length, dim, dim, 132)
+        about = f"{heads} heads of {dim}, {length} keys"
+        strides = {f"{t}_{axis}": 2048 * 64 for t in "kv" for axis in ("batch", "head")} | {"k_row": dim, "v_row": dim}
+        values = {**dict.fromkeys("QKV", TYPE), "KEEP": "*i1", **dict.fromkeys(("PART", "TOP", "SUM"), "*fp32"),
+                  "kv_heads": kv_heads, "group": heads // kv_heads, "length": length, "dim": dim, "v_dim": dim,
+                  "scale": 0.125, "q_batch": heads * dim, "q_head": dim, **strides, "keep_batch": 0, "keep_row": 1,
+                  "MASKED": True, "EXACT": False, **config}  # fmt: skip
+        yield Launch("decode_attention_part", "decode_attention", "decode_attention_part", about, values)
+        parts = -(-length // config["per_part"])
+        whole = {**dict.fromkeys(("PART", "TOP", "SUM"), "*fp32"), "OUT": TYPE, "parts": parts, "v_dim": dim,
+                 "PARTS": configs.power_of_2(parts), "V_WIDTH": config["V_WIDTH"], "num_warps": 4}  # fmt: skip
+        yield Launch("decode_attention_whole", "decode_attention", "decode_attention_whole", about, whole)
+
+
 _COMPUTES = {
     "rms_norm": "x / sqrt(mean(x^2) + eps) * (offset + weight); either cast order",
     "add_rms_norm": "the same of x + residual, and that sum",
@@ -104,12 +128,14 @@ _COMPUTES = {
     "gelu_mul": "gelu(gate) * up, by tanh or erf; gate and up apart or in one tensor",
     "rope": "rotary position embedding; half-split or interleaved pairs",
     "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
+    "decode_attention": "attention of one query a head to a cache; grouped heads, a mask over keys; forward only",
     "linear_cross_entropy": "the same of hidden @ weight.T + bias, the logits never all in memory (uses cross_entropy's)",
 }
 
 
 def families() -> list[dict[str, Any]]:
-    """The functions of `rung.kernels`: name, what it computes, the kernels behind it; each has a backward pass."""
+    """The functions of `rung.kernels`: name, what it computes, the kernels behind it; each has a backward pass but
+    attention."""
     names = list(dict.fromkeys(k.name for k in launches(32)))
 
     def behind(name: str) -> list[str]:

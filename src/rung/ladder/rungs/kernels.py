@@ -64,4 +64,13 @@ CROSS_ENTROPY = Rung(
     replaces=("fused-cross-entropy",),
 )  # fmt: skip
 
-KERNELS = (ROPE, CROSS_ENTROPY)
+DECODE_ATTENTION = Rung(
+    "triton-decode-attention", 4, "attention of one query by a Triton kernel", "reassociated",
+    "one query a head meets a cache whose keys are shared out among the multiprocessors; hidden blocks are not read",
+    _applies("decode_attention", "triton-decode-attention", "attention of one query under a mask", trained=False),
+    lambda c: {"attention": (0.15, 1.0), "pointwise": (0.85, 1.0)}, with_pass("triton-decode-attention"),
+    "the kernel decode_attention_part in the trace",
+    both(rewritten("triton-decode-attention"), named("decode_attention_part", "decode_attention_part kernels")),
+)  # fmt: skip
+
+KERNELS = (ROPE, CROSS_ENTROPY, DECODE_ATTENTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -102,6 +103,14 @@ UNCOPIED = Rung(
     "fewer kernels", both(rewritten("uncopied-attention"), fewer("kernels", "kernels")),
 )  # fmt: skip
 
+IN_PLACE_CACHE = Rung(
+    "in-place-cache", 3, "a cache's new rows written where they lie", "exact",
+    "a write to a part of a cache is said as one to the whole, which the compiler does in place; the part is not copied",
+    matches("in-place-cache", "write to a part of a cache"),
+    lambda c: {"pointwise": (0.4, 1.0), "copy": (0.3, 1.0)}, with_pass("in-place-cache"),
+    "fewer kernels", both(rewritten("in-place-cache"), fewer("kernels", "kernels")),
+)  # fmt: skip
+
 
 def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     before, after = (float(c.facts.get(k, {}).get("layer_flop", 0)) for k in ("captured", "rewritten"))
@@ -181,6 +190,32 @@ FUSED_GATE_UP = Rung(
     "fewer matrix products", rewritten("fused-gate-up"),
 )  # fmt: skip
 
+GROUPED = r"sm(90|10\d)"  # where torch's grouped product leaves the sizes on the GPU (surgery/grouped_mm.py)
+
+
+def _experts_apply(c: Context) -> Inapplicable | None:
+    if c.training:
+        return Inapplicable("the weights of its experts would be copied together in every step, for their gradients.")
+    if no := matches("grouped-experts", "loop over experts")(c):
+        return no
+    if not c.gpu:
+        return Inapplicable("it is for GPUs.")
+    if not re.fullmatch(GROUPED, str(c.facts.get("arch"))):
+        return Inapplicable(f"torch has no grouped product for {c.facts.get('arch')} that does not wait for the sizes.")
+    if c.facts.get("dtype") != "torch.bfloat16":
+        return Inapplicable(f"torch's grouped product is for weights in bfloat16; these are {c.facts.get('dtype')}.")
+    return None
+
+
+GROUPED_EXPERTS = Rung(
+    "grouped-experts", 3, "all experts in one product", "reassociated",
+    "tokens are sorted by the expert that they chose, and each layer of all experts is one grouped product",
+    _experts_apply,
+    lambda c: {"launch_gap": (0.1, 0.7), "idle": (0.2, 1.0), "gemm": (0.6, 1.1), "pointwise": (0.5, 1.0)},
+    with_pass("grouped-experts"),
+    "no product of an expert's own", both(rewritten("grouped-experts"), fewer("kernels", "kernels")), prepares=20.0,
+)  # fmt: skip
+
 
 def _stream_applies(c: Context) -> Inapplicable | None:
     if no := allowed(c, "bf16"):
@@ -203,6 +238,7 @@ BF16_STREAM = Rung(
 )  # fmt: skip
 
 SURGERY = (
-    SDPA, LEAN_SDPA, FLEX, FLEX_FOR_SDPA, UNCOPIED, HOISTED, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP,
+    SDPA, LEAN_SDPA, FLEX, FLEX_FOR_SDPA, UNCOPIED, IN_PLACE_CACHE, HOISTED, NARROW_LOGITS, FUSED_CROSS_ENTROPY,
+    GROUPED_EXPERTS, FUSED_QKV, FUSED_GATE_UP,
     FOLDED_BATCH_NORM, CHANNELS_LAST, BF16_STREAM,
 )  # fmt: skip

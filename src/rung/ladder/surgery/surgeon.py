@@ -14,10 +14,13 @@ from torch import fx
 
 from rung.ladder.aiter import Product
 from rung.ladder.surgery.batch_norm import fold_batch_norm
+from rung.ladder.surgery.cache import write_in_place
 from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.copies import drop_copies
 from rung.ladder.surgery.counts import NAMES, count, products
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
+from rung.ladder.surgery.decoding import fuse_decoding
+from rung.ladder.surgery.experts import group_experts
 from rung.ladder.surgery.flex_calls import fuse_calls
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
@@ -33,12 +36,15 @@ from rung.ladder.surgery.stream import narrow_stream
 _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
+    "triton-decode-attention": fuse_decoding,
     "lean-sdpa": lean_attention,
     "flex-for-sdpa": fuse_calls,
+    "in-place-cache": write_in_place,
     "folded-batch-norm": fold_batch_norm,
     "hoisted-constants": hoist_constants,
     "narrow-logits": narrow_logits,
     "fused-cross-entropy": fuse_cross_entropy,
+    "grouped-experts": group_experts,
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
     "bf16-stream": narrow_stream,
@@ -53,7 +59,11 @@ PASSES = tuple(_RUNNERS)
 _OF_THE_WHOLE = ("hoisted-constants",)
 
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
-_INSTEAD = {"flex-attention": ("sdpa",), "fused-cross-entropy": ("triton-cross-entropy",)}
+_INSTEAD = {
+    "flex-attention": ("sdpa",),
+    "triton-decode-attention": ("lean-sdpa",),
+    "fused-cross-entropy": ("triton-cross-entropy",),
+}
 
 
 def hidden(found: Mapping[str, int]) -> tuple[str, ...]:
