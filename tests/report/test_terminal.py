@@ -33,7 +33,9 @@ def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
 
 def test_a_climb_that_kept_nothing_says_so() -> None:
     text = terminal.summary(nothing_kept(), width=100)
-    assert "Nothing was kept" in text
+    assert "Nothing was kept: no rung that was tried" in text
+    untried = {**nothing_kept(), "attempts": []}
+    assert "Nothing was kept: no rung was tried." in terminal.summary(untried, width=100)
     assert "recipe" not in text
 
 

@@ -247,6 +247,8 @@ def total(data: dict[str, Any]) -> str:
     result = units.section(data, "result")
     if not result:
         return ""
+    if not kept(data) and not any(attempt.get("log") for attempt in attempts(data)):
+        return "Nothing was kept: no rung was tried."
     if not kept(data):
         return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
     gain = units.section(result, "speedup")

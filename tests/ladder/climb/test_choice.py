@@ -25,12 +25,22 @@ def rung(name: str, left: float, *, core: bool = False, prepares: float = 0.0, n
     )  # fmt: skip
 
 
-def state(tmp_path: Path, *, budget: float | None = None, named: bool = False, floor: float | None = None) -> State:
+def state(
+    tmp_path: Path,
+    *,
+    budget: float | None = None,
+    named: bool = False,
+    floor: float | None = None,
+    loading: float = 18.0,
+) -> State:
     run = Run.create(tmp_path, "x", tmp_path / "run")
     made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event, data: None)
     made.facts = {"gpu": False, "mode": "infer", "rates": {}}
     made.breakdown = {"parts": {"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP}}
-    made.baseline = {"time": {"value": STEP}, "first_run_seconds": 1.0, "floor": floor and {"seconds": floor}}
+    made.baseline = {
+        "time": {"value": STEP}, "first_run_seconds": 1.0, "loading_seconds": loading,
+        "floor": floor and {"seconds": floor},
+    }  # fmt: skip
     return made
 
 
@@ -80,6 +90,14 @@ def test_the_budget_is_kept_for_the_core(tmp_path: Path) -> None:
     assert isinstance(said, Stop)
     assert said.rule == "budget"
     assert set(said.left) == {"large", "core"}
+
+
+def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> None:
+    one = rung("one", 0.5)
+    assert next_rung(state(tmp_path / "a", budget=60, loading=6.0), [one]) is one  # a minute is enough for a small model
+    said = next_rung(state(tmp_path / "b", budget=60, loading=30.0), [one])
+    assert isinstance(said, Stop)
+    assert said.rule == "budget"
 
 
 def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rung.measure import CLIMB
 
 LEAST_GAIN = 0.005  # what a rung must be able to give, at best, for it to be tried
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
-LOADING = 25.0  # seconds a restart takes beside the first run, as a guess before one was seen: import, warm-up, blocks
+TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ def gain_per_second(state: State, rung: Rung) -> float:
 
 
 def seconds(state: State, rung: Rung) -> float:
-    """What a comparison takes to its first look, as far as the last ones tell."""
-    each = state.pace or LOADING + state.baseline["first_run_seconds"]
+    """What a comparison takes to its first look, as far as the last ones tell; before the first, the baseline does:
+    both sides of a restart load and warm up at once, as it did."""
+    loading = state.baseline.get("loading_seconds", state.baseline["first_run_seconds"])
+    each = state.pace or loading + TIMING
     return CLIMB[0][0] * each + rung.prepares
 
 
