@@ -93,9 +93,11 @@ def test_the_budget_is_kept_for_the_core(tmp_path: Path) -> None:
 
 
 def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> None:
-    one = rung("one", 0.5)
-    assert next_rung(state(tmp_path / "a", budget=60, loading=6.0), [one]) is one  # a minute is enough for a small model
-    said = next_rung(state(tmp_path / "b", budget=60, loading=30.0), [one])
+    short, long = rung("short", 0.9), rung("long", 0.5, prepares=20)
+    assert next_rung(state(tmp_path / "a", budget=90, loading=6.0), [short, long]) is long
+    # A guess alone ends no climb: while there is room for a restart, the shortest is begun.
+    assert next_rung(state(tmp_path / "b", budget=90, loading=30.0), [short, long]) is short
+    said = next_rung(state(tmp_path / "c", budget=30, loading=30.0), [short, long])
     assert isinstance(said, Stop)
     assert said.rule == "budget"
 

@@ -50,7 +50,10 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
         return Stop(rule, why, best_case)
     affordable = [r for r in worth if seconds(state, r) < state.left()]
     if not affordable:
-        return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), best_case)
+        cheapest = min(worth, key=lambda r: seconds(state, r))
+        if not state.pace and restart(state) < state.left():
+            return cheapest  # a guess alone does not end a climb that has room for a look
+        return _out_of_budget(state, cheapest, best_case)
     core = [r for r in affordable if r.core and not tries(state, r)]
     ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
     # The core of the ladder is not given up for the sake of what promises more.
@@ -66,11 +69,15 @@ def gain_per_second(state: State, rung: Rung) -> float:
 
 
 def seconds(state: State, rung: Rung) -> float:
-    """What a comparison takes to its first look, as far as the last ones tell; before the first, the baseline does:
-    both sides of a restart load and warm up at once, as it did."""
+    """What a comparison takes to its first look, as far as can be told."""
+    return CLIMB[0][0] * restart(state) + rung.prepares
+
+
+def restart(state: State) -> float:
+    """Seconds of a restart: as the last ones took; before the first, the baseline tells, for both sides of a restart load
+    and warm up at once, as it did."""
     loading = state.baseline.get("loading_seconds", state.baseline["first_run_seconds"])
-    each = state.pace or loading + TIMING
-    return CLIMB[0][0] * each + rung.prepares
+    return state.pace or loading + TIMING
 
 
 def near_floor(state: State) -> bool:
