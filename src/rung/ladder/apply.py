@@ -18,13 +18,11 @@ from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
-from rung.ladder.fit import described, differences, missing_variables
+from rung.ladder.fit import described, differences, impossible, missing_variables
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
-from rung.ladder.rungs.eight_bits import fp8_format
 from rung.ladder.step import Step
-from rung.ladder.switches import switches
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
 
@@ -150,34 +148,20 @@ def apply(
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer)
-    impossible = _impossible(wanted.rungs, model, device)
-    plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in impossible)).plan
+    left_out = impossible(wanted.rungs, device, model)
+    plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
     applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)
     here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
-    for text in [*differences(wanted, here), *(f"{name} is not in effect: {why}." for name, why in impossible.items())]:
+    for text in [*differences(wanted, here), *left_out.values()]:
         warnings.warn(text, stacklevel=2)
-    applied.pending = tuple(impossible)
+    applied.pending = tuple(left_out)
     if not whole:
         pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         applied.pending += tuple(name for name, on in pending if on)
     unset = missing_variables(wanted)
     applied.pending += tuple(n for n in wanted.rungs if any(v in unset for v, _ in plan_of([n]).env))
     return applied
-
-
-def _impossible(names: Iterable[str], model: torch.nn.Module, device: Device) -> dict[str, str]:
-    """Which of these rungs cannot be in effect for this model on this device, and why: a recipe may be from elsewhere."""
-    found, has = {}, switches(model)
-    for name in names:
-        plan = plan_of([name])
-        if plan.capture and not device.is_gpu:
-            found[name] = "a CPU has no graphs to launch"
-        if plan.linears == "fp8" and not fp8_format(device.arch):
-            found[name] = f"{device.arch} has no units for products in FP8"
-        if lacks := [switch for switch, _ in plan.switches if switch not in has]:
-            found[name] = f"{type(model).__name__} has no switch of its own for its {lacks[0]}"
-    return found
 
 
 def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
