@@ -49,3 +49,14 @@ def test_no_recipe_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["apply"]) == 2
     assert main(["apply", str(tmp_path / "none.toml")]) == 3
     assert "could not be read" in capsys.readouterr().err
+
+
+def test_what_the_device_or_the_model_cannot_have_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "elsewhere.toml"
+    path.write_text(Recipe(("compile", "capture", "model-sdpa")).text())
+    assert main(["apply", str(path), MICRO, "--device", "cpu"]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: capture is not in effect: a CPU has no graphs to launch.",
+        "note: model-sdpa is not in effect: Sequential has no switch of its own for its attention.",
+    ]

@@ -101,3 +101,12 @@ def newer_api() -> Iterator[None]:
 def test_a_precision_set_by_the_newer_api_is_no_obstacle() -> None:
     x, model = torch.randn(4, 8), nn.Linear(8, 8)
     torch.testing.assert_close(rung.apply(model, [])(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["capture", "model-sdpa", "static-cache", "fp8-linears"])
+def test_what_is_impossible_here_is_warned_of_and_the_rest_is_applied(name: str) -> None:
+    model, x = Two(), torch.randn(4, 8)
+    with pytest.warns(UserWarning, match=f"^{name} is not in effect: "):
+        applied = rung.apply(model, ["bf16", name])
+    assert applied.pending == (name,)
+    assert not torch.equal(applied(x)["y"], model(x)["y"])

@@ -151,3 +151,10 @@ def test_a_browser_shows_the_page_without_errors_or_sideways_scrolling(tmp_path:
         browser.close()
     assert complaints == []
     assert across <= width
+
+
+def test_what_is_compiled_anew_is_on_the_page() -> None:
+    data = climb()
+    data["manifest"]["facts"] = {"recompilations": [{"where": "model.py:3 in forward", "why": "self.<calls> == 0"}]}
+    page = render(data)
+    assert "model.py:3 in forward: it was compiled for self.&lt;calls&gt; == 0" in page

@@ -5,7 +5,7 @@ import sys
 import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, unfinished
 
-from rung.report import terminal, words
+from rung.report import lines, terminal, words
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -33,7 +33,9 @@ def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
 
 def test_a_climb_that_kept_nothing_says_so() -> None:
     text = terminal.summary(nothing_kept(), width=100)
-    assert "Nothing was kept" in text
+    assert "Nothing was kept: no rung that was tried" in text
+    untried = {**nothing_kept(), "attempts": []}
+    assert "Nothing was kept: no rung was tried." in terminal.summary(untried, width=100)
     assert "recipe" not in text
 
 
@@ -99,3 +101,22 @@ def test_rungs_that_were_not_tried_for_one_reason_are_one_row() -> None:
     assert never[0]["rung"] == "queues"  # the records themselves stay
     text = terminal.summary(data, width=120)
     assert text.count("it is for AMD GPUs.") == 1
+
+
+def test_where_the_graph_breaks_and_what_is_compiled_anew_is_printed() -> None:
+    facts = {
+        "graph_breaks": ["model.py:4 in forward: `x.item()`: a number is read (x2)"],
+        "recompilations": [{"where": "model.py:3 in forward", "why": "self.calls == 0"}],
+    }
+    text = "\n".join(lines.graph_lines(facts))
+    assert "breaks the graph in 1 place:\n    model.py:4 in forward: `x.item()`" in text
+    assert "compiled anew:\n    model.py:3 in forward: it was compiled for self.calls == 0" in text
+    assert lines.graph_lines({"graph_breaks": [], "recompilations": []}) == []
+
+
+def test_a_prediction_names_the_parts_as_the_breakdown_does() -> None:
+    shares = {"low": 1.1, "high": 2.0, "shares": {"launch_gap": 0.7}}
+    on_a_gpu = terminal.prediction_line({"rung": "compile", "prediction": shares, "clock": "gpu"})
+    on_a_cpu = terminal.prediction_line({"rung": "compile", "prediction": shares, "clock": "cpu"})
+    assert "waiting for a launch 70% of the step" in on_a_gpu
+    assert "Python and dispatch 70% of the step" in on_a_cpu

@@ -29,7 +29,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.recipe:
         raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
-    from rung.ladder.fit import changes, differences, missing_variables
+    from rung.ladder.fit import changes, missing_variables
     from rung.ladder.recipe import Recipe
     from rung.report.recipe import recipe_lines
     from rung.runs import to_json
@@ -42,24 +42,26 @@ def run(parsed: argparse.Namespace) -> int:
         "variables": missing_variables(recipe),
         "original": recipe.original,
         "measured": recipe.measured,
-        "differs": differences(recipe, _here(parsed, recipe)),
+        "differs": _differs(parsed, recipe),
     }
     print(to_json(found) if parsed.json else "\n".join(recipe_lines(found, shlex.quote(str(parsed.recipe)))))
     return 0
 
 
-def _here(parsed: argparse.Namespace, recipe: Any) -> dict[str, str]:
+def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
     import torch
 
     from rung.hardware import pick
+    from rung.ladder.fit import described, differences, impossible
 
-    here = {"device": pick(parsed.device).name, "torch": str(torch.__version__)}
+    device, model = pick(parsed.device), None
+    here = {"device": device.name, "torch": str(torch.__version__)}
     if parsed.target:
-        from rung.ladder.fit import described
         from rung.workload import load, seeded_model
 
         options = recipe.options_for(parsed.target, target_options(parsed))
-        here["model"] = described(seeded_model(load(parsed.target, options)))
+        model = seeded_model(load(parsed.target, options))
+        here["model"] = described(model)
     elif parsed.rest:
         raise UsageError(f"unexpected argument {parsed.rest[0]!r}; options belong to a TARGET.")
-    return here
+    return [*differences(recipe, here), *impossible(recipe.rungs, device, model).values()]

@@ -140,7 +140,7 @@ def stopped(run: Run, as_json: bool) -> int:
 
 def progress(event: str, data: dict[str, Any]) -> None:
     """One plain line, or a few, an event; on stderr."""
-    from rung.report.lines import baseline_lines
+    from rung.report.lines import baseline_lines, graph_lines
     from rung.report.terminal import attempt_line, prediction_line
     from rung.report.words import folded
 
@@ -152,6 +152,8 @@ def progress(event: str, data: dict[str, Any]) -> None:
             f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {data['manifest']['numerics']}"
         )
         say(f"run directory: {data['directory']}")
+        for line in graph_lines(data["manifest"].get("facts") or {}):
+            say(line)
     elif event == "baseline":
         say("measuring the baseline ...")
     elif event == "measured":

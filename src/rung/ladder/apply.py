@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
-from rung.ladder.fit import described, differences, missing_variables
+from rung.ladder.fit import described, differences, impossible, missing_variables
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
@@ -33,7 +34,7 @@ class Applied:
 
     `model` is the object that was given, its class, state dict and hooks untouched: save and load that one.
     `pending` names the rungs that are not in effect: they need `loss` and `optimizer`, or variables that the process
-    was not started with (`rung apply` prints them). Inputs of a size at which the recipe was found to lose go to the
+    was not started with (`rung apply` prints them), or a device or model of another kind, which is warned of. Inputs of a size at which the recipe was found to lose go to the
     model as it is, in `step` too.
     With `capture` or `reduce-overhead` in the recipe, results are overwritten by the next call: clone what you keep. With
     `reduce-overhead` so are gradients: step and clear them before the next call, or sum them up elsewhere. With `bf16`,
@@ -137,7 +138,6 @@ def apply(
     Raises UsageError for an unknown rung, InputError for a file that is no recipe.
     """
     wanted = _recipe(recipe)
-    plan = wanted.plan
     if isinstance(target, Workload):
         workload, device = target, pick()
         model = seeded_model(workload).to(device.torch_name)
@@ -149,14 +149,17 @@ def apply(
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer)
+    left_out = impossible(wanted.rungs, device, model)
+    plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
     applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)
     here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
-    for text in differences(wanted, here):
+    for text in [*differences(wanted, here), *left_out.values()]:
         warnings.warn(text, stacklevel=2)
+    applied.pending = tuple(left_out)
     if not whole:
         pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
-        applied.pending = tuple(name for name, on in pending if on)
+        applied.pending += tuple(name for name, on in pending if on)
     unset = missing_variables(wanted)
     applied.pending += tuple(n for n in wanted.rungs if any(v in unset for v, _ in plan_of([n]).env))
     return applied

@@ -73,7 +73,12 @@ def recompilations() -> Iterator[list[dict[str, str]]]:
         def emit(self, record: logging.LogRecord) -> None:
             text = record.getMessage()
             where = re.search(r"Recompiling function (\S+) in (\S+)", text)
-            reasons = [line.strip(" -") for line in text.splitlines()[1:] if line.strip().startswith("- ")]
+            # Such as `- 0/0: self.calls == 0     # self.calls += 1  # model.py:7 in forward`.
+            reasons = [
+                " ".join(re.sub(r"^- (\d+/\d+: )?", "", line.strip()).split())
+                for line in text.splitlines()[1:]
+                if line.strip().startswith("- ")
+            ]
             if where:
                 found.append({"where": f"{where[2]} in {where[1]}", "why": reasons[0] if reasons else ""})
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
+from rung.ladder.rungs.eight_bits import fp8_format
 
 if TYPE_CHECKING:
     import torch
+
+    from rung.hardware.device import Device
 
 WHY = {
     "device": "which rungs pay depends on the chip",
@@ -32,6 +35,26 @@ def differences(recipe: Recipe, here: Mapping[str, str]) -> list[str]:
         for key, why in WHY.items()
         if recipe.made_on.get(key) and here.get(key) and recipe.made_on[key] != here[key]
     ]
+
+
+def impossible(names: Iterable[str], device: Device, model: torch.nn.Module | None) -> dict[str, str]:
+    """By name, a sentence for each rung that cannot be in effect on this device, or for this model where there is one."""
+    found = {}
+    for name in names:
+        plan, why = plan_of([name]), ""
+        if plan.capture and not device.is_gpu:
+            why = "a CPU has no graphs to launch"
+        if plan.linears == "fp8" and not fp8_format(device.arch):
+            why = f"{device.arch} has no units for products in FP8"
+        if plan.switches and model is not None:
+            from rung.ladder.switches import switches  # whoever has a model has torch
+
+            has = switches(model)
+            lacks = [switch for switch, _ in plan.switches if switch not in has]
+            why = f"{type(model).__name__} has no switch of its own for its {lacks[0]}" if lacks else ""
+        if why:
+            found[name] = f"{name} is not in effect: {why}."
+    return found
 
 
 def missing_variables(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

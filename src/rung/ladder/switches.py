@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from rung.errors import WorkloadError
+
 
 def switches(model: nn.Module) -> dict[str, str]:
     """What can be switched and how it stands: `attention` (sdpa, eager, flash_attention_2) and `cache` (`dynamic` where
@@ -27,7 +29,11 @@ class Switched:
     def __init__(self, model: nn.Module, wanted: tuple[tuple[str, str], ...]) -> None:
         self._undo: list[Callable[[], Any]] = []
         for name, value in wanted:
-            before = switches(model)[name]
+            before = switches(model).get(name)
+            if before is None:
+                raise WorkloadError(
+                    f"{type(model).__name__} has no switch of its own for its {name}: leave that rung out."
+                )
             if name == "attention":
                 _attention(model, value)
                 self._undo.append(lambda before=before: _attention(model, before))  # type: ignore[misc]

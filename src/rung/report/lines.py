@@ -6,6 +6,7 @@ from typing import Any
 
 from rung.report import units
 from rung.report.terminal import breakdown_lines
+from rung.report.words import recompilations
 
 
 def baseline_lines(baseline: dict[str, Any]) -> list[str]:
@@ -21,6 +22,20 @@ def baseline_lines(baseline: dict[str, Any]) -> list[str]:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         lines.append(f"  note: {len(names)} trainable parameters get no gradient: {shown}")
     return lines + [f"  {line}" for line in breakdown_lines(baseline.get("breakdown"))]
+
+
+def graph_lines(facts: dict[str, Any]) -> list[str]:
+    """Where Dynamo breaks the graph, and what it captures again for a second batch of one shape, in the user's source;
+    nothing where it captures one graph, once."""
+    breaks, again = facts.get("graph_breaks") or [], facts.get("recompilations") or []
+    lines = []
+    if breaks:
+        lines.append(f"  note: torch.compile breaks the graph in {len(breaks)} place{'s' if len(breaks) > 1 else ''}:")
+        lines += [f"    {units.clean(text)}" for text in breaks]
+    if again:
+        lines.append("  note: a second batch of the same shape is compiled anew:")
+        lines += [f"    {units.clean(text)}" for text in recompilations(facts)]
+    return lines
 
 
 def run_line(data: dict[str, Any]) -> str:

@@ -66,11 +66,20 @@ def off(attempt: dict[str, Any]) -> str:
     return "" if points is None else f"{points:.0f} points of the step from the middle of the prediction"
 
 
+def recompilations(facts: Any) -> list[str]:
+    """What is compiled anew, and the guard that failed, a sentence each."""
+    found = [r for r in units.section(facts).get("recompilations") or [] if isinstance(r, dict)]
+    return [
+        f"{units.clean(r.get('where'))}: it was compiled for {units.clean(r.get('why')) or 'something else'}"
+        for r in found
+    ]
+
+
 def rests_on(attempt: dict[str, Any]) -> str:
     """What a prediction follows from: the shares of the two largest parts that the rung works on."""
     shares = units.section(attempt, "prediction", "shares")
-    numbers = [(part, units.number(share)) for part, share in shares.items()]
-    named = [f"{PARTS.get(part, units.clean(part))} {n:.0%}" for part, n in numbers if n is not None][:2]
+    numbers = [(key, units.number(share)) for key, share in shares.items()]
+    named = [f"{part(key, attempt.get('clock'))} {n:.0%}" for key, n in numbers if n is not None][:2]
     return f"{', '.join(named)} of the step" if named else ""
 
 
@@ -247,6 +256,8 @@ def total(data: dict[str, Any]) -> str:
     result = units.section(data, "result")
     if not result:
         return ""
+    if not kept(data) and not any(attempt.get("log") for attempt in attempts(data)):
+        return "Nothing was kept: no rung was tried."
     if not kept(data):
         return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
     gain = units.section(result, "speedup")

@@ -25,12 +25,22 @@ def rung(name: str, left: float, *, core: bool = False, prepares: float = 0.0, n
     )  # fmt: skip
 
 
-def state(tmp_path: Path, *, budget: float | None = None, named: bool = False, floor: float | None = None) -> State:
+def state(
+    tmp_path: Path,
+    *,
+    budget: float | None = None,
+    named: bool = False,
+    floor: float | None = None,
+    loading: float = 18.0,
+) -> State:
     run = Run.create(tmp_path, "x", tmp_path / "run")
     made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event, data: None)
     made.facts = {"gpu": False, "mode": "infer", "rates": {}}
     made.breakdown = {"parts": {"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP}}
-    made.baseline = {"time": {"value": STEP}, "first_run_seconds": 1.0, "floor": floor and {"seconds": floor}}
+    made.baseline = {
+        "time": {"value": STEP}, "first_run_seconds": 1.0, "loading_seconds": loading,
+        "floor": floor and {"seconds": floor},
+    }  # fmt: skip
     return made
 
 
@@ -80,6 +90,16 @@ def test_the_budget_is_kept_for_the_core(tmp_path: Path) -> None:
     assert isinstance(said, Stop)
     assert said.rule == "budget"
     assert set(said.left) == {"large", "core"}
+
+
+def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> None:
+    short, long = rung("short", 0.9), rung("long", 0.5, prepares=20)
+    assert next_rung(state(tmp_path / "a", budget=90, loading=6.0), [short, long]) is long
+    # A guess alone ends no climb: while there is room for a restart, the shortest is begun.
+    assert next_rung(state(tmp_path / "b", budget=90, loading=30.0), [short, long]) is short
+    said = next_rung(state(tmp_path / "c", budget=30, loading=30.0), [short, long])
+    assert isinstance(said, Stop)
+    assert said.rule == "budget"
 
 
 def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:

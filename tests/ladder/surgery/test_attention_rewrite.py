@@ -68,6 +68,9 @@ SCALES = {
     "on_k_transposed": lambda q, k: q @ (k.transpose(-2, -1) / 3.0),
     "on_both": lambda q, k: (q * 0.5) @ (k / 2.0).mT,
     "none": lambda q, k: q @ k.mT,
+    "tensor": lambda q, k: q @ k.mT / torch.sqrt(torch.tensor(q.size(-1), dtype=torch.float32)),
+    "full": lambda q, k: q @ k.mT / torch.full([], q.size(-1) ** 0.5, dtype=q.dtype),
+    "rsqrt_on_q": lambda q, k: (torch.tensor(8.0).rsqrt() * q) @ k.mT,
 }
 
 CAUSAL = {
@@ -86,6 +89,8 @@ CAUSAL = {
         torch.arange(w.size(-1))[None, :] > torch.arange(w.size(-2)).unsqueeze(1), torch.finfo(w.dtype).min
     ),
     "arange_not": lambda w: w.masked_fill(~(torch.arange(w.size(-2))[:, None] >= torch.arange(w.size(-1))[None]), NEG),
+    "taken_away": lambda w: w - 1e10 * (1 - torch.ones(w.shape[-2:]).tril()),
+    "statement": lambda w: (w.masked_fill_(torch.ones(w.shape[-2:], dtype=torch.bool).triu(1), NEG), w)[1],
     "where_float": lambda w: w + torch.where(torch.ones(w.shape[-2:]).tril() == 1, 0.0, NEG),
 }
 
@@ -101,6 +106,78 @@ NOT_CAUSAL = {
     "bias_too": lambda w: w + (torch.full(w.shape[-2:], NEG).triu(1) + torch.eye(w.size(-1))),
     "mild": lambda w: w + torch.full(w.shape[-2:], -5.0).triu(1),
 }
+
+
+CAUSAL_3D = {
+    "bmm": lambda q, k, v: torch.bmm(
+        F.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.3 + torch.full((6, 6), NEG).triu(1), -1), v
+    ),
+    "head": lambda q, k, v: (q @ k.mT / 8**0.5).masked_fill(torch.ones(6, 6).tril() == 0, NEG).softmax(-1) @ v,
+    "einsum": lambda q, k, v: torch.einsum(
+        "bij,bjd->bid", (torch.einsum("bid,bjd->bij", q, k) + torch.full((6, 6), NEG).triu(1)).softmax(-1), v
+    ),
+}
+
+# q, k and v are [batch, heads, length, width].
+EINSUMS = {
+    "as_they_lie": ("bhid,bhjd->bhij", "bhij,bhjd->bhid", (0, 1, 2, 3)),
+    "spaces": ("b h i d, b h j d -> b h i j", "b h i j, b h j d -> b h i d", (0, 1, 2, 3)),
+    "heads_inside": ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", (0, 2, 1, 3)),
+    "heads_first": ("bqhd,bkhd->hbqk", "hbqk,bkhd->bqhd", (0, 2, 1, 3)),
+    "ellipsis": ("...id,...jd->...ij", "...ij,...jd->...id", (0, 1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("spelling", EINSUMS)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_einsums(spelling, swapped):
+    scores, output, order = EINSUMS[spelling]
+
+    def product(equation, one, two):
+        if not swapped:
+            return torch.einsum(equation, one, two)
+        left, right = equation.split("->")[0].split(",")
+        return torch.einsum(f"{right},{left}->{equation.split('->')[1]}", two, one)
+
+    def fn(q, k, v):
+        q, k, v = (item.permute(order) for item in (q, k, v))
+        weights = product(scores, q, k) * 0.3 + torch.full((6, 6), NEG).triu(1)
+        return product(output, weights.softmax(-1), v)
+
+    assert check(fn, qkv()).calls[0]["is_causal"] is True
+
+
+@pytest.mark.parametrize("equation", ["bhid,bhjd->hij", "bhid,bhjd->bij", "bhid,hjd->bhij", "bhid,bhjd->bhijd"])
+def test_einsums_that_are_no_batched_products_stay(equation):
+    def fn(q, k, v):
+        other = k[0] if ",hjd" in equation else k
+        scores = torch.einsum(equation, q, other)
+        return scores.softmax(-1).sum() * v
+
+    assert check(fn, qkv()).matches == {"sdpa": 0}
+
+
+@pytest.mark.parametrize("spelling", CAUSAL_3D)
+def test_heads_and_batch_in_one_dimension(spelling):
+    inputs = [torch.randn(5, 6, 8, requires_grad=True) for _ in range(3)]
+    assert check(CAUSAL_3D[spelling], inputs).calls[0]["is_causal"] is True
+
+
+def test_a_mask_for_each_head_of_one_dimension():
+    bias = torch.randn(5, 6, 6)
+    inputs = [torch.randn(5, 6, 8, requires_grad=True) for _ in range(3)]
+    found = check(lambda q, k, v: (q @ k.mT * 0.3 + bias).softmax(-1) @ v, inputs)
+    assert "attn_mask" in found.calls[0]
+
+
+def test_what_was_written_in_place_and_is_read_before_it_stays_what_it_was():
+    def fn(q, k, v):
+        scores = q @ k.mT
+        seen = scores.exp().sum()
+        scores.masked_fill_(torch.ones(6, 6, dtype=torch.bool).triu(1), NEG)
+        return scores.softmax(-1) @ v + seen
+
+    assert check(fn, qkv(), backward=False, inner="eager").matches == {"sdpa": 0}
 
 
 @pytest.mark.parametrize("spelling", SCALES)
@@ -266,7 +343,12 @@ def test_view_of_the_result():
 
 LEFT_ALONE = {
     "softcap": (lambda q, k, v: (torch.tanh(q @ k.mT / 5.0) * 5.0).softmax(-1) @ v, "tanh"),
-    "after_softmax": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 0.5) @ v, None),
+    "after_softmax": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 0.5) @ v, "`mul` lies between the softmax"),
+    "five": (
+        lambda q, k, v: ((q[:, None] @ k[:, None].mT).softmax(-1) @ v[:, None])[:, 0],
+        "5 dimensions",
+    ),
+    "learned_scale": (lambda q, k, v: (q @ k.mT * v[0, 0, 0, 0]).softmax(-1) @ v, "`mul` lies between the scores"),
     "wrong_dim": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, "last dimension"),
     "scaled_after_mask": (
         lambda q, k, v: ((q @ k.mT + torch.ones(6, 6)) * 2).softmax(-1) @ v,

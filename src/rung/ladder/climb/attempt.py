@@ -38,6 +38,7 @@ def opened(state: State, rung: Rung) -> dict[str, Any]:
         "stack": stack,
         "replaces": [name for name in state.kept if name not in stack],
         "prediction": prediction.as_dict() if prediction else None,
+        "clock": (state.breakdown or {}).get("clock"),
         "graph_breaks": state.facts["graph_breaks"] if rung.name == "compile" else [],
         "verdict": no.verdict if no else "",
         "why": no.why if no else "",

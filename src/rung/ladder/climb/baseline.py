@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -80,11 +81,12 @@ def measure_baseline(state: State) -> None:
 
 def _measured(state: State) -> dict[str, Any]:
     state.say("baseline", {})
-    limits = state.setup.limits
+    limits, began = state.setup.limits, time.monotonic()
     with ExitStack() as stack:
         worker = open_worker(stack, state.setup, state.side([]), "baseline")
         worker.receive("open", limits.prepare)
         warm = worker.call("warm", limits.prepare, seconds=10.0)
+        loading = time.monotonic() - began
         steps = int(max(5, min(50, 5e9 / max(worker.call("estimate", limits.block), 1))))
         block = worker.call("block", limits.prepare, count=steps)
         time_ = median_interval(block["samples"]).as_dict()
@@ -100,6 +102,7 @@ def _measured(state: State) -> dict[str, Any]:
         "time": time_,
         "samples": block["samples"],
         "first_run_seconds": warm["first_run_seconds"],
+        "loading_seconds": loading,
         "warm_up_runs": warm["runs"],
         "steady": warm["steady"],
         "memory": memory,

@@ -13,7 +13,7 @@ from rung.measure import CLIMB
 
 LEAST_GAIN = 0.005  # what a rung must be able to give, at best, for it to be tried
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
-LOADING = 25.0  # seconds a restart takes beside the first run, as a guess before one was seen: import, warm-up, blocks
+TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,10 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
         return Stop(rule, why, best_case)
     affordable = [r for r in worth if seconds(state, r) < state.left()]
     if not affordable:
-        return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), best_case)
+        cheapest = min(worth, key=lambda r: seconds(state, r))
+        if not state.pace and restart(state) < state.left():
+            return cheapest  # a guess alone does not end a climb that has room for a look
+        return _out_of_budget(state, cheapest, best_case)
     core = [r for r in affordable if r.core and not tries(state, r)]
     ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
     # The core of the ladder is not given up for the sake of what promises more.
@@ -66,9 +69,15 @@ def gain_per_second(state: State, rung: Rung) -> float:
 
 
 def seconds(state: State, rung: Rung) -> float:
-    """What a comparison takes to its first look, as far as the last ones tell."""
-    each = state.pace or LOADING + state.baseline["first_run_seconds"]
-    return CLIMB[0][0] * each + rung.prepares
+    """What a comparison takes to its first look, as far as can be told."""
+    return CLIMB[0][0] * restart(state) + rung.prepares
+
+
+def restart(state: State) -> float:
+    """Seconds of a restart: as the last ones took; before the first, the baseline tells, for both sides of a restart load
+    and warm up at once, as it did."""
+    loading = state.baseline.get("loading_seconds", state.baseline["first_run_seconds"])
+    return state.pace or loading + TIMING
 
 
 def near_floor(state: State) -> bool:

@@ -50,7 +50,7 @@ REGIONS = Rung(
 
 def _dynamic_applies(c: Context) -> Inapplicable | None:
     if not c.plan.compile:
-        return Inapplicable("it is for what torch.compile makes of the whole model, which is not in effect.")
+        return Inapplicable("it is for what torch.compile makes of the whole model, which is not in effect so far.")
     if c.plan.passes:
         return Inapplicable(
             f"rewrites of the graph are in effect that need to know its sizes: {', '.join(c.plan.passes)}."

@@ -51,7 +51,9 @@ def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]
         if chosen := [f"{name}={here[name]}" for name in row.get("unless", ()) if here.get(name)]:
             return already(f"{chosen[0]} is set, and is left as it is.")
         if row.get("with") and not getattr(c.plan, row["with"]):
-            return Inapplicable(f"it matters together with {row['with'].replace('_', '-')}, which is not in effect.")
+            return Inapplicable(
+                f"it matters together with {row['with'].replace('_', '-')}, which is not in effect so far."
+            )
         if row.get("spares") == "memory" and (no := _no_memory_to_spare(c)):
             return no
         if row.get("needs") and c.parts and c.share(row["needs"]) < LEAST_SHARE:

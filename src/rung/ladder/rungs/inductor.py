@@ -37,9 +37,9 @@ def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]
         if all(here[name] == value for name, value in row["options"].items()):
             return already(f"{', '.join(row['options'])} has this value already.")
         if not c.plan.compiles:
-            return Inapplicable("it is a setting of torch.compile, which is not in effect.")
+            return Inapplicable("it is a setting of torch.compile, which is not in effect so far.")
         if row.get("with") and not dict(c.plan.inductor).get(row["with"]):
-            return Inapplicable(f"it works together with {row['with']}, which is not in effect.")
+            return Inapplicable(f"it works together with {row['with']}, which is not in effect so far.")
         if row.get("needs") and c.parts and c.share(row["needs"]) < LEAST_SHARE:
             return Inapplicable(f"less than {LEAST_SHARE:.0%} of the step is {row['needs'].replace('_', ' ')}.")
         return None

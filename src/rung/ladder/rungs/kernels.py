@@ -32,7 +32,7 @@ def _applies(kernel: str, pattern: str, what: str, *, trained: bool) -> Callable
         if no := matches(pattern, what)(c):
             return no
         if not c.plan.compiles:
-            return Inapplicable("it is to beat what torch.compile makes, which is not in effect.")
+            return Inapplicable("it is to beat what torch.compile makes, which is not in effect so far.")
         row = measured(kernel, str(c.facts.get("arch")))
         mode = "train" if c.training else "infer"
         if row and row[mode] < WORTH:

@@ -70,7 +70,7 @@ def _flex_applies(name: str, what: str) -> Callable[[Context], Inapplicable | No
         if not c.gpu:
             return Inapplicable("it is for GPUs.")
         if not c.plan.compiles:
-            return Inapplicable("FlexAttention is a kernel that torch.compile makes, which is not in effect.")
+            return Inapplicable("FlexAttention is a kernel that torch.compile makes, which is not in effect so far.")
         return None
 
     return applies
@@ -221,7 +221,7 @@ def _stream_applies(c: Context) -> Inapplicable | None:
     if no := allowed(c, "bf16"):
         return no
     if not c.plan.bf16 and c.facts.get("amp") != "torch.bfloat16":
-        return Inapplicable("it follows from autocast to bfloat16, which is not in effect.")
+        return Inapplicable("it follows from autocast to bfloat16, which is not in effect so far.")
     # Counted in the graph as its author wrote it, mostly without autocast, where no sum mixes precisions yet.
     if not c.facts.get("captured", {}).get("sum"):
         return Inapplicable("no sum of two activations, as a residual is, found in the captured graph.")

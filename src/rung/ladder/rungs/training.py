@@ -41,7 +41,9 @@ def _gradients_apply(c: Context) -> Inapplicable | None:
     if not c.facts.get("products_widen"):
         return Inapplicable("this torch's Inductor has no product that reads half precision and writes float32.")
     if not c.plan.compiles:
-        return Inapplicable("it changes what torch.compile makes of the backward pass, and that is not in effect.")
+        return Inapplicable(
+            "it changes what torch.compile makes of the backward pass, and that is not in effect so far."
+        )
     return None
 
 

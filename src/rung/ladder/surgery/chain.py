@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
+from rung.ladder.surgery.constants import COMPUTED, evaluate
 from rung.ladder.surgery.masks import Mask, read_mask
 from rung.ladder.surgery.normalize import argument, cast_source, in_place, kind, number, scaled, value
 
@@ -33,16 +35,18 @@ class Chain:
 def read_chain(softmax: fx.Node) -> Chain | None:
     """The attention around a softmax; None where there is none, Skip where it is close to one."""
     probs = value(softmax)
-    if probs is None or probs.dim() not in (3, 4) or kind(softmax) != "softmax":
+    if probs is None or probs.dim() < 3 or kind(softmax) != "softmax":
         return None
-    if softmax.users and not any(kind(user) in ("matmul", *_CARRIERS) for user in softmax.users):
+    carried = not softmax.users or any(kind(user) in ("matmul", *_CARRIERS) for user in softmax.users)
+    if not carried and not _near_matmul(softmax, up=False):
         return None
-    _only_last_dim(softmax, probs.dim())
+    if argument(softmax, 1, "dim") not in (-1, probs.dim() - 1):
+        raise Skip("the softmax is not over the last dimension")
     above, scores, scale, cap, masks = _upward(softmax)
     if scores is None:
         return None
-    if probs.dim() != 4:
-        raise Skip("the query is not [batch, heads, length, width]")
+    if probs.dim() > 4:
+        raise Skip(f"its scores have {probs.dim()} dimensions, and not [batch, heads, queries, keys]")
     below, output, dropout = _downward(softmax)
     query, key = scores.args[:2]
     if not isinstance(query, fx.Node) or not isinstance(key, fx.Node):
@@ -54,11 +58,6 @@ def read_chain(softmax: fx.Node) -> Chain | None:
 
 
 _CARRIERS = ("to", "type", "type_as", "float", "half", "bfloat16", "double", "dropout")
-
-
-def _only_last_dim(softmax: fx.Node, rank: int) -> None:
-    if argument(softmax, 1, "dim") not in (-1, rank - 1):
-        raise Skip("the softmax is not over the last dimension")
 
 
 def _only_user(node: fx.Node, what: str) -> None:
@@ -73,7 +72,7 @@ def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, flo
     seen: list[fx.Node] = []
     node: Any = softmax.args[0] if softmax.args else softmax.kwargs.get("input")
     while isinstance(node, fx.Node) and kind(node) != "matmul":
-        step = scaled(node)
+        step = scaling(node)
         if step is not None:
             upper, factor = step
             scale *= factor
@@ -86,9 +85,9 @@ def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, flo
             if scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
             masks.append(mask)
-        elif cap is None and kind(node) == "tanh" and _matmul_above(node):
+        elif cap is None and kind(node) == "tanh" and _near_matmul(node):
             upper, cap, scale = node.all_input_nodes[0], scale, 1.0
-        elif _matmul_above(node):
+        elif _near_matmul(node):
             raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
         else:
             return seen, None, scale, cap, masks
@@ -103,13 +102,37 @@ def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, flo
     return seen, node, scale, cap, masks
 
 
-def _matmul_above(node: fx.Node) -> bool:
-    """A matmul a few steps up: close enough to attention to be worth a word."""
+def scaling(node: fx.Node) -> tuple[fx.Node, float] | None:
+    """(x, factor) where the node is x times or over a number, or over a constant tensor that holds one, as sqrt(d) often does."""
+    if (step := scaled(node)) is not None:
+        return step
+    made, what = value(node), kind(node)
+    if made is None or what not in ("mul", "div") or set(node.kwargs) - {"input", "other"}:
+        return None
+    left, right = argument(node, 0, "input"), argument(node, 1, "other")
+    for source, by in ((left, right), (right, left))[: 2 if what == "mul" else 1]:
+        before, one = value(source), value(by)
+        if (
+            before is None
+            or one is None
+            or one.numel() != 1
+            or (before.shape, before.dtype) != (made.shape, made.dtype)
+        ):
+            continue
+        constant = evaluate(by, COMPUTED)
+        factor = float(constant) if constant is not None else 0.0
+        if factor and math.isfinite(factor):
+            return source, factor if what == "mul" else 1.0 / factor
+    return None
+
+
+def _near_matmul(node: fx.Node, up: bool = True) -> bool:
+    """A matmul a few steps up, or down: close enough to attention to be worth a word."""
     level = {node}
     for _ in range(4):
         if any(kind(item) == "matmul" for item in level):
             return True
-        level = {above for item in level for above in item.all_input_nodes}
+        level = {other for item in level for other in (item.all_input_nodes if up else item.users)}
     return False
 
 

@@ -24,7 +24,7 @@ NAMES = (
 )  # fmt: skip
 
 _KINDS = {
-    **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm"), "gemm"),
+    **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm", "einsum"), "gemm"),
     "scaled_dot_product_attention": "sdpa",
     **{name: name for name in ("softmax", "conv2d", "batch_norm")},
 }

@@ -18,10 +18,10 @@ VERY_NEGATIVE = -1e4
 
 @dataclass(frozen=True)
 class Mask:
-    """``add``: a float mask to add; ``drop``: True is filled; ``keep``: False is filled."""
+    """``add``, ``sub``: a float mask to add, to take away; ``drop``: True is filled; ``keep``: False is filled."""
 
     node: fx.Node
-    form: Literal["add", "drop", "keep"]
+    form: Literal["add", "sub", "drop", "keep"]
     fill: float = -math.inf
 
 
@@ -31,6 +31,11 @@ def read_mask(node: fx.Node) -> tuple[fx.Node, Mask] | None:
     if what == "add" and not set(node.kwargs) - {"input", "other"}:
         left, right = argument(node, 0, "input"), argument(node, 1, "other")
         return _added(node, left, right)
+    if what == "sub" and not set(node.kwargs) - {"input", "other"}:
+        left, right = argument(node, 0, "input"), argument(node, 1, "other")
+        mask = value(right)
+        fits = mask is not None and mask.dtype.is_floating_point and _same_shape(left, node)
+        return (left, Mask(right, "sub")) if fits and _leads_to_matmul(left) else None
     if what == "masked_fill":
         scores, mask = argument(node, 0, "input"), argument(node, 1, "mask")
         return _filled(scores, mask, "drop", argument(node, 2, "value"), node)
@@ -59,7 +64,7 @@ def _leads_to_matmul(node: Any) -> bool:
     for _ in range(12):
         if kind(node) == "matmul":
             return True
-        if kind(node) not in ("mul", "div", "add", "masked_fill", "where", "to", "float", "type", "type_as"):
+        if kind(node) not in ("mul", "div", "add", "sub", "masked_fill", "where", "to", "float", "type", "type_as"):
             return False
         inputs = [item for item in node.all_input_nodes if (value(item) is not None and _same_shape(item, node))]
         if not inputs:
@@ -116,7 +121,8 @@ def _proved(mask: Mask) -> Literal["causal", "open", ""] | int:
 
 
 def _shape_of(tensor: torch.Tensor, form: str) -> Literal["causal", "open", ""] | int:
-    if form == "add":
+    if form in ("add", "sub"):
+        tensor = tensor if form == "add" else -tensor
         closed = tensor <= max(-1e9, torch.finfo(tensor.dtype).min / 2)
         if not bool((tensor.masked_fill(closed, 0) == 0).all()):
             return ""  # it adds something where it hides nothing
@@ -146,8 +152,12 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
     """
     parts = []
     for mask in masks:
-        if mask.form == "add":
-            parts.append(_narrowed(graph, mask.node, dtype))
+        if mask.form in ("add", "sub"):
+            node = mask.node
+            if mask.form == "sub":
+                node = graph.call_function(torch.neg, (node,))
+                node.meta["example_value"] = -value(mask.node)  # type: ignore[operator]
+            parts.append(_narrowed(graph, node, dtype))
         elif len(masks) == 1 and math.isinf(mask.fill):
             keep = mask.form == "keep"
             parts.append(mask.node if keep else graph.call_function(torch.logical_not, (mask.node,)))

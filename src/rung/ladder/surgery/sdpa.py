@@ -8,15 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.ladder.surgery.chain import Chain, Skip, compute_dtype, read_chain
+from rung.ladder.surgery.chain import Chain, Skip, compute_dtype, read_chain, scaling
 from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.flex import flex_attention, obstacle
 from rung.ladder.surgery.flex_calls import fuse_windows
 from rung.ladder.surgery.grouped import repeated_from, takes_groups
 from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.masks import as_argument, is_causal, is_open, window_of
-from rung.ladder.surgery.normalize import in_place, kind, peel_permutations, scaled, source_line, value
+from rung.ladder.surgery.normalize import in_place, kind, peel_permutations, source_line, value
+from rung.ladder.surgery.spellings import respell
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
+
+MOST_HEADS = 65535  # of a grid's second and third dimension, along which kernels lay them
 
 
 def fuse_attention(graph: fx.Graph) -> tuple[int, list[str]]:
@@ -31,6 +34,9 @@ def fuse_flex(graph: fx.Graph) -> tuple[int, list[str]]:
 
 
 def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
+    if not any(kind(node) == "softmax" for node in graph.nodes):
+        return 0, []
+    respell(graph)
     count, skipped = 0, []
     for node in list(graph.nodes):
         if node._erased or kind(node) != "softmax":
@@ -45,11 +51,14 @@ def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
     return count, skipped
 
 
-def _shape(node: fx.Node) -> torch.Size:
+def _shape(node: fx.Node, rank: int) -> tuple[int, ...]:
+    """As four dimensions: the one in front of [heads, length, width] is a batch of 1."""
     tensor = value(node)
-    if tensor is None or tensor.dim() != 4:
+    if tensor is None or tensor.dim() != rank:
         raise Skip("query, key and value are not all [batch, heads, length, width] of fixed size")
-    return tensor.shape
+    if rank == 3 and len(tensor) > MOST_HEADS:
+        raise Skip(f"more than {MOST_HEADS} heads in one dimension")
+    return (*(1,) * (4 - rank), *tensor.shape)
 
 
 def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
@@ -57,8 +66,9 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     if chain.cap is not None and not flex:
         raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
     dtype = compute_dtype(chain)
-    query, key_t, values = _shape(chain.query), _shape(chain.key), _shape(chain.value)
-    scores, output = _shape(chain.scores), _shape(chain.output)
+    rank = len(tensor.shape) if (tensor := value(chain.scores)) is not None else 0
+    query, key_t, values = _shape(chain.query, rank), _shape(chain.key, rank), _shape(chain.value, rank)
+    scores, output = _shape(chain.scores, rank), _shape(chain.output, rank)
     # One key head for all query heads: the matmul broadcasts it.
     single = key_t[1] == values[1] == 1 < query[1]
     heads = [shape[:1] if single else shape[:2] for shape in (query, key_t, values)]
@@ -71,9 +81,8 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     if not scale > 0:
         raise Skip("the scale is not positive")
     k, k_order = peel_permutations(k_t)
-    k_order = [k_order[d] for d in (0, 1, 3, 2)]
+    k_order = [*k_order[:-2], k_order[-1], k_order[-2]]
     v, v_order = peel_permutations(chain.value)
-    everything = [mask.node for mask in chain.masks]
     chain.masks = [mask for mask in chain.masks if not is_open(mask)]
     square = len(chain.masks) == 1 and scores[2] == scores[3]
     causal = square and is_causal(chain.masks[0], scores[2])
@@ -106,6 +115,8 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
             _ready(graph, k, k_order, dtype),
             _ready(graph, v, v_order, dtype),
         )
+        if rank == 3:
+            q, k, v = (_called(graph, "unsqueeze", item, 0) for item in (q, k, v))
         if single and not grouped:
             k, v = (_called(graph, "expand", item, -1, query[1], -1, -1) for item in (k, v))
         if flex:
@@ -118,6 +129,8 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
             if grouped:
                 options["enable_gqa"] = True
             fused = graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
+        if rank == 3:
+            fused = graph.call_method("squeeze", (fused, 0))
         out_value = value(chain.output)
         if out_value is not None and out_value.dtype != dtype:
             fused = graph.call_method("to", (fused, out_value.dtype))
@@ -130,9 +143,11 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
         node.meta["stack_trace"] = chain.output.meta.get("stack_trace")
     fused.meta = dict(chain.output.meta)
     chain.output.replace_all_uses_with(fused)
-    for dead in (chain.output, *chain.inner, chain.scores):
-        graph.erase_node(dead)
-    sweep([chain.query, chain.key, chain.value, *everything])
+    dead = (chain.output, *chain.inner, chain.scores)
+    read = [item for node in dead for item in node.all_input_nodes]
+    for node in dead:
+        graph.erase_node(node)
+    sweep(read)
     return True
 
 
@@ -159,13 +174,13 @@ def _path(used: fx.Node, source: fx.Node) -> list[fx.Node]:
         inputs = used.all_input_nodes
         if not inputs:
             raise RuntimeError("a folded node does not lead to its source")
-        used = inputs[0]
+        used = step[0] if (step := scaling(used)) else inputs[0]
     return found
 
 
 def _unscaled(node: fx.Node) -> tuple[fx.Node, float]:
     """Take a scalar factor off q or k: it belongs to the scale."""
-    step = scaled(node)
+    step = scaling(node)
     if step is None or in_place(node):
         return node, 1.0
     source, factor = step
@@ -176,8 +191,8 @@ def _unscaled(node: fx.Node) -> tuple[fx.Node, float]:
 
 
 def _ready(graph: fx.Graph, node: fx.Node, order: list[int] | None, dtype: torch.dtype) -> fx.Node:
-    if order is not None and order != [0, 1, 2, 3]:
-        two = [d for d in range(4) if order[d] != d]
+    if order is not None and order != list(range(len(order))):
+        two = [d for d in range(len(order)) if order[d] != d]
         node = _called(graph, "transpose", node, *two) if len(two) == 2 else _called(graph, "permute", node, *order)
     tensor = value(node)
     return node if tensor is not None and tensor.dtype == dtype else _called(graph, "to", node, dtype)
