@@ -30,7 +30,7 @@ def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
 
 
 # Files of tests that take minutes. Two processes share the suite, each beginning with one half of it: these come first.
-LONG = (("test_climb.py",), ("test_kill.py", "test_compare_sides.py"))
+LONG = (("test_climb.py",), ("test_compare_sides.py", "test_going_on.py"))
 
 
 def pytest_collection_modifyitems(items):

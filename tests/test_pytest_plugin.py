@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import rung.ladder.saved  # noqa: F401  a session in this process forgets what it imported, which numpy does not bear
+
 pytest_plugins = ["pytester"]
 
 TESTS = """
@@ -23,12 +25,14 @@ def test_nothing():
 
 @pytest.fixture
 def session(pytester: pytest.Pytester):  # type: ignore[no-untyped-def]
-    """Runs the tests above in a process of their own, the nap as long as it is told."""
+    """Runs the tests above in a session of their own, the nap as long as it is told; in a process of their own, too,
+    unless nothing is measured (`here`)."""
 
-    def run(seconds: float, *arguments: str) -> pytest.RunResult:
+    def run(seconds: float, *arguments: str, here: bool = False) -> pytest.RunResult:
         pytester.makepyfile(test_naps=TESTS.replace("SECONDS", str(seconds)))
         plugin = () if _installed() else ("-p", "rung.pytest_plugin")
-        return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", "--rung-time", "0.3", *arguments)
+        start = pytester.runpytest_inprocess if here else pytester.runpytest_subprocess
+        return start(*plugin, "-p", "no:cacheprovider", "--rung-time", "0.3", *arguments)
 
     return run
 
@@ -60,12 +64,12 @@ def test_skipped_benchmarks_are_called_once_and_wrong_use_is_told(session, pytes
     done = session(0.002, "--rung-skip")
     done.assert_outcomes(passed=3)
     done.stdout.no_fnmatch_line("*= benchmarks =*")
-    assert session(0.002, "--rung-fail-if-slower", "5%").ret == 4
+    assert session(0.002, "--rung-fail-if-slower", "5%", here=True).ret == 4
     for none in (("--rung-skip",), ("-n", "2", "-p", "xdist")):
-        nothing = session(0.002, "--rung-save", "base.json", *none)
+        nothing = session(0.002, "--rung-save", "base.json", *none, here=True)
         assert nothing.ret == 4
         nothing.stderr.fnmatch_lines(["*--rung-save needs measurements*"])
-    missing = session(0.002, "--rung-compare", "none.json")
+    missing = session(0.002, "--rung-compare", "none.json", here=True)
     assert missing.ret == 4
     missing.stderr.fnmatch_lines(["*none.json could not be read*"])
 

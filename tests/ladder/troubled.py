@@ -50,7 +50,8 @@ def forks_and_prints() -> None:
 
 
 class Leaky(nn.Module):
-    """Keeps memory in every call, and is compiled anew every 300 calls."""
+    """Keeps memory in every call, and is compiled anew every 100 calls. It mostly sleeps: a second then has about as many
+    calls on every machine, and memory for all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,8 +60,9 @@ class Leaky(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        time.sleep(0.005)
         kept.append(torch.ones(100_000))
-        out: torch.Tensor = self.scaled(self.linear(x), 1 + self.calls // 300)
+        out: torch.Tensor = self.scaled(self.linear(x), 1 + self.calls // 100)
         return out
 
 

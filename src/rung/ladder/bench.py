@@ -64,7 +64,7 @@ def bench(
     work: Told = UNTOLD,
 ) -> dict[str, Any]:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
-    median lies within `precision` (a share) of it, or for `seconds`.
+    median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
     env: variables of the process beside those of the rungs; original: inputs that a recipe leaves to the workload as it
     is (`Recipe.original`). call: the target names a plain function, which is timed itself;
@@ -169,7 +169,7 @@ def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen
 
 def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float]) -> _Seen:
     """Steps until the answer is good enough, and all that can be seen beside them."""
-    warm = ask("warm", seconds=WARM_SECONDS)
+    warm = ask("warm", seconds=min(WARM_SECONDS, wanted.seconds))
     timer = ask("timer", wanted=wanted.timer, cold=wanted.cold)
     watch = Watch(sensor_for(timer.pop("gpu")))
     count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timer.pop("sample_ns"), 1))))

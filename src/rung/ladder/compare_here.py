@@ -56,7 +56,7 @@ def compare_here(
     began = time.monotonic()
     sides = {letter: Function(call, name, device) for letter, (name, call) in zip(LETTERS, calls.items(), strict=False)}
     facts = {letter: side.open() for letter, side in sides.items()}
-    warm = {letter: side.warm(WARM_SECONDS) for letter, side in sides.items()}
+    warm = {letter: side.warm(min(WARM_SECONDS, seconds)) for letter, side in sides.items()}
     outside: dict[str, float] = {}
 
     def block(letter: str, count: int) -> list[float]:
