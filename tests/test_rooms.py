@@ -35,6 +35,11 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
             assert not (parts[0] == "rung" and len(parts) > 1 and parts[1] in above), f"{path} imports {name}"
 
 
+@pytest.mark.parametrize("module", ["errors", "toml"])
+def test_what_is_below_all_rooms_imports_none(module: str) -> None:
+    assert not any(name.split(".")[0] == "rung" for name in imports(ROOT / f"{module}.py"))
+
+
 @pytest.mark.parametrize("room", ["trace", "analysis", "report", "runs"])
 def test_rooms_that_work_without_torch_never_import_it(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):

@@ -12,7 +12,7 @@ def long(seconds: float = 0.004) -> None:
 
 
 def longer() -> None:
-    time.sleep(0.006)
+    time.sleep(0.04)
 
 
 def needs(x: int) -> int:

@@ -22,8 +22,8 @@ from typing import Any
 from ranked import Ranked, variables
 
 from rung.ladder.compare import verified
-from rung.ladder.duel import Limits, Setup, Side
 from rung.ladder.rungs import chosen
+from rung.ladder.side import Limits, Setup, Side
 from rung.launch import WorkerFailed
 
 MODELS = Path(__file__).with_name("models.py")

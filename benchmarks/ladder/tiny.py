@@ -21,7 +21,7 @@ from typing import Any
 
 from ranked import FALSE_ALARMS, MARGIN, Ranked, restart_of, variables
 
-from rung.ladder.duel import Limits, Setup, Side
+from rung.ladder.side import Limits, Setup, Side
 from rung.measure import judge
 
 TARGET = "tiny-transformer"
@@ -31,9 +31,10 @@ BF16 = f"bf16,{STEP},{REWRITES},bf16-stream"
 ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "medium, training": ({"size": "medium"}, {
         "bf16": BF16,
-        "bf16, float32 gradients, combo kernels": f"{BF16},float32-gradients,combo-kernels",
         "bf16, rope kernel": f"{BF16},float32-gradients,combo-kernels,triton-rope",
+        "bf16, rope kernel, recompute": f"{BF16},float32-gradients,combo-kernels,triton-rope,recompute",
         "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up",
+        "tf32, FlexAttention": f"tf32,{STEP},flex-for-sdpa,hoisted-constants,fused-qkv,fused-gate-up",
     }),
     "small, training": ({"size": "small"}, {
         "bf16": BF16,

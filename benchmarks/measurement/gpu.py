@@ -22,7 +22,7 @@ import rung
 from rung.hardware import pick
 from rung.hardware.sensors import identity, sensor_for
 from rung.measure.flush import last_level_cache
-from rung.measure.timers import Graph
+from rung.measure.without_launch import Graph
 
 Call = Callable[[], object]
 

@@ -55,9 +55,11 @@ def _restart(sides: list[Process]) -> Restart:
     return interleaved([lambda side=side: side.run(BLOCK) for side in sides], QUADS, lots=lots)[0]
 
 
-def _differ(ratio: float, believed: float = 0.01) -> str:
-    """B's time over A's, and from which change on a difference is believed."""
-    return "slower" if ratio > 1 + believed else "faster" if ratio < 1 - believed else "undecided"
+def _told_apart(machine: Machine, factor: float, one: Callable[[Process], float]) -> str:
+    """What one process of A and then one of B say; a change of 1 % is believed."""
+    a = one(machine.process())
+    ratio = one(machine.process(factor)) / a
+    return "slower" if ratio > 1.01 else "faster" if ratio < 0.99 else "undecided"
 
 
 def mean_of_100(machine: Machine, factor: float) -> str:
@@ -65,8 +67,7 @@ def mean_of_100(machine: Machine, factor: float) -> str:
         process.run(10)
         return statistics.fmean(process.run(100))
 
-    a = one(machine.process())
-    return _differ(one(machine.process(factor)) / a)
+    return _told_apart(machine, factor, one)
 
 
 def do_bench(machine: Machine, factor: float) -> str:
@@ -78,8 +79,7 @@ def do_bench(machine: Machine, factor: float) -> str:
         process.run(max(1, int(25e6 / estimate)))
         return statistics.fmean(process.run(max(1, int(100e6 / estimate))))
 
-    a = one(machine.process())
-    return _differ(one(machine.process(factor)) / a)
+    return _told_apart(machine, factor, one)
 
 
 def blocked_autorange(machine: Machine, factor: float) -> str:
@@ -89,8 +89,7 @@ def blocked_autorange(machine: Machine, factor: float) -> str:
         process.run(2)
         return statistics.median(process.run(200))
 
-    a = one(machine.process())
-    return _differ(one(machine.process(factor)) / a)
+    return _told_apart(machine, factor, one)
 
 
 def pyperf(machine: Machine, factor: float) -> str:

@@ -15,7 +15,7 @@ _WHERE = {
     "Measurement": "rung.api",
     "Recipe": "rung.ladder.recipe",
     "RungError": "rung.errors",
-    "Side": "rung.ladder.duel",
+    "Side": "rung.ladder.side",
     "Workload": "rung.workload.base",
     "apply": "rung.ladder.apply",
     "bench": "rung.api",

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
-from rung.ladder.duel import Side
-from rung.ladder.recipe import Recipe
+from rung.ladder.recipe import side_of
+from rung.ladder.side import Side
 from rung.ladder.work import Told
 from rung.measure.stats import Interval
 
@@ -219,14 +219,9 @@ def compare(
 
 def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], recipe: Any, call: bool) -> Side:
     typed = {name.replace("_", "-"): str(value) for name, value in (options or {}).items()}
-    if recipe:
-        if rungs:
-            raise UsageError("give a recipe or rungs, not both.")
-        read = Recipe.read(Path(recipe))
-        return Side(
-            target, read.options_for(target, typed), read.rungs, read.variables, call=call, original=read.original
-        )
-    return Side(target, typed, tuple(rungs), call=call)
+    if recipe and rungs:
+        raise UsageError("give a recipe or rungs, not both.")
+    return side_of(target, typed, rungs, Path(recipe) if recipe else None, call=call)
 
 
 def _as_side(what: str | Side, options: Mapping[str, Any] | None, call: bool) -> Side:

@@ -22,18 +22,21 @@ TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-he
 def test_help_costs_little_and_loads_neither_torch_nor_polars() -> None:
     code = "import sys; sys.argv = ['rung', '--help']\nfrom rung.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
     code += "print({'torch', 'polars', 'numpy'} & set(sys.modules))"
-    spent = []
-    for _ in range(3):
+
+    def spent(code: str) -> tuple[float, str]:
+        """Seconds of the CPU."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert done.stdout.endswith("set()\n"), done.stdout + done.stderr
-    bare = subprocess.run(
-        [sys.executable, "-c", "import time; print(time.process_time())"], capture_output=True, text=True
-    )
-    # 150 ms on the machine at hand; on a slower one, as many times what a bare interpreter takes there.
-    assert min(spent) < max(0.150, 8 * float(bare.stdout))
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout + done.stderr
+
+    times = []
+    for _ in range(5):
+        # One right after the other: the machine may change its speed.
+        (bare, _), (helped, said) = spent("pass"), spent(code)
+        assert said.endswith("set()\n"), said
+        times.append(helped / bare)
+    assert min(times) < 10
 
 
 @pytest.mark.parametrize("command", ["climb", "bench", "profile", "report", "runs"])

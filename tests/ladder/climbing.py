@@ -1,11 +1,12 @@
 """Starts `rung` as a user does, in a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 MICRO = f"{Path(__file__).with_name('micro.py')}:make"
 
@@ -19,11 +20,18 @@ def rung(*arguments: str, cwd: Path, seconds: float = 280) -> subprocess.Complet
     return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=seconds)
 
 
-def started(*arguments: str, cwd: Path) -> "subprocess.Popen[bytes]":
-    """Starts a command whose output nobody needs, in a session of its own."""
-    with open(os.devnull, "wb") as nothing:
-        return subprocess.Popen(command(*arguments), cwd=cwd, stdout=nothing, stderr=nothing, start_new_session=True)
-
-
 def attempts(run: Path) -> dict[str, dict[str, Any]]:
     return {a["rung"]: a for a in (json.loads(p.read_text()) for p in sorted((run / "attempts").glob("*.json")))}
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def left_running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended a minute later."""
+    _, alive = psutil.wait_procs(processes, timeout=60)
+    return [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

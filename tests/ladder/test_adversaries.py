@@ -22,6 +22,7 @@ from rung.ladder.dropout import active, without_dropout
 from rung.ladder.observe import observe
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME
+from rung.ladder.side import Setup, Side
 from rung.ladder.step import Step
 from rung.ladder.verify import verify
 from rung.ladder.witness import refill, unseen
@@ -219,7 +220,9 @@ def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
 
 
 class Claims:
-    """A worker in this process: it takes `takes` seconds for a step and says `says`."""
+    """A worker in this process: by the clock of who waits it takes `takes` seconds for a step, and it says `says`."""
+
+    now = 0.0
 
     def __init__(self, takes: float, says: float) -> None:
         self.takes, self.says = takes, says
@@ -231,7 +234,7 @@ class Claims:
         return self.says * 1e9
 
     def block(self, count: int) -> dict[str, Any]:
-        time.sleep(count * self.takes)
+        Claims.now += 0.0001 + count * self.takes
         return {"samples": [self.says * 1e9] * count, "outside": 0.0, "calls": count}
 
     def memory(self) -> dict[str, int]:
@@ -257,8 +260,9 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
                 return self.answer() if method != "open" else self.served.open()
 
         monkeypatch.setattr(duel, "open_worker", lambda stack, setup, side, log: Stand(log))
-        sides = {name: duel.Side("x") for name in served}
-        return duel.fight(duel.Setup(None, tmp_path), sides, log="x", left=lambda: 0.0, looks=CLIMB)
+        monkeypatch.setattr(duel, "time", SimpleNamespace(monotonic=lambda: Claims.now))
+        sides = {name: Side("x") for name in served}
+        return duel.fight(Setup(None, tmp_path), sides, log="x", left=lambda: 0.0, looks=CLIMB)
 
     return fight
 
@@ -279,7 +283,7 @@ def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
     found = fought(Claims(0.004, 0.004), Claims(takes, says))
     record = {"hidden": found.hidden, "cut": False, "first_run_seconds": {"best": 1.0, "candidate": 1.0}}
     found.comparison = SimpleNamespace(answer="faster", speedup=SimpleNamespace(value=0.004 / says, low=1.0))
-    verdict = no_gain(record, BY_NAME["compile"], found.comparison)
+    verdict = no_gain(record, BY_NAME["compile"], found.comparison, 0.01)
     assert (verdict is None) is (why is None)
     if verdict and why:
         assert why in verdict[1]

@@ -59,11 +59,9 @@ def test_the_summary_the_page_and_the_run_directory_agree(climbed: Path) -> None
 def test_the_recipe_gives_the_result_again_in_a_fresh_process(climbed: Path) -> None:
     recipe = climbed / "run/recipe.toml"
     assert Recipe.read(recipe).rungs == ("fused-optimizer",)
-    after, before = (
-        json.loads(rung("bench", MICRO, *options, "--time", "5", "--json", cwd=climbed).stdout)["time"]["value"]
-        for options in (["--recipe", str(recipe)], [])
-    )
-    assert after < before - 10e6  # the sleep of the optimizer that is not fused
+    asked = ["--recipe", str(recipe), "--seconds", "1", "--time", "0.5", "--json"]
+    found = json.loads(rung("bench", MICRO, *asked, cwd=climbed).stdout)
+    assert found["time"]["value"] < 1e9  # the optimizer that is not fused sleeps as long in every step
 
 
 def test_a_complete_climb_is_not_climbed_again(climbed: Path) -> None:
@@ -80,33 +78,9 @@ def test_runs_and_report_show_it_again(climbed: Path) -> None:
     assert listed.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("fused", "kind", "says"),
-    [
-        ("raise", "raised", "no step today"),
-        ("die", "killed", "SIGKILL"),
-        ("hang", "hung", "deadline"),
-    ],
-)
-def test_a_candidate_that_fails_is_a_failed_rung_and_the_climb_goes_on(
-    tmp_path: Path, fused: str, kind: str, says: str
-) -> None:
-    deadline = "25" if fused == "hang" else "200"
-    done = rung("climb", MICRO, "--fused", fused, "--rungs", "fused-optimizer,sdpa", "--deadline", deadline,
-                "--out", "run", "--json", cwd=tmp_path)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
-    first, second = data["attempts"]
-    assert first["verdict"] == "failed"
-    assert first["why"].startswith(f"{kind}: ")
-    assert says in first["why"]
-    assert second["verdict"] == "inapplicable"
-    assert data["manifest"]["status"] == "complete"
-    assert data["result"]["kept"] == []
-
-
-def test_a_dry_run_measures_the_baseline_plans_and_can_be_gone_on_with(tmp_path: Path) -> None:
-    done = rung("climb", MICRO, "--rungs", "fused-optimizer,sdpa", "--dry-run", "--json", "--out", "run", cwd=tmp_path)
+def test_a_dry_run_plans_and_can_be_gone_on_with_past_a_candidate_that_fails(tmp_path: Path) -> None:
+    asked = [MICRO, "--fused", "raise", "--rungs", "fused-optimizer,sdpa"]
+    done = rung("climb", *asked, "--dry-run", "--json", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["attempts"] == []
@@ -116,15 +90,16 @@ def test_a_dry_run_measures_the_baseline_plans_and_can_be_gone_on_with(tmp_path:
     assert plan["sdpa"]["verdict"] == "inapplicable"
     assert "Predicted" in done.stderr
 
-
-def test_a_budget_ends_the_climb_and_resume_goes_on(tmp_path: Path) -> None:
-    ended = rung("climb", MICRO, "--rungs", "tf32,sdpa", "--budget", "0.1", "--out", "run", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert "budget" in ended.stdout
-    assert attempts(tmp_path / "run") == {}
-    done = rung("climb", "--resume", "run", "--budget", "100", cwd=tmp_path)
+    done = rung("climb", "--resume", "run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert list(attempts(tmp_path / "run")) == ["tf32", "sdpa"]
+    data = json.loads(done.stdout)
+    first, second = data["attempts"]
+    assert first["verdict"] == "failed"
+    assert first["why"].startswith("raised: ")
+    assert "no step today" in first["why"]
+    assert second["verdict"] == "inapplicable"
+    assert data["manifest"]["status"] == "complete"
+    assert data["result"]["kept"] == []
 
 
 def test_a_workload_that_raises_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

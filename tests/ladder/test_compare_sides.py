@@ -4,31 +4,52 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from climbing import MICRO, rung
 
+from rung.cli.main import main
 
-def slower() -> str:
-    """The micro workload with a quarter more sleep."""
-    text = Path(MICRO.rpartition(":")[0]).read_text()
-    assert "seconds: float = 0.02" in text
-    return text.replace("seconds: float = 0.02", "seconds: float = 0.025")
+SUMS = """
+import time
+
+def sums(numbers: int = 100):
+    return sum(range(numbers))
+
+def more():
+    return sums(5000)
+
+def nap(seconds: float = 0.002):
+    time.sleep(seconds)
+
+def longer():
+    nap(0.02)
+"""
 
 
-def test_a_side_that_sleeps_is_slower_and_fails_the_gate(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(slower())
-    done = rung("compare", MICRO, "slow.py:make", "--fail-if-slower", "5%", "--json", cwd=tmp_path)
+@pytest.fixture
+def functions(tmp_path: Path) -> Path:
+    """A folder with functions that need no torch."""
+    (tmp_path / "mine.py").write_text(SUMS)
+    return tmp_path
+
+
+def test_a_side_that_does_more_is_slower_and_fails_the_gate(functions: Path) -> None:
+    asked = ["mine.py:sums", "mine.py:more", "--call", "--fail-if-slower", "5%", "--json"]
+    done = rung("compare", *asked, cwd=functions)
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
     assert result["verdict"] == "slower"
     assert result["comparison"]["speedup"]["high"] < 1
     assert result["times"]["a"]["value"] < result["times"]["b"]["value"]
     assert len(result["restarts"]) == result["comparison"]["restarts"] >= 5
-    assert result["b"]["target"] == "slow.py:make"
+    assert result["b"]["target"] == "mine.py:more"
     assert "restart 1: B is" in done.stderr
 
 
-def test_what_is_not_clear_within_the_budget_is_inconclusive_and_what_differs_is_named(tmp_path: Path) -> None:
-    done = rung("compare", MICRO, "--env", "OMP_NUM_THREADS=2", "--budget", "1", "--same-within", "0.01%", cwd=tmp_path)
+def test_what_is_not_clear_within_the_budget_is_inconclusive_and_what_differs_is_named(functions: Path) -> None:
+    (functions / "torched.py").write_text("import torch\nx = torch.ones(8)\ndef double(): return x + x\n")
+    asked = ["torched.py:double", "--call", "--env", "OMP_NUM_THREADS=2", "--budget", "1", "--same-within", "0.01%"]
+    done = rung("compare", *asked, cwd=functions)
     assert done.returncode == 0, done.stderr
     assert "it is not clear whether B is faster than A" in done.stdout
     assert "B  " in done.stdout
@@ -52,21 +73,21 @@ def test_another_workload_that_computes_the_same_is_equal(tmp_path: Path) -> Non
     assert json.loads(done.stdout)["verification"]["passed"]
 
 
-def test_a_git_revision_is_compared_with_the_working_tree(tmp_path: Path) -> None:
+def test_a_git_revision_is_compared_with_the_working_tree(functions: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(["git", *identity, *arguments], cwd=functions, check=True, capture_output=True)
 
-    (tmp_path / "mine.py").write_text(Path(MICRO.rpartition(":")[0]).read_text())
     git("init", "-q")
     git("add", "mine.py")
     git("commit", "-qm", "fast")
-    (tmp_path / "mine.py").write_text(slower())
-    done = rung("compare", "mine.py:make", "--base", "HEAD", "--budget", "1", "--json", cwd=tmp_path)
+    (functions / "mine.py").write_text(SUMS.replace("0.002", "0.05"))
+    asked = ["mine.py:nap", "--call", "--base", "HEAD", "--budget", "1", "--json"]
+    done = rung("compare", *asked, cwd=functions)
     assert done.returncode == 0, done.stderr
     times = json.loads(done.stdout)["times"]
-    assert times["b"]["value"] > times["a"]["value"] + 3e6  # the longer sleep
-    listed = subprocess.run(["git", "worktree", "list"], cwd=tmp_path, capture_output=True, text=True).stdout
+    assert times["a"]["value"] < 50e6 <= times["b"]["value"]  # the longer sleep
+    listed = subprocess.run(["git", "worktree", "list"], cwd=functions, capture_output=True, text=True).stdout
     assert len(listed.splitlines()) == 1
 
 
@@ -77,27 +98,42 @@ def test_a_side_that_raises_is_named(tmp_path: Path) -> None:
     assert "no step today" in done.stderr
 
 
-def test_wrong_use_is_one_sentence(tmp_path: Path) -> None:
-    for arguments, says in (
-        (["compare", MICRO, "--env", "X"], "write NAME=VALUE"),
-        (["compare", MICRO, "--base", "HEAD"], "--base needs a git repository"),
-        (["compare", MICRO, "--rungs", "turbo"], "there is no rung 'turbo'"),
-        (["compare"], "give A"),
-    ):
-        done = rung(*arguments, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("Traceback")) == (2, 0), done.stderr
-        assert says in done.stderr
-    assert rung("compare", MICRO, "--same-within", "2x", cwd=tmp_path).returncode == 2
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([MICRO, "--env", "X"], "write NAME=VALUE"),
+        ([MICRO, "--base", "HEAD"], "--base needs a git repository"),
+        ([MICRO, "--rungs", "turbo"], "there is no rung 'turbo'"),
+        ([], "give A"),
+        ([MICRO, MICRO, MICRO, "--fail-if-slower", "2%"], "--fail-if-slower"),
+    ],
+    ids=["env", "base", "rung", "nothing", "gate of three"],
+)
+def test_wrong_use_is_one_sentence(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert says in said.splitlines()[-1]
+    assert "Traceback" not in said
 
 
-def test_three_functions_are_ranked_against_the_first(tmp_path: Path) -> None:
-    (tmp_path / "naps.py").write_text(
-        "import time\ndef nap(ms: float = 2.0): time.sleep(ms / 1000)\ndef long(): nap(6)\n"
-    )
-    sides = ["naps.py:nap", "naps.py:long", "naps.py:nap"]
-    done = rung("compare", *sides, "--call", "--budget", "1", cwd=tmp_path)
+def test_a_share_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", MICRO, "--same-within", "2x"])
+    assert ended.value.code == 2
+    assert "'2x'" in capsys.readouterr().err
+
+
+def test_three_functions_are_ranked_against_the_first(functions: Path) -> None:
+    sides = ["mine.py:nap", "mine.py:longer", "mine.py:nap"]
+    done = rung("compare", *sides, "--call", "--budget", "1", cwd=functions)
     assert done.returncode == 0, done.stderr
     assert "rank" in done.stdout
     assert "speedup over A" in done.stdout
     assert "pairs judged together (Holm)" in done.stdout
-    assert rung("compare", *sides, "--call", "--fail-if-slower", "2%", cwd=tmp_path).returncode == 2

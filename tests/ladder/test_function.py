@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rung.hardware.device import Device
-from rung.ladder import function
 from rung.ladder.function import Function
 from rung.measure.clock import Block
 
@@ -30,11 +29,12 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
         found.append((wanted, cold))
         return Recorded(), {"name": "graph", "cold": None, "sample_ns": 5000}
 
-    monkeypatch.setattr(function, "choose", choose)
-    monkeypatch.setattr(function, "pick", lambda wanted: GPU)
-    monkeypatch.setattr(function, "synchronize", lambda device: None)
-    for name in ("environment", "peak_memory", "identity"):
-        monkeypatch.setattr(function, name, lambda device: {})
+    monkeypatch.setattr("rung.ladder.timed.choose", choose)
+    monkeypatch.setattr("rung.ladder.function.pick", lambda wanted: GPU)
+    for module in ("function", "timed"):
+        monkeypatch.setattr(f"rung.ladder.{module}.synchronize", lambda device: None)
+    for name in ("function.environment", "timed.peak_memory", "timed.identity"):
+        monkeypatch.setattr(f"rung.ladder.{name}", lambda device: {})
     return found
 
 

@@ -1,5 +1,6 @@
 """A profiler that fails, is killed, hangs or writes nothing: one sentence, the last lines of its log, nothing left running."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -42,9 +43,9 @@ def test_a_profiler_that_hangs_is_ended_with_all_that_it_started(tools_on_path, 
     tools_on_path("rocprofv3")
     monkeypatch.setenv("STANDIN_FAILS", "hang")
     before = {p.pid for p in psutil.process_iter()}
-    assert main(["profile", "--preset", "hotspots", "--deadline", "3", "--out", "out", "--", "true"]) == 4
+    assert main(["profile", "--preset", "hotspots", "--deadline", "6", "--out", "out", "--", "true"]) == 4
     said = capsys.readouterr().err
-    assert "did not end within 3 s and was stopped" in said
+    assert "did not end within 6 s and was stopped" in said
     assert "waiting for the device" in said
     left = [
         p
@@ -68,7 +69,7 @@ def test_a_kill_of_the_command_ends_the_profiler_too(number, tools_on_path, tmp_
         assert started
         command.send_signal(number)
         assert command.wait(timeout=60) == 130
-    _, left = psutil.wait_procs(started, timeout=5)
+    _, left = psutil.wait_procs(started, timeout=60)
     assert left == []
 
 
@@ -81,14 +82,14 @@ def test_what_a_program_leaves_behind_is_ended_after_a_good_end_too(tmp_path):
 
 def test_a_program_that_is_not_there_is_told_from_one_that_fails(tmp_path):
     with pytest.raises(run.ProfilerFailed, match="could not be started"):
-        run.run(plan_of(tmp_path, ["/nowhere/tool"]), 5.0)
+        run.run(plan_of(tmp_path, ["/nowhere/tool"]), 60.0)
     with pytest.raises(run.ProfilerFailed, match="127: it, or the program, was not found"):
-        run.run(plan_of(tmp_path, ["sh", "-c", "exit 127"]), 5.0)
+        run.run(plan_of(tmp_path, ["sh", "-c", "exit 127"]), 60.0)
 
 
 def test_a_run_that_can_be_spared_costs_a_note(tmp_path):
     plan = plan_of(tmp_path, ["false"], optional=True)
-    _, notes = run.run(plan, 5.0)
+    _, notes = run.run(plan, 60.0)
     assert len(notes) == 1
     assert "exit code 1" in notes[0]
 
@@ -122,10 +123,16 @@ def test_what_a_tool_says_in_a_file_of_its_own_is_told_too(tmp_path):
 
 def test_what_takes_long_says_that_it_still_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "EVERY", 0.1)
-    said = []
-    run.run(plan_of(tmp_path, ["sleep", "0.5"]), 20.0, said.append)
-    assert said[1].startswith("rocprofv3 (trace): 0 s of at most 20 s")
-    assert 2 <= len(said) <= 6
+    said, enough = [], tmp_path / "enough"
+
+    def hear(text):
+        said.append(text)
+        if len(said) == 3:
+            enough.touch()
+
+    run.run(plan_of(tmp_path, ["sh", "-c", f"until [ -e {enough} ]; do sleep 0.02; done"]), 200.0, hear)
+    for text in said[1:]:
+        assert re.match(r"rocprofv3 \(trace\): \d+ s of at most 200 s", text)
 
 
 def test_what_was_recorded_before_the_deadline_is_not_lost(tmp_path):
@@ -135,9 +142,9 @@ def test_what_was_recorded_before_the_deadline_is_not_lost(tmp_path):
     script = f"trap 'cp {kept} {folder}/ncu.csv; exit 1' TERM; while true; do sleep 0.05; done"
     runs = (Run("counters", ("sh", "-c", script), folder, says=folder / "ncu.csv"),)
     with pytest.raises(run.ProfilerFailed) as failed:
-        carried_out(Plan("ncu", Tool("ncu", None), folder, runs, "k", "high", "r"), 1.0)
+        carried_out(Plan("ncu", Tool("ncu", None), folder, runs, "k", "high", "r"), 3.0)
     said = str(failed.value)
-    assert said.startswith("ncu (counters) did not end within 1 s and was stopped. The last lines of ")
+    assert said.startswith("ncu (counters) did not end within 3 s and was stopped. The last lines of ")
     assert f"{folder}/ncu.csv" in said
     assert "==PROF== Disconnected" in said
     assert "softmax" not in said  # rows of the table say nothing of what went wrong

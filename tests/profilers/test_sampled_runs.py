@@ -48,10 +48,22 @@ def test_without_a_sensor_the_recording_goes_on_and_says_so(tools_on_path, tmp_p
     assert "sensors are not sampled: no GPU's sensors" in capsys.readouterr().out
 
 
-STEPS = """
+# A program that runs until so many rounds of one GPU or two have been sampled, whatever else the machine does.
+SAMPLED = """
 import json, os, time
+def sampled(rows):
+    def lines():
+        with open("o/samples/samples.csv") as file:
+            return sum(1 for _ in file)
+    until, patience = lines() + rows, time.monotonic() + 100
+    while lines() < until and time.monotonic() < patience:
+        time.sleep(0.01)
+"""
+
+STEPS = """
+sampled(2)
 begin = time.monotonic_ns()
-time.sleep(0.4)
+sampled(40)
 told = {"steps_ns": [10**8] * 4, "span": [begin, time.monotonic_ns()], "bus": "0000:03:00.0"}
 json.dump(told, open(os.environ["RUNG_STEPS"], "w"))
 """
@@ -67,7 +79,8 @@ def test_a_step_has_the_energy_of_the_steps_that_were_not_recorded(tools_on_path
         return SimpleNamespace(source="sysfs", limit=750.0, bus=bus, read=lambda: seen)
 
     monkeypatch.setattr(sampling, "sensors_here", lambda: [gpu("0000:02:00.0", 90.0), gpu("0000:03:00.0", 500.0)])
-    monkeypatch.setattr(profile.Target, "argv", lambda *_: (sys.executable, "-c", STEPS))
+    program = [SAMPLED + STEPS]
+    monkeypatch.setattr(profile.Target, "argv", lambda *_: (sys.executable, "-c", program[0]))
     monkeypatch.chdir(tmp_path)
     tools_on_path("rocprofv3")
     words = ["profile", "tiny-transformer", "--with", "rocprofv3", "--power"]
@@ -76,18 +89,21 @@ def test_a_step_has_the_energy_of_the_steps_that_were_not_recorded(tools_on_path
     assert (step["gpu"], step["steps"]) == (1, 4)
     assert step["energy_j"] == pytest.approx(500 * step["seconds"] / 4)
     assert "J on GPU 1 at 500 W (4 steps without the profiler" in capsys.readouterr().out
-    assert main([*words, "--rate", "2", "--out", "p"]) == 0
+    program[0] = f"import json, os, time\ndef sampled(rows): pass\n{STEPS}"
+    assert main([*words, "--rate", "0.01", "--out", "p"]) == 0  # a sample before and one after
     assert "energy of a step: not known" in capsys.readouterr().out
 
 
 TORCH = """
-import gzip, json, os, sys, time
+import gzip, sys
+sampled(1)
 begin = time.monotonic_ns()
-time.sleep(0.4)
+sampled(20)
 middle = time.monotonic_ns()
 told = {"steps_ns": [10**8], "bare_ns": [10**8] * 5, "bare_span": [begin, middle], "bus": "0000:03:00.0"}
 time.sleep(0.2)
 json.dump(told, open(os.environ["RUNG_STEPS"], "w"))
+open("seconds", "w").write(str((middle - begin) / 1e9))
 kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"device": 0, "stream": 7}}
 with gzip.open(sys.argv[1], "wt") as file:
     json.dump({"schemaVersion": 1, "traceEvents": [kernel]}, file)
@@ -102,12 +118,15 @@ def test_of_torch_the_energy_is_that_of_the_steps_before_it_records(tmp_path, mo
     seen = Reading(at=0.0, power=500.0)
     sensor = SimpleNamespace(source="sysfs", limit=750.0, bus="0000:03:00.0", read=lambda: seen)
     monkeypatch.setattr(sampling, "sensors_here", lambda: [sensor])
-    monkeypatch.setattr(profile.Target, "argv", lambda _, torch, *__: (sys.executable, "-c", TORCH, torch["path"]))
+    monkeypatch.setattr(
+        profile.Target, "argv", lambda _, torch, *__: (sys.executable, "-c", SAMPLED + TORCH, torch["path"])
+    )
     monkeypatch.chdir(tmp_path)
     assert main(["profile", "tiny-transformer", "--power", "--rate", "50", "--out", "o"]) == 0
     step = json.loads((tmp_path / "o" / "profile.json").read_text())["sensors"]["step"]
     assert step["steps"] == 5
-    assert step["seconds"] < 0.6  # without the recording, which took 0.2 s more
+    # without the recording, which took 0.2 s more
+    assert step["seconds"] == pytest.approx(float((tmp_path / "seconds").read_text()))
     assert step["energy_j"] == pytest.approx(500 * step["seconds"] / 5)
 
 

@@ -73,9 +73,12 @@ def test_the_command_s_exit_code_is_kept_and_one_that_cannot_start_is_an_error(t
 def test_energy_comes_from_the_counter_or_from_the_power(tmp_path: Path, counts: bool) -> None:
     with Sampling(tmp_path, 50, [Steady(300.0, counts=counts)]) as watched:
         time.sleep(0.2)
-    row = summary(watched.table()).row(0, named=True)
-    assert row["energy_j"] == pytest.approx(300 * row["seconds"], rel=0.05)
-    assert row["mean_w"] == pytest.approx(300, rel=0.05)
+    table = watched.table()
+    row = summary(table).row(0, named=True)
+    # A counter is read at some moment of a reading, and its time is the reading's middle.
+    unknown = (table["read_ns"][0] + table["read_ns"][-1]) / 2e9
+    assert row["energy_j"] == pytest.approx(300 * row["seconds"], abs=300 * unknown + 1e-6)
+    assert row["mean_w"] == pytest.approx(row["energy_j"] / row["seconds"])
     assert (row["most_w"], row["core_mhz"], row["throttled_share"], row["throttled"]) == (300, 2100, 1, "power cap")
 
 
@@ -114,7 +117,7 @@ def test_sensors_that_are_slower_than_the_rate_leave_rounds_out_and_say_so(tmp_p
 
 def test_what_was_read_is_on_disk_before_the_end(tmp_path: Path) -> None:
     with Sampling(tmp_path, 100, [Steady(5.0)]) as watched:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while time.monotonic() < until and len((tmp_path / "samples.csv").read_text().splitlines()) < 3:
             time.sleep(0.01)
         assert len((tmp_path / "samples.csv").read_text().splitlines()) >= 3

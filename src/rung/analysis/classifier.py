@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
+from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rung.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import parse_toml, shipped
 
 CATEGORIES = (
     "gemm",
@@ -84,7 +79,7 @@ def use(path: Path | None) -> None:
 
 @lru_cache(maxsize=1)
 def _families() -> dict[str, list[Family]]:
-    families = _parsed((resources.files("rung.analysis") / "categories.toml").read_text("utf-8"))
+    families = _parsed(shipped("analysis/categories.toml"))
     return {table: _own_families().get(table, []) + families[table] for table in families}
 
 
@@ -94,7 +89,7 @@ def _own_families() -> dict[str, list[Family]]:
     if own is None:
         return {}
     try:
-        families = _parsed(own.read_text("utf-8"))
+        families = _parsed(parse_toml(own.read_text("utf-8")))
         for family in chain(*families.values()):
             _compiled(family.patterns)
         return families
@@ -106,13 +101,13 @@ def _own_families() -> dict[str, list[Family]]:
         ) from None
 
 
-def _parsed(text: str) -> dict[str, list[Family]]:
+def _parsed(tables: Mapping[str, Any]) -> dict[str, list[Family]]:
     return {
         table: [
             Family(Kind(str(entry["category"]), str(entry.get("detail", ""))), "|".join(entry["patterns"]))
             for entry in entries
         ]
-        for table, entries in tomllib.loads(text).items()
+        for table, entries in tables.items()
     }
 
 

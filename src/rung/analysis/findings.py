@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from functools import lru_cache
-from importlib import resources
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -12,12 +10,8 @@ import polars as pl
 from rung.analysis.facts import Facts
 from rung.analysis.rules import RULES
 from rung.analysis.timeline import timeline
+from rung.toml import shipped
 from rung.trace.table import Trace
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SCHEMA: dict[str, pl.DataType] = {
     "finding": pl.String(),
@@ -69,7 +63,6 @@ def _speedup(share: float, left: float) -> float:
     return 1 / max(1e-3, 1 - share * (1 - left))
 
 
-@lru_cache(maxsize=1)
-def catalogue() -> dict[str, dict[str, Any]]:
+def catalogue() -> Mapping[str, Mapping[str, Any]]:
     """The texts of all findings: findings.toml."""
-    return tomllib.loads((resources.files("rung.analysis") / "findings.toml").read_text("utf-8"))
+    return shipped("analysis/findings.toml")

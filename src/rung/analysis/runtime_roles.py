@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
 from functools import lru_cache
-from importlib import resources
 
 import polars as pl
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 LAUNCHING = ("launch", "graph launch", "copy", "blocking copy")  # roles of calls that give the GPU work
 
 
 @lru_cache(maxsize=1)
 def _roles() -> list[tuple[str, re.Pattern[str]]]:
-    text = (resources.files("rung.analysis") / "runtime_calls.toml").read_text("utf-8")
-    return [(entry["role"], re.compile("|".join(entry["patterns"]))) for entry in tomllib.loads(text)["role"]]
+    rows = shipped("analysis/runtime_calls.toml")["role"]
+    return [(row["role"], re.compile("|".join(row["patterns"]))) for row in rows]
 
 
 @lru_cache(maxsize=4096)

@@ -76,26 +76,21 @@ def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
-    from rung.ladder.bench import bench, sweep
-    from rung.ladder.recipe import Recipe
+    from rung.ladder.bench import bench
+    from rung.ladder.recipe import side_of
+    from rung.ladder.sweep import sweep
     from rung.ladder.work import Told
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     stop_when_asked()
-    options, rungs = target_options(parsed), parsed.rungs or ()
-    variables: dict[str, str] = {}
-    original: dict[str, int] = {}
-    if parsed.recipe:
-        recipe = Recipe.read(parsed.recipe)
-        options, rungs, variables = recipe.options_for(parsed.target, options), recipe.rungs, recipe.variables
-        original = recipe.original
-    say(f"measuring {parsed.target}" + (f" with {' + '.join(rungs)}" if rungs else "") + " ...")
+    side = side_of(parsed.target, target_options(parsed), parsed.rungs, parsed.recipe)
+    say(f"measuring {side.target}" + (f" with {' + '.join(side.rungs)}" if side.rungs else "") + " ...")
     measure = partial(
         bench,
-        rungs=rungs,
-        env=variables,
-        original=original,
+        rungs=side.rungs,
+        env=side.env,
+        original=side.original,
         call=parsed.call,
         preset=parsed.preset,
         precision=parsed.precision,
@@ -109,7 +104,7 @@ def run(parsed: argparse.Namespace) -> int:
     results: list[dict[str, Any]] = []
     stop: BaseException | None = None
     try:
-        for record in sweep(parsed.target, options, grid(parsed.sweep), measure):
+        for record in sweep(side.target, side.options, grid(parsed.sweep), measure):
             results.append(record)
     except (RungError, KeyboardInterrupt) as error:
         stop = error

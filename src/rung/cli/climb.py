@@ -16,6 +16,7 @@ from rung.cli.common import (
     rung_names,
     say,
     seconds,
+    share,
     stop_when_asked,
     target_options,
 )
@@ -24,7 +25,7 @@ from rung.errors import UsageError
 if TYPE_CHECKING:
     from rung.runs import Run
 
-FIXED = ("numerics", "rungs", "deadline", "device", "out", "dry_run")  # what a climb is begun with
+FIXED = ("numerics", "rungs", "deadline", "slower_at_most", "device", "out", "dry_run")  # what a climb is begun with
 
 EXAMPLE = """\
 examples:
@@ -50,6 +51,10 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--deadline", type=seconds, metavar="SECONDS",
         help="a candidate that prepares longer counts as hung (default: 900)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--slower-at-most", type=share, metavar="PERCENT",
+        help="what a rung may cost that is there to save memory or compiling (default: 1%%)",
     )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")
@@ -92,6 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
                 parsed.device,
                 parsed.budget,
                 parsed.deadline or Request.deadline,
+                parsed.slower_at_most or Request.slower_at_most,
                 shlex.join(["rung", *sys.argv[1:]]),
             )
             climb = start(request, ROOT, parsed.out, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rung.cli.common import add_command, need_torch, rung_names, say, seconds, s
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
-    from rung.ladder.duel import Side
+    from rung.ladder.side import Side
 
 EXAMPLE = """\
 examples:
@@ -122,20 +123,14 @@ def side(
     call: bool,
 ) -> Side:
     """One side as it was typed."""
-    from rung.ladder.duel import Side
-    from rung.ladder.recipe import Recipe
+    from rung.ladder.recipe import side_of
     from rung.ladder.rungs import chosen
 
     if recipe and rungs:
         raise UsageError("give --recipe or --rungs for a side, not both.")
-    names, variables, original = tuple(rungs or ()), dict[str, str](), dict[str, int]()
-    if recipe:
-        read = Recipe.read(recipe)
-        names, options, variables = read.rungs, read.options_for(target, options), read.variables
-        original = read.original
-    chosen(names)
+    made = side_of(target, options, rungs, recipe, call=call)
+    chosen(made.rungs)
     odd = next((e for e in env if "=" not in e), None)
     if odd:
         raise UsageError(f"--env {odd}: write NAME=VALUE.")
-    env_of_side = variables | dict(e.split("=", 1) for e in env)
-    return Side(target, options, names, env_of_side, call=call, original=original)
+    return replace(made, env=made.env | dict(e.split("=", 1) for e in env))

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, UsageError
 from rung.hardware.device import Device
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import parse_toml, shipped, user_file
 
 # What stands in where a chip has no unit of its own for a precision: the next wider one that it computes in.
 _WIDER = {"fp4": "fp6", "fp6": "fp8", "fp8": "fp16", "bf16": "fp32", "fp16": "fp32", "tf32": "fp32", "int8": "fp32"}
 _GFX = {"90": "gfx90a", "94": "gfx942", "95": "gfx950"}
+_OWN = ("RUNG_PEAKS", "peaks.toml")  # where the user's own rows are: `user_file`
 _NUMBERS = ("memory", "bandwidth", "cache", "cache_bandwidth")
 _TABLES = ("matrix", "vector", "measured")
 
@@ -142,42 +137,32 @@ def named(name: str) -> Peaks:
     if found is None:
         raise UsageError(
             f"no GPU named {name!r} is known; there are {', '.join(row.name for row in known())} "
-            f"(more in {user_file()}, as docs/roofline.md says)."
+            f"(more in {user_file(*_OWN)}, as docs/roofline.md says)."
         )
     return found
 
 
-def user_file() -> Path:
-    """The user's own rows: $RUNG_PEAKS, else rung/peaks.toml in the configuration directory."""
-    chosen = os.environ.get("RUNG_PEAKS")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "rung" / "peaks.toml"
-
-
 def known() -> tuple[Peaks, ...]:
     """All rows, the user's first. Raises InputError where the user's file cannot be understood."""
-    own = user_file()
+    own = user_file(*_OWN)
     try:
         facts = own.stat()
     except OSError:
-        if os.environ.get("RUNG_PEAKS"):
-            raise InputError(f"RUNG_PEAKS names {own}, which cannot be read: check the path.") from None
+        if os.environ.get(_OWN[0]):
+            raise InputError(f"{_OWN[0]} names {own}, which cannot be read: check the path.") from None
         return _shipped()
     return _users(own, facts.st_mtime_ns) + _shipped()
 
 
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[Peaks, ...]:
-    text = resources.files("rung.hardware").joinpath("peaks.toml").read_text("utf-8")
-    return tuple(_row(row) for row in tomllib.loads(text)["gpu"])
+    return tuple(_row(row) for row in shipped("hardware/peaks.toml")["gpu"])
 
 
 @lru_cache(maxsize=4)
 def _users(path: Path, _changed: int) -> tuple[Peaks, ...]:
     try:
-        rows = tomllib.loads(path.read_text("utf-8"))["gpu"]
+        rows = parse_toml(path.read_text("utf-8"))["gpu"]
         return tuple(_row({"checked": "by who wrote it", **row}) for row in rows)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)

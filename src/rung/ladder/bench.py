@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.errors import RungError, UsageError
+from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.ladder.disturbed import of_the_gpu, of_the_process, of_the_samples
-from rung.ladder.duel import Limits, Setup, Side, open_worker
+from rung.ladder.duel import open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
+from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.work import UNTOLD, Told, achieved
-from rung.launch import Worker, WorkerFailed, log_folder
+from rung.launch import Worker, log_folder
 from rung.measure import Collected, collect, median_interval
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
@@ -230,38 +230,3 @@ def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:
     if not seen or seen["energy"] is None or not calls:
         return seen
     return {**seen, "energy_per_step": seen["energy"] / calls}
-
-
-def sweep(
-    target: str, options: Mapping[str, str], grid: Mapping[str, Sequence[str]], measure: Callable[..., dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """`measure(target, options)` at every point of a grid of options, the last name varying fastest; once for no grid.
-
-    Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
-    `samples` until then, and the next point is measured. What is refused (an option that the target does not have) or
-    stopped by Ctrl-C is raised after its record, and so is what fails without a grid.
-    """
-    for values in itertools.product(*grid.values()):
-        point = dict(zip(grid, values, strict=True))
-        try:
-            record = measure(target, {**options, **point})
-        except (RungError, KeyboardInterrupt) as error:
-            yield {**_partial(target, error), "point": point}
-            if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
-                raise
-        else:
-            yield {**record, "point": point}
-
-
-def _partial(target: str, error: BaseException) -> dict[str, Any]:
-    """What there is of a measurement that did not end: its samples, warm-up included."""
-    samples = getattr(error, "samples", [])
-    stopped = isinstance(error, KeyboardInterrupt)
-    return {
-        "target": target,
-        "status": "interrupted" if stopped else "failed",
-        "measured": False,
-        "error": "stopped by Ctrl-C or a kill" if stopped else str(error),
-        "samples": samples,
-        "summary": summarize(samples) if samples else None,
-    }

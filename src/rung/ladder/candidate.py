@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,36 +17,32 @@ from rung.hardware import environment, pick
 from rung.hardware.device import (
     expandable_segments,
     matmul_precision_name,
-    memory_in_use,
-    peak_memory,
     reset_peak_memory,
     synchronize,
     to_device,
 )
-from rung.hardware.sensors import identity
 from rung.ladder.disturbed import elements, graphs_compiled, shapes_of
 from rung.ladder.dropout import active, without_dropout
+from rung.ladder.dynamo import many_shapes
 from rung.ladder.plan import Numerics, Original, Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.survey import flops, survey
+from rung.ladder.timed import Timed
 from rung.ladder.verify import verify
 from rung.ladder.witness import NEW, Watched, against_the_untouched, refill, too_large, unseen
 from rung.ladder.work import roof
-from rung.measure import MINIMUM_RUNS, warm_up
-from rung.measure.timers import Events, Timer, choose
 from rung.profilers import torch_profiler
 from rung.workload import load, seeded_model, shapes
 
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
 
 
-class Candidate:
-    """Every method takes and returns plain values, because it is called through a pipe."""
+class Candidate(Timed):
+    """One step is a step of the workload, each on the next of a few batches."""
 
     _first: float | None = None
-    _timer: Timer | None = None
     _watched: Watched | None = None
 
     def open(
@@ -59,10 +56,6 @@ class Candidate:
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
         that are left to the workload as it is (`rung.ladder.plan.Original`)."""
-        # Verification builds the same function several times over, each at two shapes.
-        for name in ("cache_size_limit", "recompile_limit"):
-            if hasattr(torch._dynamo.config, name):
-                setattr(torch._dynamo.config, name, 64)
         self.device = pick(device)
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
@@ -75,6 +68,7 @@ class Candidate:
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, after the audit that decides whether to climb at all."""
+        many_shapes()
         return survey(self.workload, self.device)
 
     def first(self) -> float:
@@ -86,6 +80,8 @@ class Candidate:
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device)
+        if "torch._dynamo" in sys.modules:  # what never compiles need not wait for it: it loads as long as torch itself
+            many_shapes()
         begin = time.perf_counter()
         self._one()
         self._first = time.perf_counter() - begin
@@ -94,19 +90,8 @@ class Candidate:
     def warm(self, seconds: float) -> dict[str, Any]:
         """Runs until it is steady, or for `seconds`; the first run is reported apart."""
         first = self._first if self._first is not None else self.first()
-        until = time.perf_counter() + seconds
-        samples, steady = warm_up(self._timed, lambda: until - time.perf_counter())
-        tail = sorted(samples[steady or MINIMUM_RUNS - 1 :])
-        self._estimate = tail[len(tail) // 2]
-        return {
-            "first_run_seconds": first,
-            "runs": len(samples) + 1,
-            "samples": samples,
-            "steady": steady is not None,
-            "memory": peak_memory(self.device),
-            "applied": {**self.step.applied(), **self._environment()},
-            "original": self._left(),
-        }
+        warmed = self._until_steady(seconds, first)
+        return {**warmed, "applied": {**self.step.applied(), **self._environment()}, "original": self._left()}
 
     def over_shapes(self) -> dict[str, Any]:
         """Builds the step and runs it on several batches of every shape that the workload offers: how many different
@@ -129,14 +114,6 @@ class Candidate:
             self._one()
         torch.cuda.tunable.write_file()
         return len(torch.cuda.tunable.get_results())
-
-    def estimate(self) -> float:
-        """Nanoseconds of a step, once warm."""
-        return self._estimate
-
-    def in_use(self) -> int:
-        """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""
-        return memory_in_use(self.device)
 
     def _environment(self) -> dict[str, Any]:
         """The variables of the plan as this process has them, and whether TunableOp uses what it once found."""
@@ -170,11 +147,6 @@ class Candidate:
         model.load_state_dict(theirs)
         return Step(self.workload, model.to(self.device.torch_name), plan, self.device)
 
-    def _timed(self) -> int:
-        start = time.perf_counter_ns()
-        self._one()
-        return time.perf_counter_ns() - start
-
     def call(self) -> None:
         """One step on the next batch; it may still run when this returns."""
         batch = next(self._next)
@@ -195,29 +167,14 @@ class Candidate:
         self.call()
         synchronize(self.device)
 
-    def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
-        """Chooses how `block` times, says how, and which GPU it is."""
-        self._timer, facts = choose(self.call, self.device, wanted, cold)
-        self._graphs = graphs_compiled()
-        return {**facts, "gpu": identity(self.device)}
-
     def disturbances(self) -> dict[str, Any]:
-        """What changed while it was timed: shapes of the inputs, graphs compiled since the timer was chosen."""
-        return {
-            "shapes": shapes_of(self.batches),
-            "compiled": graphs_compiled() - self._graphs,
-            "original": self._left(),
-        }
+        """What changed while it was timed, shapes of the inputs among it."""
+        return {**super().disturbances(), "shapes": shapes_of(self.batches), "original": self._left()}
 
     def _left(self) -> int | None:
         """How many elements the batches have, where the plan leaves inputs of that size to the original."""
         size = elements(self.batches[0])
         return size if self.plan.original.takes(size) else None
-
-    def block(self, count: int) -> dict[str, Any]:
-        """`count` samples, nanoseconds a step; where no timer was chosen, of steps back to back."""
-        block = (self._timer or Events(self.call, self.device)).block(count)
-        return {"samples": block.samples, "outside": block.outside, "calls": block.calls}
 
     def watch(self) -> bool:
         """From now on, what steps are given and what they give is kept, until `witness`; every second batch is another,
@@ -248,9 +205,6 @@ class Candidate:
             found["left"] = "there is no memory for the untouched model beside it"
         return found
 
-    def memory(self) -> dict[str, int]:
-        return peak_memory(self.device)
-
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
         torch_profiler.record(self.call, path, steps, self.device)
@@ -264,6 +218,7 @@ class Candidate:
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
+        many_shapes()  # the same function is built several times over, each at two shapes
         began = time.perf_counter()
         if against:
             reference = load(against["target"], against["options"])

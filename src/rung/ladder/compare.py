@@ -16,7 +16,8 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.hardware.environment import differences
-from rung.ladder.duel import Duel, Limits, Setup, Side, SideFailed, fight, open_worker
+from rung.ladder.duel import Duel, SideFailed, fight, open_worker
+from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.verification import joined
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE

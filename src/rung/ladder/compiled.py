@@ -69,6 +69,7 @@ class Compiled:
             "graph_breaks": sum(b["count"] for b in self.breaks),
             "regions": len(self._regions),
             "float32_gradients": inductor and self._plan.float32_gradients,
+            "recompute": inductor and self._plan.recompute,
             "eight_bits": len(self._eight_bits.layers) if self._eight_bits else 0,
             "channels_last": len(self._channels_last) if self._channels_last else 0,
             **{f"switch {name}": value for name, value in switches(self._model).items()},
@@ -122,7 +123,7 @@ class Compiled:
         if not plan.compiles and not plan.passes:
             return self._function
         inner = "inductor" if plan.compiles else "eager"
-        self.surgeon = Surgeon(plan.passes, inner, dict(plan.inductor), plan.float32_gradients)  # type: ignore[arg-type]
+        self.surgeon = Surgeon(plan.passes, inner, dict(plan.inductor), plan.float32_gradients, plan.recompute)  # type: ignore[arg-type]
         self._watched = Watched(self.surgeon)
         if plan.regions:
             self._regions = blocks(self._model)

@@ -16,6 +16,7 @@ from rung.ladder.disturbed import left_to_the_original
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import plan_of
 from rung.ladder.rungs.environment import FILES
+from rung.ladder.side import Setup, Side
 from rung.launch import Worker, WorkerFailed
 from rung.measure import (
     CLIMB,
@@ -33,45 +34,6 @@ from rung.measure import (
 PROFILED_STEPS = 3
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
 WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.ladder.function:Function"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds: `prepare` for loading, compiling and warming up; `block` for anything after that."""
-
-    prepare: float = 900.0
-    block: float = 120.0
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of those that are compared: what its workers load, with which variables, and where they start.
-
-    call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
-    input shapes is timed, the measured one first; original: inputs for which a recipe does not hold, by their
-    `elements_at_most` and `elements_at_least`.
-    """
-
-    target: str
-    options: dict[str, str] = field(default_factory=dict)
-    rungs: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    cwd: Path | None = None
-    call: bool = False
-    shape: int = 0
-    original: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
-    a file of the climb's own find it (`{files}`), the current folder where there is no climb."""
-
-    device: str | None
-    logs: Path
-    limits: Limits = Limits()
-    together: int = 1
-    files: Path = Path()
 
 
 class SideFailed(Exception):

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 _LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 _OURS = str(Path(__file__).parents[1])
+SHAPES = 64
 _RECOMPILES = "torch._dynamo.guards.__recompiles"
 
 
@@ -96,6 +97,13 @@ def sizes_vary(arguments: Any) -> None:
     for leaf in pytree.tree_leaves(arguments):
         if isinstance(leaf, torch.Tensor) and not hasattr(leaf, "_dynamo_weak_dynamic_indices"):
             torch._dynamo.maybe_mark_dynamic(leaf, [dim for dim, size in enumerate(leaf.shape) if size > 1])
+
+
+def many_shapes() -> None:
+    """Has one function compiled for so many shapes and settings before Dynamo gives it up."""
+    for name in ("cache_size_limit", "recompile_limit"):
+        if hasattr(torch._dynamo.config, name):
+            setattr(torch._dynamo.config, name, SHAPES)
 
 
 def forget(function: Callable[..., Any]) -> None:

@@ -158,3 +158,8 @@ def same(a: Batch, b: Batch) -> bool:
     return all(
         (x.shape == y.shape and bool(torch.equal(x, y))) if isinstance(x, torch.Tensor) else x == y for x, y in pairs
     )
+
+
+def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit, where NaN equals NaN."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())

@@ -36,7 +36,8 @@ class Plan:
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
     kernels scaled_dot_product_attention asks first, `cudnn`. float32_gradients: products of half precision write the
-    gradients of float32 weights in float32. original: inputs for which none of this holds. The empty plan is the
+    gradients of float32 weights in float32. recompute: elementwise inputs of products are computed again in the backward
+    pass. original: inputs for which none of this holds. The empty plan is the
     workload as its author wrote it."""
 
     tf32: bool = False
@@ -54,6 +55,7 @@ class Plan:
     channels_last: bool = False
     attention: str = ""
     float32_gradients: bool = False
+    recompute: bool = False
     original: Original = Original()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,8 @@ from typing import Any
 from rung.errors import InputError, UsageError
 from rung.ladder.plan import Original, Plan
 from rung.ladder.rungs import chosen, plan_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.ladder.side import Side
+from rung.toml import parse_toml
 
 SCHEMA = 1
 TEXTS = ("workload", "mode", "numerics")
@@ -60,7 +57,7 @@ class Recipe:
     def parse(cls, text: str, where: str = "the recipe") -> Recipe:
         """The recipe that a text holds; InputError names `where` it came from, and what to put right."""
         try:
-            data: dict[str, Any] = tomllib.loads(text)
+            data: dict[str, Any] = parse_toml(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not valid TOML: {error}.") from error
         rungs = data.get("rungs")
@@ -116,3 +113,13 @@ def _toml(value: str | float) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def side_of(
+    target: str, typed: dict[str, str], rungs: Sequence[str] | None, recipe: Path | None, *, call: bool = False
+) -> Side:
+    """A target as it was asked for: under the recipe of a file, if one is given, or under rungs; typed: its options."""
+    if not recipe:
+        return Side(target, typed, tuple(rungs or ()), call=call)
+    read = Recipe.read(recipe)
+    return Side(target, read.options_for(target, typed), read.rungs, read.variables, call=call, original=read.original)

@@ -21,21 +21,20 @@ from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
 from rung.ladder.capture import WARM_CALLS
 from rung.ladder.dropout import active, without_dropout
-from rung.ladder.observe import Row, Seen, large, missing, observe, relative, rows, same
+from rung.ladder.observe import Row, Seen, identical, missing, observe, rows, same
 from rung.ladder.perturb import perturbed, put, state
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.tolerance import judge
+from rung.ladder.training import Training, other_settings
 from rung.ladder.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.ladder.verification import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
 OPTIMIZER_STEPS = 3
-# Settings of an optimizer that say how it computes, not what.
-HOW = {"params", "fused", "foreach", "capturable", "lr"}
 
 Build = Callable[[torch.nn.Module, Plan], Any]
 
@@ -139,7 +138,7 @@ class _At:
     def _moved_by_preparing(self, prepared: torch.nn.Module) -> list[str]:
         """Weights that are others once the candidate is prepared: nothing else would show it, because every run is
         given weights of its own."""
-        moved = [n for n, w in state(self.model).items() if not _equal(w, state(prepared)[n])]
+        moved = [n for n, w in state(self.model).items() if not identical(w, state(prepared)[n])]
         return [f"the candidate changes the weights when it is prepared, {moved[0]} first"] if moved else []
 
     def _until_replayed(self, make: Callable[[int], Batch]) -> None:
@@ -174,7 +173,7 @@ class _At:
             (theirs, own, "the candidate changes the weights, {}"),
             (own, theirs, "the candidate leaves as it was what the workload updates, {}"),
         ):
-            moved = [n for n, w in weights.items() if _equal(other[n], w) and not _equal(mover[n], w)]
+            moved = [n for n, w in weights.items() if identical(other[n], w) and not identical(mover[n], w)]
             if moved:
                 self.result.failures.append(f"{says.format(moved[0])} first ({self.numerics}, {case})")
 
@@ -211,64 +210,10 @@ class _At:
         """The change of every weight over a few optimizer steps on fresh batches, from equal weights."""
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
-        changes = []
-        for step in (self.reference.step, self.baseline, self.candidate):
-            start = self._noisy(weights, 0) if step is self.baseline else weights
-            step.fresh()
-            put(step.model, start)
-            for k in range(count):
-                if k == count - 1:
-                    _slower(step.optimizer)
-                batch = to_device(self.workload.inputs(500 + k), self.device)
-                if step is self.reference.step:
-                    batch = self.reference.cast(batch)
-                if step is self.candidate:
-                    _theirs(step, batch)
-                else:
-                    step(batch)
-            where = "cpu" if large(step.model) else self.device.torch_name
-            changes.append({n: (t.detach().double() - start[n].double()).to(where) for n, t in state(step.model).items()
-                            if t.is_floating_point()})  # fmt: skip
-            if large(step.model):
-                step.model.zero_grad(set_to_none=True)
-                step.fresh()
-        truth, mine, theirs = changes
-        self.rows += [
-            Row(f"change of {name} over {count} steps", "optimizer steps", relative(theirs[name], right), relative(mine[name], right))
-            for name, right in truth.items()
-            if bool(right.any()) or bool(theirs[name].any())
-        ]  # fmt: skip
-        self.result.failures += _other_settings(self.baseline.optimizer, self.candidate.optimizer)
-        own, theirs = state(self.baseline.model), state(self.candidate.model)
-        self.result.failures += [
-            f"after {count} steps the candidate's {n} is another than the baseline's"
-            for n, t in own.items()
-            if not t.is_floating_point() and not _equal(t, theirs[n])
-        ]
-
-
-def _slower(optimizer: Any) -> None:
-    """Half the learning rate, as a scheduler would set it: a rate that was built in shows."""
-    for group in optimizer.param_groups:
-        if group.get("lr") is not None:  # some find their own
-            group["lr"] = group["lr"] / 2
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, where NaN equals NaN."""
-    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-def _other_settings(mine: Any, theirs: Any) -> list[str]:
-    """What an optimizer was told that the workload's own was not: three steps may hardly show it."""
-    if mine is None or theirs is None:
-        return []
-    said = []
-    for a, b in zip(mine.param_groups, theirs.param_groups, strict=False):
-        said += [f"the candidate's optimizer has {k} = {b.get(k)}, the baseline's {a[k]}"
-                 for k in a if k not in HOW and k in b and a[k] != b[k]]  # fmt: skip
-        if len(a["params"]) != len(b["params"]):
-            said.append(
-                f"the candidate's optimizer steps {len(b['params'])} parameters, the baseline's {len(a['params'])}"
-            )
-    return said
+        training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
+        truth = training.change(self.reference.step, weights, lambda step, batch: step(self.reference.cast(batch)))
+        mine = training.change(self.baseline, self._noisy(weights, 0))
+        theirs = training.change(self.candidate, weights, _theirs)
+        self.rows += training.rows(truth, mine, theirs)
+        self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
+        self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from rung.hardware.device import Device, synchronize
+from rung.measure.gpu_clock import Step, elapsed, event
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Block:
     calls: int
 
 
-def time_block(step: Callable[[], object], count: int, device: Device) -> Block:
+def time_block(step: Step, count: int, device: Device) -> Block:
     """Times `count` steps.
 
     On a GPU one untimed step leads in, so that the first timed one meets a busy queue as all others do; the
@@ -34,11 +34,10 @@ def time_block(step: Callable[[], object], count: int, device: Device) -> Block:
             step()
             samples.append(time.perf_counter_ns() - start)
         return Block(samples, 1 - sum(samples) / (time.perf_counter_ns() - begin), count)
-    import torch
 
     synchronize(device)
     begin = time.perf_counter_ns()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks = [event() for _ in range(count + 1)]
     step()
     marks[0].record()
     for mark in marks[1:]:
@@ -46,6 +45,5 @@ def time_block(step: Callable[[], object], count: int, device: Device) -> Block:
         mark.record()
     synchronize(device)
     wall = time.perf_counter_ns() - begin
-    # Tiny negative event times are known on ROCm: clamp them.
-    samples = [float(max(0, round(a.elapsed_time(b) * 1e6))) for a, b in pairwise(marks)]
+    samples = [float(elapsed(a, b)) for a, b in pairwise(marks)]
     return Block(samples, 1 - sum(samples) / count * (count + 1) / wall, count + 1)

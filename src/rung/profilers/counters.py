@@ -5,20 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import parse_toml, shipped, user_file
 
 _REDUCED = re.compile(r"_(?:sum|max|avr|min)$")
 _ALSO = re.compile(r"\[(\d+)\]$")  # TCC_HIT[3]: of channel 3
@@ -33,33 +27,34 @@ class Chosen:
 
 
 @lru_cache(maxsize=4)
-def _tables(own: str | None) -> dict[str, Any]:
-    tables = tomllib.loads(resources.files("rung.profilers").joinpath("counters.toml").read_text())
-    if own:
-        mine = own_file(Path(own))
-        tables["sets"] |= mine.get("sets", {})
-        tables["names"] += mine.get("names", [])
-        tables["derived"] += mine.get("derived", [])
-    return tables
+def _tables(own: str | None) -> Mapping[str, Any]:
+    tables = shipped("profilers/counters.toml")
+    if not own:
+        return tables
+    mine = own_file(Path(own))
+    return {
+        **tables,
+        "sets": {**tables["sets"], **mine.get("sets", {})},
+        "names": [*tables["names"], *mine.get("names", [])],
+        "derived": [*tables["derived"], *mine.get("derived", [])],
+    }
 
 
-def tables() -> dict[str, Any]:
+def tables() -> Mapping[str, Any]:
     """The tables of counters.toml, with the user's own."""
     return _tables(own_path("RUNG_COUNTERS", "counters.toml"))
 
 
 def own_path(variable: str, name: str) -> str | None:
-    """The user's own file: what the variable names, else rung/<name> in the configuration directory, if it is there."""
-    if chosen := os.environ.get(variable):
-        return chosen
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return str(base / "rung" / name) if (base / "rung" / name).is_file() else None
+    """The user's own file, if the variable names one, or if one is in the configuration directory."""
+    own = user_file(variable, name)
+    return str(own) if os.environ.get(variable) or own.is_file() else None
 
 
 def own_file(path: Path) -> dict[str, Any]:
     """A TOML file of the user's; InputError says what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} could not be read as TOML ({error}): correct it, or take it away.") from None
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,7 @@ from rung.errors import InputError, UsageError
 from rung.profilers.counters import own_file, own_path
 from rung.profilers.plan import SOURCES
 from rung.profilers.tools import PROFILERS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 SENSORS = ("power", "vram")
 
@@ -82,11 +76,10 @@ def presets() -> dict[str, Preset]:
 
 @lru_cache(maxsize=4)
 def _presets(own: str | None) -> dict[str, Preset]:
-    tables: dict[str, Any] = tomllib.loads(resources.files("rung.profilers").joinpath("presets.toml").read_text())
     mine = own_file(Path(own)) if own else {}
     for name, table in mine.items():
         _check(f"{own}: [{name}]", table)
-    tables |= mine
+    tables = {**shipped("profilers/presets.toml"), **mine}
     return {name: _preset(name, tables) for name in tables}
 
 

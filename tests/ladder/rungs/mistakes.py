@@ -341,6 +341,8 @@ FORMATS = [
     Mistake("aiter-gemm", "the kernel of another shape", library(lambda m, x: nn.Linear.forward(m, x).roll(1, -1)), "output is off by"),
     Mistake("float32-gradients", "a gradient of other rows", slopes(lambda g: g.roll(1, 0)), "gradient of", small.TRAINED),
     Mistake("float32-gradients", "half of the sum", slopes(lambda g: g / 2), "gradient of", small.TRAINED),
+    Mistake("recompute", "activations of other rows", slopes(lambda g: g.flip(1)), "gradient of", small.TRAINED),
+    Mistake("recompute", "activations without their last factor", slopes(lambda g: g * 1.1), "gradient of", small.TRAINED),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect, known
-from rung.ladder import duel
+from rung.ladder import duel, side
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, Context, Evidence, plan_of
@@ -144,12 +144,12 @@ def test_a_worker_is_started_with_the_variables_of_its_plan(tmp_path: Path, monk
     monkeypatch.setattr(duel, "Worker", Stand)
     from contextlib import ExitStack
 
-    setup = duel.Setup(None, tmp_path, files=tmp_path)
+    setup = side.Setup(None, tmp_path, files=tmp_path)
     rungs = ("hw-queues", "tunableop")
     with ExitStack() as stack:
-        duel.open_worker(stack, setup, duel.Side("t", rungs=rungs), "a")
-        duel.open_worker(stack, setup, duel.Side("t", rungs=rungs, env={"GPU_MAX_HW_QUEUES": "8"}), "b")
-        duel.open_worker(stack, setup, duel.Side("t"), "c")
+        duel.open_worker(stack, setup, side.Side("t", rungs=rungs), "a")
+        duel.open_worker(stack, setup, side.Side("t", rungs=rungs, env={"GPU_MAX_HW_QUEUES": "8"}), "b")
+        duel.open_worker(stack, setup, side.Side("t"), "c")
     assert started[0] == {
         "GPU_MAX_HW_QUEUES": "2",
         "PYTORCH_TUNABLEOP_ENABLED": "1",

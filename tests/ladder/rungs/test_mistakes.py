@@ -99,6 +99,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "int8-weights": ({"eight_bits": 0}, "0 linear layers with int8 weights"),
     "cudnn-attention": ({}, "0 -> 0 attention kernels of cuDNN"),
     "float32-gradients": ({"float32_gradients": False}, "the rewrite of gradients is False"),
+    "recompute": ({"recompute": False}, "the choice of what is kept is False"),
     "dynamic-shapes": ({}, "3 -> 3 graphs compiled for 3 shapes"),
     **{name: ({"matches": {name: 0}}, "0 rewritten") for name in (*REWRITES, "aiter-gemm")},
     **{
@@ -128,7 +129,9 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
         "first_run_seconds": {"best": 1.0, "candidate": 1.0},
         "times": {"best": {"value": 2e6}, "candidate": {"value": 1e6}},
     }  # fmt: skip
-    state = SimpleNamespace(counters=Counters(1, 1, 1), say=lambda event, data: None)
+    state = SimpleNamespace(
+        counters=Counters(1, 1, 1), say=lambda event, data: None, request=SimpleNamespace(slower_at_most=0.01)
+    )
     attempt._judge(state, record, SimpleNamespace(comparison=comparison), name, Counters(1, 1, 1))  # type: ignore[arg-type]
     assert record["verdict"] == "no-op"
     assert BY_NAME[name].effect in record["why"]

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.attention import flex_attention as torchs
 
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME
 from rung.ladder.surgery import Surgeon, hidden
 from rung.ladder.surgery.flex import flex_attention
 
@@ -23,7 +25,7 @@ def trains_on_a_cpu(monkeypatch):
     """torch refuses the backward pass on a CPU up front; its plain form computes it."""
     monkeypatch.setattr(torchs, "_validate_device", lambda *tensors: None)
     monkeypatch.setattr("rung.ladder.surgery.sdpa.obstacle", lambda *given: "")
-    monkeypatch.setattr("rung.ladder.surgery.windows.obstacle", lambda *given: "")
+    monkeypatch.setattr("rung.ladder.surgery.flex_calls.obstacle", lambda *given: "")
 
 
 def ones():
@@ -105,6 +107,53 @@ def test_attention_becomes_flexattention(fn):
 @pytest.mark.parametrize("fn", [gemma, grouped, window_by_sdpa], ids=lambda fn: fn.__name__)
 def test_its_gradients_are_those_of_the_hand_written_form(fn, kind, trains_on_a_cpu):
     assert compared(fn, kind, train=True).rewritten == {"flex-attention": 1}
+
+
+def causal_by_hand(q, k, v):
+    return (SCALE * q @ k.mT).masked_fill(~ones().tril(), float("-inf")).softmax(-1) @ v
+
+
+def causal_by_sdpa(q, k, v):
+    k, v = (x[:, :GROUPS].repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def causal_by_a_mask(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=ones().tril()[None, None], scale=SCALE)
+
+
+def open_to_other_keys(q, k, v):
+    return F.scaled_dot_product_attention(q, k[:, :, 1:], v[:, :, 1:])
+
+
+@pytest.mark.parametrize(
+    ("fn", "told"),
+    [(causal_by_hand, (SCALE, True, HEADS)), (causal_by_sdpa, (DIM**-0.5, True, GROUPS)),
+     (causal_by_a_mask, (SCALE, True, HEADS)), (open_to_other_keys, (DIM**-0.5, False, HEADS))],
+    ids=lambda item: getattr(item, "__name__", ""),
+)  # fmt: skip
+def test_what_sdpa_can_do_becomes_flexattention_where_it_is_asked_for(fn, told, trains_on_a_cpu):
+    surgeon = compared(fn, Kept, BY_NAME["flex-for-sdpa"].change(Plan()).passes)
+    assert surgeon.after["flex"] == 1
+    assert surgeon.after["sdpa"] == surgeon.after["softmax"] == 0
+    (call,) = [node for node in surgeon.graph.nodes if node.target is flex_attention]
+    assert (call.kwargs["scale"], call.kwargs["causal"]) == (pytest.approx(told[0]), told[1])
+    shape = call.args[1].meta.get("example_value", torch.empty(0, told[2])).shape
+    assert shape[1] == told[2]
+    assert compared(fn, Traced, ("sdpa", "flex-for-sdpa"), train=True).matches["flex-for-sdpa"] == 1
+
+
+def test_other_masks_and_dropout_stay_with_sdpa():
+    mask = torch.randn(TOKENS, TOKENS)
+    kept = compared(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), passes=("flex-for-sdpa",))
+    assert (kept.rewritten, kept.skipped, kept.after["sdpa"]) == ({}, [], 1)
+    torch._dynamo.reset()
+    zero = compared(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=1e-9), passes=("flex-for-sdpa",))
+    assert "no dropout" in zero.skipped[0]
+    torch._dynamo.reset()
+    trained = compared(causal_by_hand, passes=("sdpa", "flex-for-sdpa"), train=True)
+    assert trained.rewritten == {"sdpa": 1}
+    assert "no backward pass on a CPU" in trained.skipped[0]
 
 
 def test_what_sdpa_can_do_is_left_to_it():

@@ -13,7 +13,7 @@ from rung.hardware import pick
 from rung.kernels import reference
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
-from rung.ladder.surgery import chunked, cross_entropy, joined, kernel_ops
+from rung.ladder.surgery import chunked, cross_entropy, flex_calls, joined, kernel_ops
 from rung.ladder.surgery import sdpa as sdpa_module
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
@@ -276,7 +276,8 @@ turn.namespace = losses.namespace = "rung"
 @pytest.fixture(autouse=True)
 def _kernels_as_their_references(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
-    monkeypatch.setattr(sdpa_module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
+    for module in (sdpa_module, flex_calls):
+        monkeypatch.setattr(module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
     monkeypatch.setattr(kernel_ops, "operator", {"rope": turn, "cross_entropy": losses}.__getitem__)
 
 
@@ -351,6 +352,8 @@ MUTATIONS = {
     "flex-attention: cap forgotten": (CAPPED, "flex-attention", flexible(cap=None)),
     "flex-attention: window too wide": (CAPPED, "flex-attention", flexible(window=5)),
     "flex-attention: scale of the uncapped form": (CAPPED, "flex-attention", flexible(scale=0.4)),
+    "flex-for-sdpa: causal mask dropped": (LEAN, "flex-for-sdpa", flexible(causal=False)),
+    "flex-for-sdpa: scale 3 % off": (LEAN, "flex-for-sdpa", flexible(scale=0.4 * 1.03)),
     "triton-rope: pairs of the other layout": (TURNED, "triton-rope", kernel(turn, 3, True)),
     "triton-rope: sine and cosine swapped": (TURNED, "triton-rope", tables_swapped),
     "triton-rope: turned back": (TURNED, "triton-rope", turned_back),

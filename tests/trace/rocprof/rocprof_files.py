@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 FIRST_GPU_NODE = 2  # two CPUs come first
 COPIES = ("MEMORY_COPY_HOST_TO_DEVICE", "MEMORY_COPY_DEVICE_TO_HOST", "MEMORY_COPY_DEVICE_TO_DEVICE")
 CALLS = ("hipLaunchKernel", "hipMemcpyAsync", "hipMalloc")
+DISPATCH_COLUMNS = ("ts", "dur", "name", "pid", "tid", "device", "stream", "correlation")
 
 _text = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
 kernel_names = st.one_of(_text, st.sampled_from(['k<"a", 1>(int, int)', "Cijk_Ailk [x]", "{}", "größer"]))
@@ -287,3 +288,22 @@ def results_csv(found: list[dict[str, Any]], counters: list[str], old: bool = Fa
         } | {counter.lower(): event["bytes"] for counter in counters}
         rows.append(_cells(titles, known))
     return csv_text(titles, rows)
+
+
+def dispatch_rows(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What a table of dispatches with pid 5 is read as, GPUs numbered from 0: DISPATCH_COLUMNS of each event."""
+    gpus = sorted({event["device"] for event in found})
+    return [
+        (e["ts"], e["dur"], e["name"], "5", str(e["tid"]), gpus.index(e["device"]), e["stream"], place)
+        for place, e in enumerate(found)
+    ]
+
+
+def counter_rows(found: list[dict[str, Any]], names: list[str]) -> list[tuple[Any, ...]]:
+    """And its counters, each of which says the event's bytes."""
+    gpus = sorted({event["device"] for event in found})
+    return [
+        (place, gpus.index(e["device"]), e["name"], name, float(e["bytes"]), None)
+        for name in names
+        for place, e in enumerate(found)
+    ]

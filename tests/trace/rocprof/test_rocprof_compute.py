@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocprof_files import csv_text, events, write
+from rocprof_files import DISPATCH_COLUMNS, counter_rows, csv_text, dispatch_rows, events, write
 
 from rung.errors import InputError
 from rung.trace.rocprof import compute as rocprof_compute
@@ -104,18 +104,8 @@ def test_random_workloads_read_back_equal(found, titles):
     names = ["SQ_WAVES", "TCC_HIT[0]", "TCC_HIT[1]", "SQC_DCACHE_REQ_READ_1"]
     with tempfile.TemporaryDirectory() as folder:
         trace = rocprof_compute.read(write(Path(folder), {"pmc_perf.csv": table([*titles, *TIMES], found, names)}))
-    gpus = sorted({event["device"] for event in found})
-    rows = [
-        (e["ts"], e["dur"], e["name"], "5", str(e["tid"]), gpus.index(e["device"]), e["stream"], place)
-        for place, e in enumerate(found)
-    ]
-    columns = ("ts", "dur", "name", "pid", "tid", "device", "stream", "correlation")
-    assert trace.events.select(columns).rows() == rows
-    assert trace.counters.rows() == [
-        (place, gpus.index(e["device"]), e["name"], name, float(e["bytes"]), None)
-        for name in names
-        for place, e in enumerate(found)
-    ]
+    assert trace.events.select(DISPATCH_COLUMNS).rows() == dispatch_rows(found)
+    assert trace.counters.rows() == counter_rows(found, names)
     assert dict(trace.events.schema) == SCHEMA
     assert dict(trace.counters.schema) == COUNTERS
     assert trace.unread == {}

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocprof_files import chrome_text, csv_text, events, results_csv, write
+from rocprof_files import (
+    DISPATCH_COLUMNS,
+    chrome_text,
+    counter_rows,
+    csv_text,
+    dispatch_rows,
+    events,
+    results_csv,
+    write,
+)
 
 from rung.errors import InputError
 from rung.trace.rocprof import legacy_csv as rocprof_legacy_csv
@@ -34,19 +43,8 @@ def test_random_dispatches_of_a_results_csv_read_back_equal(found, old, names):
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), {"results.csv": results_csv(found, names, old)}) / "results.csv"
         trace = rocprof_legacy_csv.read(path)
-    gpus = sorted({event["device"] for event in found})
-    rows = [
-        (e["ts"], e["dur"], e["name"], "5", str(e["tid"]), gpus.index(e["device"]), e["stream"], index)
-        for index, e in enumerate(found)
-    ]
-    columns = ("ts", "dur", "name", "pid", "tid", "device", "stream", "correlation")
-    assert trace.events.select(columns).rows() == rows
-    values = [
-        (index, gpus.index(e["device"]), e["name"], name, float(e["bytes"]), None)
-        for name in names
-        for index, e in enumerate(found)
-    ]
-    assert trace.counters.rows() == values
+    assert trace.events.select(DISPATCH_COLUMNS).rows() == dispatch_rows(found)
+    assert trace.counters.rows() == counter_rows(found, names)
     assert dict(trace.counters.schema) == COUNTERS
     assert dict(trace.events.schema) == SCHEMA
     assert trace.unread == {}

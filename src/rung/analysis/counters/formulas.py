@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 import polars as pl
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 Operand = Callable[[str], "pl.Expr | float | None"]
 
@@ -57,8 +52,7 @@ class Formulas:
 
 @lru_cache(maxsize=1)
 def formulas() -> Formulas:
-    text = resources.files("rung.analysis.counters").joinpath("formulas.toml").read_text("utf-8")
-    found = tomllib.loads(text)
+    found = shipped("analysis/counters/formulas.toml")
     return Formulas(
         {row["name"]: _metric(row) for row in found["metric"]},
         {name: tuple(names) for name, names in found["alias"].items()},

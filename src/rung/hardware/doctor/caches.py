@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.line import NOTE, OK, WARN, Line
 from rung.hardware.doctor.machine import Machine
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "beegfs", "gpfs", "ceph", "9p", "fuse.sshfs", "wekafs")
 
 
 def lines(machine: Machine, here: Here) -> Iterator[Line]:
-    text = resources.files("rung.hardware.doctor").joinpath("caches.toml").read_text("utf-8")
     mounts = _mounts(machine)
-    for row in tomllib.loads(text)["cache"]:
+    for row in shipped("hardware/doctor/caches.toml")["cache"]:
         if row["for"] in (here.vendor, "any"):
             yield _line(machine, row, mounts)
 

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.line import NOTE, OK, WARN, Line
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.software import rocm_version
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 _FAMILIES = ("PYTORCH_", "TORCH", "HIP", "HSA_", "GPU_", "MIOPEN_", "AMD_")
 
 
-@lru_cache(maxsize=1)
 def known() -> tuple[Mapping[str, Any], ...]:
     """The rows of variables.toml."""
-    text = resources.files("rung.hardware.doctor").joinpath("variables.toml").read_text("utf-8")
-    return tuple(tomllib.loads(text)["variable"])
+    return tuple(shipped("hardware/doctor/variables.toml")["variable"])
 
 
 def lines(machine: Machine, here: Here) -> Iterator[Line]:

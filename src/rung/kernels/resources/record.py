@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Resources:
 @cache
 def limits() -> dict[str, dict[str, Any]]:
     """The limits of an architecture by its name, with `vendor`."""
-    table = tomllib.loads(Path(__file__).with_name("limits.toml").read_text())
+    table = shipped("kernels/resources/limits.toml")
     return {name: {**row, "vendor": vendor} for vendor, rows in table.items() for name, row in rows.items()}
 
 

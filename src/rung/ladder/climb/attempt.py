@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from rung.ladder.climb import predictions
-from rung.ladder.climb.spared import AS_FAST, over_shapes, spared
+from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.duel import Duel, SideFailed, fight, open_worker
@@ -115,11 +115,14 @@ def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: C
         record["forecast"] = Prediction(**record["prediction"]).judge(speedup.value)
         record["prediction_error"] = predictions.error(record)
     record["pay_back"] = pay_back(record)
-    if rung.spares == "graphs" and (duel.comparison.answer == "faster" or speedup.low > AS_FAST):
+    if rung.spares == "graphs" and (
+        duel.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
+    ):
         record["over_shapes"] = over_shapes(state, record["stack"], name)
-    proof = rung.proof(Evidence(state.counters, after, {**record["applied"], "over_shapes": record.get("over_shapes")}))
+    told = {**record["applied"], "over_shapes": record.get("over_shapes"), "memory": record.get("memory", {})}
+    proof = rung.proof(Evidence(state.counters, after, told))
     record["effect"] = {"should": rung.effect, "shown": proof.shown, "says": proof.says}
-    if why := no_gain(record, rung, duel.comparison):
+    if why := no_gain(record, rung, duel.comparison, state.request.slower_at_most):
         record["verdict"], record["why"] = why
         return
     if proof.shown is False:
@@ -134,7 +137,8 @@ def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: C
         return
     record["verdict"], record["why"] = "kept", "verified, and faster with confidence."
     if duel.comparison.answer != "faster":
-        record["why"] = f"verified, as fast, and {spared(record, rung)}."
+        pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
+        record["why"] = f"verified, {pace}, and {spared(record, rung)}."
 
 
 def pay_back(record: dict[str, Any]) -> dict[str, Any]:
@@ -147,13 +151,16 @@ def pay_back(record: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": longer, "steps": steps}
 
 
-def no_gain(record: dict[str, Any], rung: Rung, comparison: Comparison) -> tuple[str, str] | None:
-    """The verdict and its reason where the times do not speak for the rung."""
+def no_gain(
+    record: dict[str, Any], rung: Rung, comparison: Comparison, slower_at_most: float
+) -> tuple[str, str] | None:
+    """The verdict and its reason where neither the times speak for the rung, nor what it spares at a step that is slower
+    by no more than this share."""
     answer, speedup = comparison.answer, comparison.speedup
     if answer == "faster":
         why = distrusted(record, speedup.value)
         return ("reverted", why) if why else None
-    if speedup.low > AS_FAST and spared(record, rung):
+    if speedup.low > 1 - slower_at_most and spared(record, rung):
         return None
     if answer == "slower":
         return "reverted", "it is slower than the best so far."

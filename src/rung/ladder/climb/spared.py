@@ -10,9 +10,8 @@ from rung.ladder.climb.state import State
 from rung.ladder.duel import open_worker
 from rung.ladder.rungs import Rung
 
-AS_FAST = 0.99  # of the best so far: what is slower than that spares nothing that is worth it
 LESS_TIME = 0.5  # of the best's first run
-LESS_MEMORY = 0.9  # of the best's reserved memory
+LESS_MEMORY = 0.9  # of the best's peak
 
 
 def spared(record: Mapping[str, Any], rung: Rung) -> str | None:
@@ -22,8 +21,11 @@ def spared(record: Mapping[str, Any], rung: Rung) -> str | None:
         best, mine = (record["first_run_seconds"][side] for side in ("best", "candidate"))
         return f"its first run takes {mine:.0f} s instead of {best:.0f} s" if mine < LESS_TIME * best else None
     if rung.spares == "memory":
-        best, mine = (record["memory"][side].get("reserved", 0) for side in ("best", "candidate"))
-        return f"it reserves {_gib(mine)} instead of {_gib(best)}" if mine < LESS_MEMORY * best else None
+        for key, verb in (("allocated", "takes"), ("reserved", "reserves")):
+            best, mine = (record["memory"][side].get(key, 0) for side in ("best", "candidate"))
+            if mine < LESS_MEMORY * best:
+                return f"it {verb} {_gib(mine)} instead of {_gib(best)} at its peak"
+        return None
     if rung.spares == "graphs":
         best, mine = (record["over_shapes"][side] for side in ("best", "candidate"))
         times = f"{mine['seconds']:.0f} s instead of {best['seconds']:.0f} s for {mine['shapes']} shapes"

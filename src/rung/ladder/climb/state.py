@@ -11,10 +11,11 @@ from typing import Any
 
 from rung.analysis.breakdown import breakdown
 from rung.errors import RungError
-from rung.ladder.duel import PROFILED_STEPS, Limits, Setup, Side
+from rung.ladder.duel import PROFILED_STEPS
 from rung.ladder.evidence import counters
 from rung.ladder.plan import Numerics
 from rung.ladder.rungs import Context, Counters, plan_of
+from rung.ladder.side import Limits, Setup, Side
 from rung.runs import Run
 from rung.trace import read
 
@@ -25,7 +26,8 @@ Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs 
 class Request:
     """What to climb. numerics: None takes the default of the device (tf32 on a GPU, exact on a CPU);
     rungs: None tries the whole ladder, in the order that the profile suggests; names are tried in the order given;
-    budget: seconds after which no further rung is begun."""
+    budget: seconds after which no further rung is begun; slower_at_most: the share of its time that a step may lose for
+    what a rung spares beside it (`Rung.spares`)."""
 
     target: str
     options: dict[str, str] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class Request:
     device: str | None = None
     budget: float | None = None
     deadline: float = 900.0
+    slower_at_most: float = 0.01
     command: str = ""
 
     def as_dict(self) -> dict[str, Any]:

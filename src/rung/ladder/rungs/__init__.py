@@ -18,7 +18,7 @@ from rung.ladder.rungs.own_switches import OWN_SWITCHES
 from rung.ladder.rungs.precision import BF16, TF32
 from rung.ladder.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
 from rung.ladder.rungs.surgery import SURGERY
-from rung.ladder.rungs.training import FLOAT32_GRADIENTS, FUSED_OPTIMIZER
+from rung.ladder.rungs.training import FLOAT32_GRADIENTS, FUSED_OPTIMIZER, RECOMPUTE
 
 __all__ = [
     "BY_NAME", "LADDER", "Context", "Counters", "Evidence", "Inapplicable", "Prediction", "Proof", "Rung", "added",
@@ -41,6 +41,7 @@ LADDER: tuple[Rung, ...] = (
     *INDUCTOR,
     REGIONS,
     DYNAMIC,
+    RECOMPUTE,
     *EIGHT_BITS,
     AITER_GEMM,
     *ENVIRONMENT,

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.precision import allowed
 from rung.ladder.rungs.proofs import both, counted, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 TUNED = "coordinate_descent_tuning"
 
 
-@lru_cache(maxsize=1)
-def _formats() -> tuple[Mapping[str, Any], ...]:
-    text = resources.files("rung.ladder.rungs").joinpath("formats.toml").read_text("utf-8")
-    return tuple(tomllib.loads(text)["fp8"])
-
-
 def fp8_format(arch: str) -> Mapping[str, Any] | None:
     """The row of formats.toml for an architecture; None where it has no such units."""
-    return next((row for row in _formats() if re.fullmatch(row["arch"], arch)), None)
+    return next((row for row in shipped("ladder/rungs/formats.toml")["fp8"] if re.fullmatch(row["arch"], arch)), None)
 
 
 def _applies(c: Context) -> Inapplicable | None:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from rung.ladder.plan import CONTRACTS, Plan
 from rung.ladder.rungs.precision import allowed
 from rung.ladder.rungs.proofs import both, counted, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
 LEAST_MEMORY = 0.2  # of what is reserved, not in use at the peak: with less, sparing it is not worth the restarts
 FILES = "{files}"
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    return tomllib.loads(resources.files("rung.ladder.rungs").joinpath("environment.toml").read_text("utf-8"))
+    return shipped("ladder/rungs/environment.toml")
 
 
 def settings() -> tuple[Mapping[str, Any], ...]:

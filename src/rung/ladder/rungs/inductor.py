@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.graphs import GRAPH_LAUNCH
 from rung.ladder.rungs.proofs import both, counted, occurs, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
 
 
-@lru_cache(maxsize=1)
 def settings() -> tuple[Mapping[str, Any], ...]:
     """The rows of inductor.toml."""
-    text = resources.files("rung.ladder.rungs").joinpath("inductor.toml").read_text("utf-8")
-    return tuple(tomllib.loads(text)["setting"])
+    return tuple(shipped("ladder/rungs/inductor.toml")["setting"])
 
 
 def names() -> tuple[str, ...]:

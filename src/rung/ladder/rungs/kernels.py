@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from rung.ladder.rungs.proofs import both, named, rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung
 from rung.ladder.rungs.surgery import matches, with_pass
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 WORTH = 1.02  # times Inductor's speed, from which a kernel is worth a try
 
 
-@lru_cache(maxsize=1)
 def measurements() -> tuple[Mapping[str, Any], ...]:
     """The rows of kernels.toml."""
-    text = resources.files("rung.ladder.rungs").joinpath("kernels.toml").read_text("utf-8")
-    return tuple(tomllib.loads(text)["measured"])
+    return tuple(shipped("ladder/rungs/kernels.toml")["measured"])
 
 
 def measured(kernel: str, arch: str) -> Mapping[str, Any] | None:

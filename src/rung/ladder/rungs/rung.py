@@ -86,7 +86,7 @@ class Counters:
 class Evidence:
     """What can show that a rung is in effect. before, after: the traces of the best so far and of the candidate, None
     where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`), and `over_shapes` where
-    the rung is about them (`climb.spared.over_shapes`)."""
+    the rung is about them (`climb.spared.over_shapes`), and the peaks in `memory` of both sides."""
 
     before: Counters | None
     after: Counters | None
@@ -117,7 +117,7 @@ class Rung:
     replaces     rungs that cannot be in effect together with it; they leave the plan when it comes in.
     core         tried whatever is predicted: nothing else shows while the GPU waits for its launches.
     prepares     seconds that preparing it takes on top of what the best so far takes, as a first guess.
-    spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, less reserved `memory`, or
+    spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
                  fewer `graphs` compiled over all shapes.
     first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
     """

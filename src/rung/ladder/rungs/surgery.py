@@ -62,22 +62,35 @@ LEAN_SDPA = Rung(
 )  # fmt: skip
 
 
-def _flex_applies(c: Context) -> Inapplicable | None:
-    if no := matches("flex-attention", "attention with capped scores or a sliding window")(c):
-        return no
-    if not c.gpu:
-        return Inapplicable("it is for GPUs.")
-    if not c.plan.compiles:
-        return Inapplicable("FlexAttention is a kernel that torch.compile makes, which is not in effect.")
-    return None
+def _flex_applies(name: str, what: str) -> Callable[[Context], Inapplicable | None]:
+    def applies(c: Context) -> Inapplicable | None:
+        if no := matches(name, what)(c):
+            return no
+        if not c.gpu:
+            return Inapplicable("it is for GPUs.")
+        if not c.plan.compiles:
+            return Inapplicable("FlexAttention is a kernel that torch.compile makes, which is not in effect.")
+        return None
+
+    return applies
 
 
 FLEX = Rung(
     "flex-attention", 3, "FlexAttention where scores are capped or a window slides", "reassociated",
     "attention with capped scores (`tanh`), or a sliding window, becomes FlexAttention: one kernel, hidden blocks left out",
-    _flex_applies,
+    _flex_applies("flex-attention", "attention with capped scores or a sliding window"),
     lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)}, with_pass("flex-attention"),
     "attention by FlexAttention, and no scores between two matrix products", rewritten("flex-attention"), prepares=20.0,
+)  # fmt: skip
+
+
+FLEX_FOR_SDPA = Rung(
+    "flex-for-sdpa", 3, "FlexAttention in the place of other attention", "reassociated",
+    "attention without a mask, or with the causal one, becomes FlexAttention: hidden blocks are left out in float32, too",
+    _flex_applies("flex-for-sdpa", "attention without a mask or with the causal one"),
+    lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
+    lambda p: with_pass("flex-for-sdpa")(with_pass("sdpa")(p)),  # which makes calls of what is written by hand
+    "attention by FlexAttention", rewritten("flex-for-sdpa"), prepares=20.0,
 )  # fmt: skip
 
 
@@ -190,6 +203,6 @@ BF16_STREAM = Rung(
 )  # fmt: skip
 
 SURGERY = (
-    SDPA, LEAN_SDPA, FLEX, UNCOPIED, HOISTED, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP,
+    SDPA, LEAN_SDPA, FLEX, FLEX_FOR_SDPA, UNCOPIED, HOISTED, NARROW_LOGITS, FUSED_CROSS_ENTROPY, FUSED_QKV, FUSED_GATE_UP,
     FOLDED_BATCH_NORM, CHANNELS_LAST, BF16_STREAM,
 )  # fmt: skip

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from rung.ladder.rungs.rung import Context
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from rung.toml import shipped
 
 
-@lru_cache(maxsize=1)
 def ranges() -> tuple[Mapping[str, Any], ...]:
     """The rows of tokens.toml."""
-    text = resources.files("rung.ladder.rungs").joinpath("tokens.toml").read_text("utf-8")
-    return tuple(tomllib.loads(text)["range"])
+    return tuple(shipped("ladder/rungs/tokens.toml")["range"])
 
 
 def shrinks_by_tokens(rung: str) -> Callable[[Context], dict[str, tuple[float, float]]]:

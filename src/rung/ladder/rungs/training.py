@@ -1,10 +1,10 @@
-"""Level 2: what training alone has: the optimizer, and gradients of weights."""
+"""Level 2: what training alone has: the optimizer, gradients of weights, and activations kept for them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.ladder.rungs.proofs import both, fewer, named, told
+from rung.ladder.rungs.proofs import both, fewer, less_memory, named, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
 
@@ -55,4 +55,27 @@ FLOAT32_GRADIENTS = Rung(
     "no kernels that widen gradients",
     both(told("float32_gradients", True, "the rewrite of gradients"), fewer("kernels", "kernels")),
     prepares=20.0,
+)  # fmt: skip
+
+
+def _recompute_applies(c: Context) -> Inapplicable | None:
+    if not c.training:
+        return Inapplicable("inference keeps nothing for a backward pass.")
+    if not c.gpu:
+        return Inapplicable("what it spares is the memory of a GPU.")
+    if not c.plan.compiles:
+        return Inapplicable("it changes what torch.compile keeps for the backward pass, and that is not in effect.")
+    return None
+
+
+RECOMPUTE = Rung(
+    "recompute", 2, "elementwise inputs of products computed again", "reassociated",
+    "the backward pass computes gated activations and normed values again from what it reads in any case; they are not kept",
+    _recompute_applies,
+    # One more value is written where both its inputs are read already.
+    lambda c: {"pointwise": (1.0, 1.1)},
+    lambda p: replace(p, recompute=True),
+    "less memory in use at the peak",
+    both(told("recompute", True, "the choice of what is kept"), less_memory),
+    prepares=20.0, spares="memory",
 )  # fmt: skip

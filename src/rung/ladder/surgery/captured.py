@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
 
 
 def own_copy(gm: fx.GraphModule) -> fx.GraphModule:
@@ -35,6 +34,8 @@ def is_weight(node: fx.Node) -> bool:
 
 def add_weight(graph: fx.Graph, example: torch.Tensor, meta: dict[str, Any]) -> fx.Node:
     """One more input after the last, which is a weight to the compiler."""
+    from torch._dynamo.source import ConstantSource  # seconds, which only a process that compiles should wait for
+
     inputs = graph.find_nodes(op="placeholder")
     with graph.inserting_after(inputs[-1]):
         made = graph.placeholder(f"joined_{len(inputs)}")

@@ -11,11 +11,11 @@ from torch import fx
 from rung.ladder.surgery.chain import Chain, Skip, compute_dtype, read_chain
 from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.flex import flex_attention, obstacle
+from rung.ladder.surgery.flex_calls import fuse_windows
 from rung.ladder.surgery.grouped import repeated_from, takes_groups
 from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.masks import as_argument, is_causal, is_open, window_of
 from rung.ladder.surgery.normalize import in_place, kind, peel_permutations, scaled, source_line, value
-from rung.ladder.surgery.windows import fuse_windows
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
 
 
@@ -107,7 +107,7 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
             _ready(graph, v, v_order, dtype),
         )
         if single and not grouped:
-            k, v = (graph.call_method("expand", (item, -1, query[1], -1, -1)) for item in (k, v))
+            k, v = (_called(graph, "expand", item, -1, query[1], -1, -1) for item in (k, v))
         if flex:
             told = {"scale": scale, "cap": chain.cap, "causal": causal, "window": window}
             fused = graph.call_function(flex_attention, (q, k, v), told)
@@ -176,13 +176,17 @@ def _unscaled(node: fx.Node) -> tuple[fx.Node, float]:
 
 
 def _ready(graph: fx.Graph, node: fx.Node, order: list[int] | None, dtype: torch.dtype) -> fx.Node:
-    tensor = value(node)
     if order is not None and order != [0, 1, 2, 3]:
         two = [d for d in range(4) if order[d] != d]
-        if len(two) == 2:
-            node = graph.call_method("transpose", (node, *two))
-        else:
-            node = graph.call_method("permute", (node, *order))
-    if tensor is None or tensor.dtype != dtype:
-        node = graph.call_method("to", (node, dtype))
-    return node
+        node = _called(graph, "transpose", node, *two) if len(two) == 2 else _called(graph, "permute", node, *order)
+    tensor = value(node)
+    return node if tensor is not None and tensor.dtype == dtype else _called(graph, "to", node, dtype)
+
+
+def _called(graph: fx.Graph, method: str, node: fx.Node, *arguments: Any) -> fx.Node:
+    """The node of a method's call, which later passes know the value of as they do of captured ones."""
+    made, tensor = graph.call_method(method, (node, *arguments)), value(node)
+    if tensor is not None:
+        result: torch.Tensor = getattr(tensor.detach(), method)(*arguments)
+        made.meta["example_value"] = result.requires_grad_(tensor.requires_grad)
+    return made

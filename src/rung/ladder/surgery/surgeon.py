@@ -18,6 +18,7 @@ from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.copies import drop_copies
 from rung.ladder.surgery.counts import NAMES, count, products
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
+from rung.ladder.surgery.flex_calls import fuse_calls
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
 from rung.ladder.surgery.lean import lean_attention
@@ -33,6 +34,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
     "lean-sdpa": lean_attention,
+    "flex-for-sdpa": fuse_calls,
     "folded-batch-norm": fold_batch_norm,
     "hoisted-constants": hoist_constants,
     "narrow-logits": narrow_logits,
@@ -77,6 +79,7 @@ class Surgeon:
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
         float32_gradients: bool = False,
+        recompute: bool = False,
     ) -> None:
         unknown = sorted(set(passes) - set(PASSES))
         if unknown:
@@ -88,6 +91,7 @@ class Surgeon:
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self.float32_gradients = float32_gradients
+        self.recompute = recompute
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Held] = []
 
@@ -164,6 +168,10 @@ class Surgeon:
             from rung.ladder.surgery.gradients import Float32Gradients  # it loads Inductor
 
             options["post_grad_custom_post_pass"] = Float32Gradients()
+        if self.recompute:
+            from rung.ladder.surgery.recompute import Recomputed
+
+            options["joint_custom_post_pass"] = Recomputed()
         return compile_fx(gm, inputs, config_patches=options or None)
 
     def _run(self, name: str, part: fx.GraphModule, record: _Record) -> None:

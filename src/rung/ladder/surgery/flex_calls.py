@@ -1,4 +1,4 @@
-"""SDPA calls whose mask is a sliding window: FlexAttention skips the keys that it hides, SDPA computes them."""
+"""SDPA calls by FlexAttention: those with a sliding window, whose hidden keys SDPA computes, or all that it can do."""
 
 from __future__ import annotations
 
@@ -8,28 +8,34 @@ from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.flex import flex_attention, obstacle
 from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.lean import each_call, sdpa_options, unrepeated
-from rung.ladder.surgery.masks import Mask, window_of
+from rung.ladder.surgery.masks import Mask, is_causal, window_of
 from rung.ladder.surgery.normalize import argument, number, value
 
 
 def fuse_windows(graph: fx.Graph) -> tuple[int, list[str]]:
-    """Rewrite every SDPA call with a sliding window; how many, and why not others."""
-    return each_call(graph, _rewrite)
+    """Rewrite the SDPA calls with a sliding window; how many, and why not others."""
+    return each_call(graph, lambda graph, node: _rewrite(graph, node, every=False))
 
 
-def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
-    """None where the call was rewritten; "" where it has no window; otherwise why it was left."""
+def fuse_calls(graph: fx.Graph) -> tuple[int, list[str]]:
+    """The same for those with the causal mask or none, too."""
+    return each_call(graph, lambda graph, node: _rewrite(graph, node, every=True))
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
+    """None where the call was rewritten; "" where it is not meant; otherwise why it was left."""
     query, key, values = (argument(node, k, name) for k, name in enumerate(("query", "key", "value")))
     tensors, options = [value(item) for item in (query, key, values)], sdpa_options(node)
     if options is None or any(t is None or t.dim() != 4 for t in tensors):
         return ""
     q, k, _ = (t for t in tensors if t is not None)
-    mask, scale = options["attn_mask"], options["scale"]
-    shape = value(mask)
-    if shape is None or options["is_causal"] or q.shape[2] != k.shape[2]:
-        return ""
-    window = window_of(Mask(mask, "keep" if str(shape.dtype) == "torch.bool" else "add"), q.shape[2])
-    if window is None:
+    mask, scale, causal = options["attn_mask"], options["scale"], bool(options["is_causal"])
+    shape, square = value(mask), q.shape[2] == k.shape[2]
+    window = None
+    if square and shape is not None and not causal:
+        known = Mask(mask, "keep" if str(shape.dtype) == "torch.bool" else "add")
+        window, causal = window_of(known, q.shape[2]), every and is_causal(known, q.shape[2])
+    if window is None and not (every and (square or not causal) and (mask is None or causal)):
         return ""
     rate, result = number(options["dropout_p"]), value(node)
     if rate is None or (scale is not None and number(scale) is None):
@@ -41,7 +47,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
     if copied and (result is None or not result.is_contiguous()):
         return "its result leaves the graph in a layout of its own"
     key, values = unrepeated(node, key, values, q) or (key, values)
-    told = {"scale": float(scale or q.shape[-1] ** -0.5), "window": window}
+    told = {"scale": float(scale or q.shape[-1] ** -0.5), "causal": causal and window is None, "window": window}
     with graph.inserting_before(node):
         made = graph.call_function(flex_attention, (query, key, values), told)
         if copied:

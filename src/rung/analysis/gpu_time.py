@@ -1,0 +1,63 @@
+"""Where the time of the busiest GPU goes, over the whole trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+
+from rung.analysis.dry_times import dry_times
+from rung.analysis.intervals import covered
+from rung.analysis.totals import Totals
+from rung.trace.table import Trace
+
+
+def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
+    """Of the GPU events of `classified`, at least one."""
+    notes = []
+    per_device = events.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device", descending=[True, False])
+    if per_device.height > 1:
+        device = per_device["device"][0]
+        events = events.filter(pl.col("device") == device)
+        notes.append(f"The trace has {per_device.height} devices; device {device}, the busiest, is shown.")
+    start, end = events["ts"].to_numpy(), events["end"].to_numpy()
+    busy, window = covered(start, end), int(end.max() - start.min())
+    late = dry_times(trace).filter(pl.col("device").is_in(events["device"].unique().implode()), "late")
+    launch_gap = min(int((late["end"] - late["ts"]).sum()), window - busy)
+    sums = events.group_by("name", "category", maintain_order=True).agg(pl.len(), pl.col("dur").sum())
+    # Streams overlap: each category keeps its proportion, together they cover the busy time once.
+    scale = busy / max(1, int(sums["dur"].sum()))
+    rows = list(sums.iter_rows())
+
+    unlinked = events.filter(~pl.col("linked"))
+    if unlinked.height == events.height:
+        notes.append(
+            "No launches were recorded: a wait for one counts as idle, and kernels are told by their names alone."
+        )
+    elif unlinked.height:
+        share = int(unlinked["dur"].sum()) / max(1, int(events["dur"].sum()))
+        notes.append(
+            f"{share * 100:.0f} % of GPU time ({unlinked.height} x) was launched outside the recorded window: it counts, "
+            "but cannot be joined with its operators."
+        )
+    replayed = events.filter("graph")
+    if replayed.height:
+        notes.append(
+            f"{replayed.height} GPU events were replayed by {_launches(replayed['launch'].n_unique())}: their "
+            "categories come from kernel names alone, and launches count a replay once."
+        )
+    return Totals(
+        window=window,
+        busy=busy,
+        launch_gap=launch_gap,
+        idle=window - busy - launch_gap,
+        times={(name, category): ns * scale for name, category, _, ns in rows},
+        counts=Counter({(name, category): count for name, category, count, _ in rows}),
+        kernels=events.filter(pl.col("kind") == "kernel").height,
+        gemms=events.filter(pl.col("named") == "gemm").height,
+        notes=notes,
+    )
+
+
+def _launches(count: int) -> str:
+    return f"{count} launches of a graph" if count > 1 else "one launch of a graph"

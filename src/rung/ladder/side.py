@@ -1,0 +1,45 @@
+"""What is measured, as data: a target under a recipe, with the variables of its processes; and how these run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds: `prepare` for loading, compiling and warming up; `block` for anything after that."""
+
+    prepare: float = 900.0
+    block: float = 120.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of those that are compared: what its workers load, with which variables, and where they start.
+
+    call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
+    input shapes is timed, the measured one first; original: inputs for which a recipe does not hold, by their
+    `elements_at_most` and `elements_at_least`.
+    """
+
+    target: str
+    options: dict[str, str] = field(default_factory=dict)
+    rungs: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    call: bool = False
+    shape: int = 0
+    original: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
+    a file of the climb's own find it (`{files}`), the current folder where there is no climb."""
+
+    device: str | None
+    logs: Path
+    limits: Limits = Limits()
+    together: int = 1
+    files: Path = Path()

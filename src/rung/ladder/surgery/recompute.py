@@ -1,0 +1,117 @@
+"""Inputs of products computed again for the gradients of their weights, where that costs next to nothing.
+
+The gradient of a weight needs the product's input. Often this is an elementwise function of what the backward pass reads
+in any case: a gated activation of its two halves, a normed value of what was normed. torch's partitioner keeps it all the
+same, because its forward and backward uses lie far apart. Here it is marked to be computed again, as selective activation
+recomputation does (Korthikanti et al. 2022), by the mark that torch.utils.checkpoint leaves: values and their rounding are those of
+the forward pass. This is a pass on the joint graph, because only there both passes can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.utils.checkpoint import CheckpointPolicy
+
+aten, prims = torch.ops.aten, torch.ops.prims
+PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
+VIEWS = {
+    aten.permute.default, aten.t.default, aten.transpose.int, aten.view.default, aten.reshape.default, aten._unsafe_view.default,
+    aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.slice.Tensor, aten.alias.default,
+}  # fmt: skip
+SUMS = {aten.add.Tensor, aten.sub.Tensor}
+SMALL = 1 / 8  # of a product's input: row statistics and weights of norms, which are kept whatever is done
+
+
+class Recomputed(CustomGraphPass):
+    """For `torch._inductor.config.joint_custom_post_pass`."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        mark_inputs(graph)
+
+    def uuid(self) -> bytes:
+        """Compiled code is cached under this: it changes with this file."""
+        return get_hash_for_files((__file__,))
+
+
+def mark_inputs(graph: fx.Graph) -> int:
+    """Mark the inputs of products that the backward pass shall compute again; how many."""
+    joint = _Joint(graph)
+    found = {operand for product in joint.late if product.target in PRODUCTS for operand in joint.worth(product)}
+    for operand in found:
+        for node in joint.chain(operand):
+            if "recompute" not in node.meta:  # what the user's own checkpoints say holds
+                node.meta |= {"recompute": CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": 0}
+    return len(found)
+
+
+class _Joint:
+    """late: what depends on the gradients that come in; early: what the forward pass gives, and all that this needs."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.late: dict[fx.Node, None] = {}
+        for node in graph.nodes:
+            comes_in = node.op == "placeholder" and node.name.startswith("tangents")
+            if node.op != "output" and (comes_in or any(n in self.late for n in node.all_input_nodes)):
+                self.late[node] = None
+        self.early: set[fx.Node] = set()
+        for node in reversed(graph.nodes):
+            given = node.op == "output" or node in self.early
+            self.early |= {n for n in node.all_input_nodes if n not in self.late} if given else set()
+        reads = {n for node in self.late if node.target not in PRODUCTS for n in node.all_input_nodes}
+        # What the backward pass reads otherwise than as a factor of a product, and what that is computed from.
+        self.needed = {part for node in reads - set(self.late) for part in self._walked(node)}
+
+    def worth(self, product: fx.Node) -> list[fx.Node]:
+        """Its inputs that are elementwise, where all that they take, apart from weights and statistics, is there in any case."""
+        found = []
+        for operand in {_base(n) for n in product.all_input_nodes if n not in self.late}:
+            leaves = [n for n in self._walked(operand) if not self._passes(n) and n.op != "placeholder"]
+            large = [n for n in leaves if _size(n) > SMALL * _size(operand)]
+            if self._passes(operand) and large and all(n in self.needed for n in large):
+                found.append(operand)
+        return found
+
+    def chain(self, node: fx.Node) -> list[fx.Node]:
+        """The node and what it is computed from, as far as that is elementwise."""
+        return [n for n in self._walked(node) if self._passes(n)]
+
+    def _walked(self, node: fx.Node) -> Iterator[fx.Node]:
+        """The chain, and where it ends."""
+        seen, todo = {node}, [node]
+        while todo:
+            at = todo.pop()
+            yield at
+            if self._passes(at):
+                fresh = [n for n in at.all_input_nodes if n not in seen]
+                seen |= set(fresh)
+                todo += fresh
+
+    def _passes(self, node: fx.Node) -> bool:
+        """Whether it is elementwise, or a view. A sum of two activations ends the chain in the forward pass: it is the residual
+        stream, which would be computed again from its beginning."""
+        if node.target in SUMS and node in self.early:
+            return sum(_size(n) == _size(node) for n in node.all_input_nodes) < 2
+        return node.target in VIEWS or _elementwise(node)
+
+
+def _elementwise(node: fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    tags, cast = node.target.tags, node.target is prims.convert_element_type.default
+    return (torch.Tag.pointwise in tags or cast) and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """What a view is a view of."""
+    while node.target in VIEWS and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _size(node: fx.Node) -> float:
+    made = node.meta.get("val")
+    return float(made.numel()) if isinstance(made, torch.Tensor) else 0.0

@@ -1,0 +1,33 @@
+"""TOML: the tables that lie beside the code, and where files of the user's lie."""
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a text; ValueError where it is no TOML, with the line and column."""
+    return tomllib.loads(text)
+
+
+@cache
+def shipped(path: str) -> Mapping[str, Any]:
+    """The tables of a file of the package, as in "hardware/peaks.toml". Read once and shared: not to be changed."""
+    return parse_toml(resources.files("rung").joinpath(path).read_text("utf-8"))
+
+
+def user_file(variable: str, name: str) -> Path:
+    """Where the user's own file is, whether it is there or not: what the variable names, else rung/<name> in the configuration
+    directory."""
+    if chosen := os.environ.get(variable):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "rung" / name

@@ -1,0 +1,101 @@
+"""A worker that needs no torch: what a real one said of `micro.py`, said again at once.
+
+Whole climbs then take seconds, with real processes, pipes, deadlines and kills, and with given times: what is asked of
+them is what the coordinator does, whatever the machine does.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+RECORDED = "RUNG_TEST_RECORDED"  # the folder that `record` wrote
+STEP = {"": 20e6, "fused-optimizer": 1e6}  # nanoseconds of a step, by the rungs that have effect
+REPLAYED = "replayed:Replayed"
+SERVED = f"from rung.ladder import duel; from rung.cli import main; duel.WORKLOAD = {REPLAYED!r}; main.command()"
+
+
+def record(target: str, folder: Path) -> dict[str, str]:
+    """Asks a real worker's object, in this process, and keeps its answers; the variables that those who say
+    them again need."""
+    from rung.ladder.candidate import Candidate
+
+    folder.mkdir()
+    for rungs in STEP:
+        real = Candidate()
+        said: dict[str, Any] = {"open": real.open(target, {"seconds": "0"}, [rungs] if rungs else [], "cpu")}
+        if not rungs:
+            said["survey"] = real.survey()
+        said["first"] = real.first()
+        said["warm"] = real.warm(0.1)
+        said["memory"] = real.memory()
+        real.profile(str(folder / f"trace-{rungs}.json.gz"), 3)
+        said["watch"] = real.watch()
+        real.block(2)
+        said["witness"] = real.witness()
+        real._scope.__exit__(None, None, None)
+        if rungs:
+            said["verify"] = real.verify("exact")
+        (folder / f"said-{rungs}.json").write_text(json.dumps(said))
+    here = str(Path(__file__).parent)
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
+        RECORDED: str(folder),
+    }
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of `rung` with these workers in place of its own."""
+    return [sys.executable, "-c", SERVED, *arguments]
+
+
+class Replayed:
+    """Answers as `rung.ladder.candidate.Candidate` did."""
+
+    def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None, shape: int = 0) -> Any:
+        self.fused = options.get("fused", "fast")
+        self.rungs = "fused-optimizer" if "fused-optimizer" in rungs else ""
+        self.folder = Path(os.environ[RECORDED])
+        self.said = json.loads((self.folder / f"said-{self.rungs}.json").read_text())
+        return self.said["open"]
+
+    def first(self) -> Any:
+        if self.rungs and self.fused == "raise":
+            raise ValueError("no step today")
+        if self.rungs and self.fused == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.rungs and self.fused == "hang":
+            time.sleep(3600)
+        return self.said["first"]
+
+    def warm(self, seconds: float) -> Any:
+        self.first()
+        return self.said["warm"]
+
+    def estimate(self) -> float:
+        return STEP[self.rungs]
+
+    def block(self, count: int) -> dict[str, Any]:
+        return {"samples": [STEP[self.rungs]] * count, "outside": 0.0, "calls": count}
+
+    def profile(self, path: str, steps: int) -> None:
+        shutil.copy(self.folder / f"trace-{self.rungs}.json.gz", path)
+
+    def survey(self) -> Any:
+        return self.said["survey"]
+
+    def memory(self) -> Any:
+        return self.said["memory"]
+
+    def watch(self) -> Any:
+        return self.said["watch"]
+
+    def witness(self) -> Any:
+        return self.said["witness"]
+
+    def verify(self, numerics: str) -> Any:
+        return self.said["verify"]

@@ -1,0 +1,177 @@
+"""What a backward pass keeps and what it computes again, in memory that is really kept; and that gradients stay what they were."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from functorch.compile import aot_module, min_cut_rematerialization_partition, nop
+from torch import nn
+from torch._inductor.decomposition import select_decomp_table
+from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context, Evidence
+from rung.ladder.surgery import Surgeon, recompute
+
+TOKENS, DIM, HIDDEN = 64, 32, 96
+COUNTS: list[int] = []
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(DIM))
+        self.gate, self.up = (nn.Linear(DIM, HIDDEN, bias=False) for _ in range(2))
+        self.down = nn.Linear(HIDDEN, DIM, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        return x + self.down(F.silu(self.gate(n)) * self.up(n))
+
+
+class Dropped(nn.Module):
+    """The gradient of `out` is the activation after dropout, as far as the output shows it, times that of the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM, bias=False)
+        self.out.weight.data.copy_(torch.eye(DIM))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(F.dropout(F.gelu(self.into(x)), 0.5))
+
+
+def sample(requires_grad: bool = False) -> torch.Tensor:
+    return torch.randn(TOKENS, DIM, generator=torch.Generator().manual_seed(1), requires_grad=requires_grad)
+
+
+@contextmanager
+def kept() -> Iterator[Callable[[], int]]:
+    """Bytes of what autograd keeps meanwhile, each memory once."""
+    memory: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            memory[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield lambda: sum(one.nbytes() for one in memory.values())
+
+
+def trained(model: nn.Module, x: torch.Tensor, again: bool) -> tuple[torch.Tensor, list[torch.Tensor], int]:
+    """The output, the gradients, and the bytes that the backward pass needed: Inductor's way but for its kernels."""
+
+    def partition(joint: torch.fx.GraphModule, inputs: object, **options: object) -> object:
+        if again:
+            COUNTS.append(recompute.mark_inputs(joint.graph))
+        return min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **options)
+
+    model.zero_grad()
+    run = aot_module(model, nop, nop, partition, decompositions=select_decomp_table())
+    with kept() as size:
+        out = run(x)
+        seen = size()
+    out.pow(2).sum().backward()
+    return out.detach(), [p.grad.clone() for p in model.parameters()], seen
+
+
+def test_gated_activations_and_normed_values_are_not_kept_and_gradients_are_the_same() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Gated(), Gated())
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.2)
+    out, gradients, before = trained(model, sample(), again=False)
+    again, same, after = trained(model, sample(), again=True)
+    assert before - after == 4 * TOKENS * (
+        2 * HIDDEN + DIM
+    )  # the first norm is of the input itself, which is no activation
+    torch.testing.assert_close(again, out)
+    for one, other in zip(same, gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_mask_of_dropout_is_not_drawn_again() -> None:
+    torch.manual_seed(0)
+    out, gradients, _ = trained(Dropped(), sample(), again=True)
+    torch.testing.assert_close(gradients[-1], (2 * out).t() @ out)
+
+
+class Stream(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(x + self.one(x))  # nothing else needs the sum
+
+
+def test_what_would_have_to_be_kept_instead_is_not_marked() -> None:
+    COUNTS.clear()
+    trained(Stream(), sample(), again=True)
+    trained(nn.Sequential(nn.Linear(DIM, DIM), nn.GELU(), nn.Linear(DIM, DIM)), sample(), again=True)
+    assert COUNTS == [0, 1]
+
+
+def test_inductor_runs_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    seen = []
+    monkeypatch.setattr(recompute, "mark_inputs", lambda graph: seen.append(graph))
+    model = nn.Linear(4, 4, bias=False)
+    run = torch.compile(model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, recompute=True))
+    run(torch.randn(3, 4)).sum().backward()
+    assert len(seen) == 1
+    assert recompute.Recomputed().uuid() == recompute.Recomputed().uuid()
+
+
+def test_the_users_own_checkpoints_hold() -> None:
+    graph = torch.fx.Graph()
+    x, g = graph.placeholder("primals_1"), graph.placeholder("tangents_1")
+    made = graph.call_function(torch.ops.aten.relu.default, (graph.call_function(torch.ops.aten.mm.default, (x, x)),))
+    late = graph.call_function(torch.ops.aten.mul.Tensor, (g, made.args[0]))
+    graph.output((made, graph.call_function(torch.ops.aten.mm.default, (made, late))))
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(4, 4)
+    made.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    assert recompute.mark_inputs(graph) == 1
+    assert made.meta["recompute"] is CheckpointPolicy.MUST_SAVE
+
+    torch.manual_seed(0)
+    block = Gated()
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.last = block, Gated()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(checkpoint(self.block, x, use_reentrant=False))
+
+    _, plain, before = trained(Outer(), sample(True), again=False)
+    _, marked, after = trained(Outer(), sample(True), again=True)
+    assert after <= before
+    for one, other in zip(plain, marked, strict=True):
+        assert one.isfinite().all()
+        assert other.isfinite().all()
+
+
+def test_it_is_for_compiled_training_on_a_gpu_and_shows_in_the_peak() -> None:
+    rung = BY_NAME["recompute"]
+    facts = {"gpu": True, "mode": "train"}
+    here = Context(Plan(compile=True), "exact", facts, {}, {})
+    assert rung.applies(here) is None
+    for other in (Context(Plan(), "exact", facts, {}, {}), Context(Plan(compile=True), "exact", {**facts, "gpu": False}, {}, {}),
+                  Context(Plan(compile=True), "exact", {**facts, "mode": "infer"}, {}, {})):  # fmt: skip
+        assert rung.applies(other)
+    assert rung.change(Plan()).recompute
+    told = {"recompute": True, "memory": {"best": {"allocated": 6 * 2**30}, "candidate": {"allocated": 5 * 2**30}}}
+    proof = rung.proof(Evidence(None, None, told))
+    assert proof.shown is True
+    assert proof.says.endswith("6.00 -> 5.00 GiB at the peak")
+    assert (
+        rung.proof(Evidence(None, None, {**told, "memory": {s: {"allocated": 1} for s in ("best", "candidate")}})).shown
+        is False
+    )
+    assert rung.predict(Context(Plan(), "exact", facts, {"pointwise": 1.0}, {})).high == 1.0
