@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rung.ladder import duel
+from rung.ladder import duel, workers
 from rung.ladder.candidate import Candidate
 from rung.ladder.climb import Climb, Request, attempt, finish, shapes
 from rung.ladder.surgery import Surgeon
@@ -46,7 +46,7 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duel, "Worker", Here)
+    monkeypatch.setattr(workers, "Worker", Here)
     monkeypatch.setattr(duel, "WARM_SECONDS", 0.2)
 
 

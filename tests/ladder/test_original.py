@@ -10,7 +10,7 @@ from torch import nn
 
 import rung
 from rung.cli.main import main
-from rung.ladder import duel
+from rung.ladder import workers
 from rung.ladder.candidate import Candidate
 from rung.ladder.disturbed import of_the_process
 from rung.ladder.plan import Original
@@ -84,7 +84,7 @@ def test_bench_and_compare_start_their_workers_with_it(tmp_path: Path, monkeypat
             sent.append(arguments.get("original"))
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(duel, "Worker", Stand)
+    monkeypatch.setattr(workers, "Worker", Stand)
     for command in (["bench", MICRO], ["compare", MICRO]):
         main([*command, "--recipe", str(path)])
     with pytest.raises(KeyboardInterrupt):

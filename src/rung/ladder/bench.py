@@ -12,11 +12,11 @@ from typing import Any
 from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.ladder.disturbed import of_the_gpu, of_the_process, of_the_samples
-from rung.ladder.duel import open_worker
 from rung.ladder.function import Function, Here, named
 from rung.ladder.rungs import chosen
 from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.work import UNTOLD, Told, achieved
+from rung.ladder.workers import open_worker
 from rung.launch import Worker, log_folder
 from rung.measure import Collected, collect, median_interval
 from rung.measure.noise import explain

@@ -16,9 +16,10 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.hardware.environment import differences
-from rung.ladder.duel import Duel, SideFailed, fight, open_worker
+from rung.ladder.duel import Duel, SideFailed, fight
 from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.verification import joined
+from rung.ladder.workers import open_worker
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rung.ladder.disturbed import left_to_the_original
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import plan_of
-from rung.ladder.rungs.environment import FILES
 from rung.ladder.side import Setup, Side
-from rung.launch import Worker, WorkerFailed
+from rung.ladder.workers import open_worker
+from rung.launch import WorkerFailed
 from rung.measure import (
     CLIMB,
     Comparison,
@@ -33,7 +31,6 @@ from rung.measure import (
 
 PROFILED_STEPS = 3
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
-WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.ladder.function:Function"
 
 
 class SideFailed(Exception):
@@ -84,25 +81,6 @@ class Duel:
             "witness": self.witness,
             "warnings": sorted({*self.warnings, *unexplained(self.outside)}),
         }
-
-
-def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
-    """A worker that loads one side's target under its recipe; it ends with the stack.
-
-    It is started with the variables of the recipe's plan; those that the side itself names go before.
-    """
-    serves = FUNCTION if side.call else WORKLOAD
-    planned = variables(plan_of(side.rungs), setup.files)
-    worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
-    more = {"shape": side.shape, "original": {} if side.call else side.original}
-    more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
-    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
-    return worker
-
-
-def variables(plan: Plan, files: Path) -> dict[str, str]:
-    """The variables of a plan, with the folder of the climb's own files filled in."""
-    return {name: value.replace(FILES, str(files.resolve())) for name, value in plan.env}
 
 
 def fight(

@@ -12,7 +12,7 @@ import pytest
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect, known
-from rung.ladder import duel, side
+from rung.ladder import side, workers
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, Context, Evidence, plan_of
@@ -141,15 +141,15 @@ def test_a_worker_is_started_with_the_variables_of_its_plan(tmp_path: Path, monk
         def send(self, method: str, **arguments: object) -> None:
             pass
 
-    monkeypatch.setattr(duel, "Worker", Stand)
+    monkeypatch.setattr(workers, "Worker", Stand)
     from contextlib import ExitStack
 
     setup = side.Setup(None, tmp_path, files=tmp_path)
     rungs = ("hw-queues", "tunableop")
     with ExitStack() as stack:
-        duel.open_worker(stack, setup, side.Side("t", rungs=rungs), "a")
-        duel.open_worker(stack, setup, side.Side("t", rungs=rungs, env={"GPU_MAX_HW_QUEUES": "8"}), "b")
-        duel.open_worker(stack, setup, side.Side("t"), "c")
+        workers.open_worker(stack, setup, side.Side("t", rungs=rungs), "a")
+        workers.open_worker(stack, setup, side.Side("t", rungs=rungs, env={"GPU_MAX_HW_QUEUES": "8"}), "b")
+        workers.open_worker(stack, setup, side.Side("t"), "c")
     assert started[0] == {
         "GPU_MAX_HW_QUEUES": "2",
         "PYTORCH_TUNABLEOP_ENABLED": "1",
@@ -168,7 +168,7 @@ def test_the_first_pass_of_tunableop_tunes_into_the_file_that_the_second_reads()
 
 
 def test_a_real_process_has_them_and_the_recipe_carries_them(tmp_path: Path) -> None:
-    planned = duel.variables(plan_of(["hw-queues", "tunableop"]), tmp_path)
+    planned = workers.variables(plan_of(["hw-queues", "tunableop"]), tmp_path)
     code = "import os; print(os.environ['GPU_MAX_HW_QUEUES'], os.environ['PYTORCH_TUNABLEOP_FILENAME'])"
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **planned}, capture_output=True, text=True)
     assert done.stdout.split() == ["2", f"{tmp_path}/tunableop.csv"]

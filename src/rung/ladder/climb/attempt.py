@@ -12,10 +12,11 @@ from rung.ladder.climb import predictions
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import State
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.duel import Duel, SideFailed, fight, open_worker
+from rung.ladder.duel import Duel, SideFailed, fight
 from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
+from rung.ladder.workers import open_worker
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 

@@ -12,10 +12,11 @@ from typing import Any
 from rung.errors import RungError, UsageError
 from rung.ladder.aiter import list_untuned
 from rung.ladder.climb.state import State
-from rung.ladder.duel import PROFILED_STEPS, open_worker
+from rung.ladder.duel import PROFILED_STEPS
 from rung.ladder.floor import floor
 from rung.ladder.plan import CONTRACTS
 from rung.ladder.rungs import Rung
+from rung.ladder.workers import open_worker
 from rung.measure import median_interval
 
 MOST_TOGETHER = 3

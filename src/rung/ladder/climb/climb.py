@@ -13,8 +13,8 @@ from rung.ladder.climb.baseline import measure_baseline, survey
 from rung.ladder.climb.choice import Stop, gain_per_second, next_rung, untold
 from rung.ladder.climb.finish import finish
 from rung.ladder.climb.state import Request, Say, State
-from rung.ladder.duel import open_worker
 from rung.ladder.rungs import LADDER, Rung, chosen
+from rung.ladder.workers import open_worker
 from rung.runs import Run
 
 

@@ -10,9 +10,10 @@ from rung.ladder.climb import predictions
 from rung.ladder.climb.choice import Stop
 from rung.ladder.climb.shapes import guard, on_other_shapes
 from rung.ladder.climb.state import State
-from rung.ladder.duel import SideFailed, fight, variables
+from rung.ladder.duel import SideFailed, fight
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import plan_of
+from rung.ladder.workers import variables
 from rung.measure import CLIMB, FINAL
 from rung.runs import write_whole
 
