@@ -10,7 +10,7 @@ import pytest
 from climbing import MICRO
 from replayed import REPLAYED
 
-from rung.ladder import duel
+from rung.ladder import workers
 from rung.ladder.side import Setup, Side
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "ladder"))
@@ -50,7 +50,7 @@ def test_the_last_side_is_held_with_those_before_it(held: int, expected: list[st
 def test_a_side_that_fails_is_named_and_the_others_go_on_where_they_were(
     tmp_path: Path, recorded: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duel, "WORKLOAD", REPLAYED)
+    monkeypatch.setattr(workers, "WORKLOAD", REPLAYED)
     for name, value in recorded.items():
         monkeypatch.setenv(name, value)
     sides = {
