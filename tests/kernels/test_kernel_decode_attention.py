@@ -10,7 +10,7 @@ from rung import kernels
 from rung.errors import UsageError
 from rung.kernels import configs, reference
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [torch.float32, torch.bfloat16]
 
 
 def close(q, k, v, keep=None, scale=None):
