@@ -55,8 +55,11 @@ def _path(loss: fx.Node) -> _Path | str | None:
         return None
     for item in (node, *steps):
         if len(item.users) != 1:
-            returned = any(user.op == "output" for user in _followers(item))
-            return f"the logits are {'returned' if returned else 'used elsewhere'}, so they must be made anyway"
+            if any(user.op == "output" for user in _followers(item)):
+                return (
+                    "the logits are returned, so they must be made anyway; let the workload's forward return the loss"
+                )
+            return "the logits are used elsewhere, so they must be made anyway"
     return _Path(node, steps[::-1])
 
 
