@@ -47,6 +47,12 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     assert "--json" in text
 
 
+def test_no_command_at_all_is_answered_with_the_help() -> None:
+    done = subprocess.run([sys.executable, "-m", "rung"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "climb" in done.stdout
+
+
 def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["climb", "tiny-transformer", "--help"]) == 0
     text = capsys.readouterr().out
@@ -60,6 +66,7 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
     [
         (["climb"], 2, "give a TARGET"),
         (["climb", "tiny-transformer", "--rungs", "turbo"], 2, "there is no rung 'turbo'; the ladder has tf32"),
+        (["climb", "tiny-transformer", "--rungs", "captur"], 2, "there is no rung 'captur'; did you mean capture?"),
         (["climb", "tiny-transformer", "stray"], 2, "unexpected argument 'stray'"),
         (["climb", "no_such_file.py:make"], 2, "no_such_file.py"),
         (["climb", "tiny-transformer", "--hiden-dim", "3"], 2, "no option --hiden-dim"),

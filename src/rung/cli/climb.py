@@ -47,7 +47,10 @@ def add(commands: Any, help_text: str) -> None:
         help="what may change: exact (reassociation only; default on a CPU), tf32 (default on a GPU), bf16, fp8",
     )  # fmt: skip
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="try only these, in this order")
-    parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="begin no further rung after this time")
+    parser.add_argument(
+        "--budget", type=seconds, metavar="SECONDS",
+        help="begin no further rung after this time; the final comparison of what was kept comes on top, up to two minutes",
+    )  # fmt: skip
     parser.add_argument(
         "--deadline", type=seconds, metavar="SECONDS",
         help="a candidate that prepares longer counts as hung (default: 900)",

@@ -66,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add(commands, help_text)
         else:
             commands.add_parser(name, help=help_text, add_help=False)
+    if not arguments:
+        parser.print_help()
+        return 0
     # `rung profile [options] -- COMMAND ...`: what follows belongs to the program, whatever it looks like.
     cut = arguments.index("--") if called == "profile" and "--" in arguments else len(arguments)
     parsed, rest = parser.parse_known_args(arguments[:cut])
@@ -103,7 +106,7 @@ def command() -> None:
         code = 3
         _forget_output()
         print(f"rung: the answer could not be written: {error.strerror}; make room and ask again.", file=sys.stderr)
-    if sys.argv[1] in ONLY_TABLES:
+    if sys.argv[1:] and sys.argv[1] in ONLY_TABLES:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from rung.errors import UsageError
@@ -64,8 +65,10 @@ def plan_of(names: Sequence[str]) -> Plan:
 
 
 def chosen(names: Sequence[str]) -> list[Rung]:
-    """The rungs of these names; an unknown name is refused with the list of the known ones."""
+    """The rungs of these names; an unknown name is refused with those that are like it, or else with all."""
     for name in names:
         if name not in BY_NAME:
-            raise UsageError(f"there is no rung {name!r}; the ladder has {', '.join(BY_NAME)}.")
+            near = difflib.get_close_matches(name, BY_NAME, n=3)
+            known = f"did you mean {' or '.join(near)}?" if near else f"the ladder has {', '.join(BY_NAME)}."
+            raise UsageError(f"there is no rung {name!r}; {known}")
     return [BY_NAME[name] for name in names]
