@@ -84,7 +84,7 @@ class Applied:
             yield
 
     def step(self, batch: Any) -> Any:
-        """One whole step: `(loss, output)` in training, the output in inference."""
+        """One whole step: `(loss, output)` in training (None for an output that is not asked for), the output in inference."""
         if self._step is None:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
@@ -129,10 +129,11 @@ def apply(
     forward: Callable[[Any, Any], Any] = call_model,
     loss: Callable[[Any, Any], torch.Tensor] | None = None,
     optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    output: bool = True,
 ) -> Applied:
     """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload.
 
-    forward, loss, optimizer: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
+    forward, loss, optimizer, output: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
     training step with every rung in effect. The model stays on the device on which it is.
 
     Raises UsageError for an unknown rung, InputError for a file that is no recipe.
@@ -148,7 +149,7 @@ def apply(
         where = next((t.device for t in pytree.tree_leaves(list(model.parameters()))), torch.device("cpu"))
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
-        workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer)
+        workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
     left_out = impossible(wanted.rungs, device, model)
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)

@@ -23,7 +23,7 @@ Forward = Callable[[Any], tuple[Any, Any]]  # batch -> (loss, output)
 
 
 class Step:
-    """`step(batch) -> (loss, output)`; the loss is None in inference.
+    """`step(batch) -> (loss, output)`; the loss is None in inference, the output where the workload hands out none.
 
     A training step clears the gradients, runs forward, loss and backward, and steps the optimizer; the
     gradients of the step can be read from the parameters until the next one. The model object is the one
@@ -101,6 +101,8 @@ class Step:
         with autocast(self.device, amp):
             output = self.workload.forward(self.model, batch)
             loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
+        if self.training and not self.workload.output:
+            return loss, None
         # Nobody differentiates through the output itself; saying so spares compiled code its gradient.
         detached = pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, output)
         return loss, detached

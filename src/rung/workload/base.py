@@ -43,6 +43,8 @@ class Workload:
     samples, tokens   how much one step processes, for throughput.
     steps       how many steps a plain measurement takes (`--num-steps`).
     options     what it was made with, for the record.
+    output      False where a training step is asked for its loss alone: it does not hand out what forward returns, and
+                logits that nothing else needs never have to exist as a whole.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Workload:
     tokens: int | None = None
     steps: int = 50
     options: Mapping[str, Any] = field(default_factory=dict)
+    output: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in ("train", "infer"):

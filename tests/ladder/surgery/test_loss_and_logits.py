@@ -1,6 +1,7 @@
 """Logits that nobody reads are not made: those of the tokens before the last, and those between layer and loss."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
+import rung
+from rung import Workload
+from rung.hardware import pick
+from rung.ladder.plan import Plan
+from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon, chunked, cross_entropy
+from rung.ladder.verify import verify
+from rung.workload import seeded_model
 
 ROWS, TOKENS, WIDTH, CLASSES = 3, 7, 16, 50
 
@@ -159,7 +167,35 @@ def test_returned_logits_must_be_made_anyway(small):
 
     surgeon = Surgeon(["fused-cross-entropy"], "eager")
     torch.testing.assert_close(torch.compile(fn, backend=surgeon, dynamic=False)(X), fn(X))
-    assert "let the workload's forward return the loss" in surgeon.skipped[0]
+    assert "Workload(output=False)" in surgeon.skipped[0]
+
+
+def test_a_step_that_is_asked_for_its_loss_alone_hands_out_no_output_and_makes_no_logits(small):
+    asked = Workload(
+        "language", lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)),
+        lambda seed: {"x": X + seed, "y": torch.arange(ROWS * TOKENS) % CLASSES},
+        forward=lambda model, batch: model(batch["x"]).flatten(0, 1), mode="train",
+        loss=lambda output, batch: F.cross_entropy(output, batch["y"]),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1), output=False,
+    )  # fmt: skip
+    asked = replace(asked, other_shapes=(asked.inputs,))
+    plan = Plan(passes=("fused-cross-entropy",))
+    step = Step(asked, seeded_model(asked), plan, pick("cpu"))
+    loss, output = step(asked.inputs(1))
+    assert output is None
+    assert loss is not None
+    assert step.surgeon is not None
+    assert step.surgeon.rewritten == {"fused-cross-entropy": 1}
+    found = verify(asked, plan, pick("cpu")).as_dict()
+    assert found["passed"], found["failures"]
+
+    model = seeded_model(asked)
+    applied = rung.apply(
+        model, "fused-cross-entropy", forward=asked.forward, loss=asked.loss, optimizer=asked.optimizer, output=False
+    )
+    again, output = applied.step(asked.inputs(1))
+    assert output is None
+    torch.testing.assert_close(again, loss)
 
 
 def test_without_a_row_that_counts_the_mean_is_not_a_number(small):

@@ -56,9 +56,7 @@ def _path(loss: fx.Node) -> _Path | str | None:
     for item in (node, *steps):
         if len(item.users) != 1:
             if any(user.op == "output" for user in _followers(item)):
-                return (
-                    "the logits are returned, so they must be made anyway; let the workload's forward return the loss"
-                )
+                return "the logits are returned, so they must be made anyway; Workload(output=False) asks a training step for its loss alone"
             return "the logits are used elsewhere, so they must be made anyway"
     return _Path(node, steps[::-1])
 
