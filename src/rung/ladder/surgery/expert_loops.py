@@ -22,7 +22,8 @@ _BY_ROW = names(
     """silu gelu relu relu6 leaky_relu elu selu mish sigmoid tanh softplus hardswish hardsigmoid
     mul add sub div pow abs neg exp clamp square erf clone contiguous to type float half bfloat16"""
 )
-_OF_SIZES = names("sym_size ge le gt lt eq _assert_scalar")  # what Dynamo notes of a size that it does not know
+# What Dynamo notes of a size that it does not know; that of torch 2.10 calls `torch._check_is_size`, too.
+_OF_SIZES = names("sym_size ge le gt lt eq _assert_scalar _check_is_size")
 
 
 @dataclass(frozen=True)
