@@ -157,6 +157,23 @@ def test_einsums_that_are_no_batched_products_stay(equation):
     assert check(fn, qkv()).matches == {"sdpa": 0}
 
 
+def test_a_result_that_is_written_through_a_view_is_written():
+    def fn(q, k, v):
+        q, k, v = (item.transpose(1, 2).contiguous().transpose(1, 2) for item in (q, k, v))
+        out = (q @ k.mT).softmax(-1) @ v
+        out.view(*out.shape[:2], -1).mul_(2)
+        return out + 1
+
+    assert check(fn, qkv()).matches == {"sdpa": 1}
+
+
+def test_an_einsum_that_broadcasts_what_it_sums_over_stays():
+    def fn(q, k, v):
+        return torch.einsum("bhid,bhjd->bhij", q, k[..., :1]).softmax(-1) @ v
+
+    assert check(fn, qkv()).matches == {"sdpa": 0}
+
+
 @pytest.mark.parametrize("spelling", CAUSAL_3D)
 def test_heads_and_batch_in_one_dimension(spelling):
     inputs = [torch.randn(5, 6, 8, requires_grad=True) for _ in range(3)]

@@ -128,6 +128,23 @@ def test_other_attention_is_left(fn, why):
     assert (why in surgeon.skipped[0]) if why else surgeon.skipped == []
 
 
+def rounded(q, k, v, position):
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.scaled_dot_product_attention(q, repeated(k), repeated(v), attn_mask=seen(position))
+
+
+def one_for_all_keys(q, k, v, position):
+    return F.scaled_dot_product_attention(q[:, :1], k, v, attn_mask=seen(position))
+
+
+@pytest.mark.usefixtures("_as_reference")
+@pytest.mark.parametrize("fn", [rounded, one_for_all_keys])
+def test_attention_whose_result_would_be_another_is_left(fn):
+    surgeon = check(fn)
+    assert surgeon.rewritten == {}
+    assert "another size or dtype" in surgeon.skipped[0]
+
+
 @pytest.mark.usefixtures("_as_reference")
 def test_in_training_it_is_left():
     surgeon = check(one, gradient=True)

@@ -93,6 +93,14 @@ class Residual(Experts):
         return out
 
 
+class Dropping(Experts):
+    """A second choice of too little weight is nobody."""
+
+    def mixed(self, flat, weights, chosen):
+        chosen.masked_fill_(weights < 0.35, -1)
+        return super().mixed(flat, weights, chosen)
+
+
 class Normed(Gated):
     """Looks at all rows of an expert at once."""
 
@@ -171,9 +179,10 @@ def swapped():
         (lambda: Experts(router=EXPERTS + 2), "none of its experts"),
         (Counting, "something else reads"),
         (Residual, "not zero before"),
+        (Dropping, "is written to"),
         (lambda: Experts([Normed() for _ in range(EXPERTS)]), "more than layers"),
     ],
-    ids=["different", "activations swapped", "more choices", "counting", "residual", "normed"],
+    ids=["different", "activations swapped", "more choices", "counting", "residual", "dropping", "normed"],
 )
 def test_a_loop_that_must_stay_says_why(model, why):
     surgeon = check(model())

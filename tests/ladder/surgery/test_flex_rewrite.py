@@ -156,6 +156,26 @@ def test_other_masks_and_dropout_stay_with_sdpa():
     assert "no backward pass on a CPU" in trained.skipped[0]
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda q, k, v: F.scaled_dot_product_attention(q[:, :1], k, v),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k[:1], v[:1]),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v[:, :1]),
+    ],
+    ids=["one query head", "one batch of keys", "one value head"],
+)
+def test_what_sdpa_broadcasts_stays_with_it(fn):
+    left = compared(fn, passes=("flex-for-sdpa",))
+    assert left.rewritten == {}
+    assert "broadcast" in left.skipped[0]
+
+
+def test_a_scale_of_zero_is_one():
+    fn = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.0)  # noqa: E731
+    assert compared(fn, passes=("flex-for-sdpa",)).rewritten == {"flex-for-sdpa": 1}
+
+
 def test_what_sdpa_can_do_is_left_to_it():
     plain = lambda q, k, v: (q @ k.mT * SCALE).softmax(-1) @ v  # noqa: E731
     surgeon = compared(plain)

@@ -115,6 +115,35 @@ def test_what_would_have_to_be_kept_instead_is_not_marked() -> None:
     assert COUNTS == [0, 1]
 
 
+class Counted(Gated):
+    """Adds what it then changes, as statistics that move are: the backward pass would read the changed value."""
+
+    moved: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("moved", torch.full((HIDDEN,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(F.silu(self.gate(x)) * self.up(x) + self.moved)
+        self.moved.mul_(0.5)
+        return y
+
+
+def test_what_is_computed_of_a_buffer_that_is_written_is_kept() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Counted()
+    model(sample()).pow(2).sum().backward()
+    want = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    model.moved.fill_(2.0)
+    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, recompute=True)
+    torch.compile(model, backend=surgeon)(sample()).pow(2).sum().backward()
+    for grad, right in zip([p.grad for p in model.parameters() if p.grad is not None], want, strict=True):
+        torch.testing.assert_close(grad, right, rtol=1e-4, atol=1e-4)
+
+
 def test_inductor_runs_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     seen = []

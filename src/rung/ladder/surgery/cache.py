@@ -62,14 +62,14 @@ def _write(node: fx.Node) -> _Write | str:
     whole, places, given = value(base), value(index), value(rows)
     if whole is None or places is None or given is None or base.op != "placeholder" or len(cuts) > whole.dim():
         return ""
-    if places.dim() != 1 or places.is_floating_point() or places.dtype == torch.bool:
+    if places.dim() != 1 or places.dtype not in (torch.int32, torch.int64):  # bytes are a mask, as bools are
         return ""
     if not all(isinstance(cut, slice) and _plain(cut) for cut in cuts):
         return ""
     window = [range(size)[cut] for size, cut in zip(whole.shape, cuts, strict=False)]
     partial = [k for k, places in enumerate(window) if len(places) < whole.shape[k]]
-    if not partial:
-        return ""  # a write to the whole of it is one in place already
+    if not partial or not all(map(len, window)):
+        return ""  # a write to the whole of it is one in place already; one to nothing is none
     if whole.requires_grad or given.requires_grad:
         return "a gradient flows through it"
     window += [range(size) for size in whole.shape[len(window) :]]

@@ -44,6 +44,9 @@ def _rewrite(graph: fx.Graph, node: fx.Node, alike: dict[fx.Node, fx.Node]) -> s
         return "its kernel has no gradient"
     if not q.dtype == k.dtype == v.dtype or q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
         return "its inputs differ in dtype or size"
+    whole = value(node)
+    if whole is None or (whole.shape, whole.dtype) != ((*q.shape[:3], v.shape[3]), q.dtype):
+        return "its result has another size or dtype than its kernel's (one query head for all keys, autocast)"
     if reason := kernel_ops.obstacle(q, k, v):
         return reason
     if not options["enable_gqa"]:

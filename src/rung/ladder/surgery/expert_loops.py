@@ -133,7 +133,10 @@ def read_loop(out: fx.Node, turns: list[Turn]) -> tuple[list[Turn], list[list[fx
     if any(not (_part(node, 0) or _part(node, 1) or _of_sizes(node)) for node in own - known):
         raise Left("something else reads what an expert makes, or who chose it")
     memory = {storage(item) for item in (first.source, first.weights, first.chosen)}
-    inside = between(min(turn.where for turn in turns), last)
+    start = min(turn.where for turn in turns)
+    if any(may_touch(node, {storage(first.chosen)}) for node in between(first.chosen, start)):
+        raise Left("a token may choose what is none of its experts: the choice is written to")
+    inside = between(start, last)
     if any(switches_mode(n) or (n not in own and written(n) and may_touch(n, memory)) for n in inside):
         raise Left("a tensor is written, or autocast changes, inside of it")
     return turns, bodies, own

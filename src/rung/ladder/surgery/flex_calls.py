@@ -28,7 +28,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
     tensors, options = [value(item) for item in (query, key, values)], sdpa_options(node)
     if options is None or any(t is None or t.dim() != 4 for t in tensors):
         return ""
-    q, k, _ = (t for t in tensors if t is not None)
+    q, k, v = (t for t in tensors if t is not None)
     mask, scale, causal = options["attn_mask"], options["scale"], bool(options["is_causal"])
     shape, square = value(mask), q.shape[2] == k.shape[2]
     window = None
@@ -40,6 +40,8 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
     rate, result = number(options["dropout_p"]), value(node)
     if rate is None or (scale is not None and number(scale) is None):
         return "its scale or dropout is not a plain number"
+    if q.shape[0] != k.shape[0] or k.shape[:2] != v.shape[:2] or q.shape[1] % max(1, k.shape[1]):
+        return "its keys or values are broadcast to its queries, or its queries to them"
     trained = any(t is not None and t.requires_grad for t in tensors)
     if reason := obstacle(q, rate, trained):
         return reason
@@ -47,7 +49,11 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
     if copied and (result is None or not result.is_contiguous()):
         return "its result leaves the graph in a layout of its own"
     key, values = unrepeated(node, key, values, q) or (key, values)
-    told = {"scale": float(scale or q.shape[-1] ** -0.5), "causal": causal and window is None, "window": window}
+    told = {
+        "scale": float(q.shape[-1] ** -0.5 if scale is None else scale),
+        "causal": causal and window is None,
+        "window": window,
+    }
     with graph.inserting_before(node):
         made = graph.call_function(flex_attention, (query, key, values), told)
         if copied:

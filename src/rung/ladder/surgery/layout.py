@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from rung.ladder.surgery.normalize import kind
-from rung.ladder.surgery.writes import aliases, opaque
+from rung.ladder.surgery.writes import aliases, opaque, written
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
 STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
@@ -15,18 +15,20 @@ STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_comp
 def free_readers(node: fx.Node) -> bool:
     """Turn ``view`` into ``reshape`` on the memory of a node; True if a contiguous copy is needed as well.
 
-    A value that leaves the graph must keep the strides that Dynamo promised to the code after it.
+    A value that leaves the graph must keep the strides that Dynamo promised to the code after it. One that is written to must
+    share its memory with its views, which a reshape of other strides does not.
     """
-    needs_copy = False
-    for alias in aliases(node):
+    needs_copy, viewed, shared = False, False, aliases(node)
+    for alias in shared:
         for user in list(alias.users):
             if user.op == "output" or opaque(user) or kind(user) in STRIDE_READERS:
                 needs_copy = True
             elif kind(user) == "view":
+                viewed = True
                 if any(isinstance(item, torch.dtype) for item in (*user.args, *user.kwargs.values())):
                     needs_copy = True
                 elif not user.kwargs:
                     user.op, user.target = "call_method", "reshape"
                 else:
                     needs_copy = True
-    return needs_copy
+    return needs_copy or (viewed and any(item in shared for user in node.graph.nodes for item in written(user)))

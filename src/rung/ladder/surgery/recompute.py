@@ -62,6 +62,8 @@ class _Joint:
             given = node.op == "output" or node in self.early
             self.early |= {n for n in node.all_input_nodes if n not in self.late} if given else set()
         reads = {n for node in self.late if node.target not in PRODUCTS for n in node.all_input_nodes}
+        # The forward pass leaves another value in these: what is computed of them again would be computed of that.
+        self.written = {_base(node.args[0]) for node in graph.nodes if _writes(node)}
         # What the backward pass reads otherwise than as a factor of a product, and what that is computed from.
         self.needed = {part for node in reads - set(self.late) for part in self._walked(node)}
 
@@ -69,9 +71,10 @@ class _Joint:
         """Its inputs that are elementwise, where all that they take, apart from weights and statistics, is there in any case."""
         found = []
         for operand in {_base(n) for n in product.all_input_nodes if n not in self.late}:
-            leaves = [n for n in self._walked(operand) if not self._passes(n) and n.op != "placeholder"]
+            walked = set(self._walked(operand))
+            leaves = [n for n in walked if not self._passes(n) and n.op != "placeholder"]
             large = [n for n in leaves if _size(n) > SMALL * _size(operand)]
-            if self._passes(operand) and large and all(n in self.needed for n in large):
+            if self._passes(operand) and large and all(n in self.needed for n in large) and not walked & self.written:
                 found.append(operand)
         return found
 
@@ -103,6 +106,11 @@ def _elementwise(node: fx.Node) -> bool:
         return False
     tags, cast = node.target.tags, node.target is prims.convert_element_type.default
     return (torch.Tag.pointwise in tags or cast) and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether it copies into an input: of an input without a gradient, AOTAutograd does so at the end of the graph."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _base(node: fx.Node) -> fx.Node:

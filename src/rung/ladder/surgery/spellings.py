@@ -43,6 +43,8 @@ def _as_product(graph: fx.Graph, node: fx.Node) -> None:
     shared, mine, yours, summed = _roles(one, two, made)
     if not len(mine) == len(yours) == len(summed) == 1 or len(made) != len(shared) + 2:
         return
+    if len({t.shape[text.index(summed)] for t, text in zip(tensors, (one, two), strict=True) if t is not None}) > 1:
+        return  # a size of 1 stands for any in an einsum
     if made.index(mine) > made.index(yours):  # (a b)' = b' a'
         operands, one, two, mine, yours = operands[::-1], two, one, yours, mine
     # Where the result is laid out as a product's is, in its order; else as the left side has it, the probabilities maybe.
