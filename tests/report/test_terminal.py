@@ -50,6 +50,14 @@ def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
     assert f"to decide sdpa. Go on with: rung climb --resume {data['directory']}" in text
 
 
+def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
+    data = nothing_kept()
+    data["manifest"] |= {"status": "complete", "why": ""}
+    assert lines.run_line(data).endswith("no speedup")
+    data["manifest"]["why"] = "the budget of 60 s is spent"
+    assert lines.run_line(data).endswith("no speedup, ended early")
+
+
 def test_a_dry_run_shows_its_plan_again() -> None:
     text = " ".join(terminal.summary(planned(), width=100).split())
     assert "· channels-last, cudnn-attention: inapplicable. There is none." in text
