@@ -80,6 +80,11 @@ def test_what_is_no_recipe_is_refused_in_one_sentence(recipe: Any) -> None:
         rung.apply(nn.Linear(8, 8), recipe)
 
 
+def test_what_is_no_model_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"got a function: give the torch\.nn\.Module itself"):
+        rung.apply(lambda: nn.Linear(2, 2), ["sdpa"])  # type: ignore[arg-type]
+
+
 def test_one_rung_may_be_given_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert rung.apply(nn.Linear(8, 8), "fused-optimizer").pending == ("fused-optimizer",)

@@ -252,3 +252,13 @@ def nothing_kept() -> dict[str, Any]:
     data["attempts"] = [a for a in data["attempts"] if a["verdict"] != "kept"]
     data["result"] |= {"kept": [], "speedup": None}
     return data
+
+
+def planned() -> dict[str, Any]:
+    """A dry run: one rung would be tried, two would not, for one reason."""
+    data = unfinished()
+    rungs = [attempt(1, "sdpa", "", "")]
+    rungs += [
+        attempt(1, name, "inapplicable", "There is none.", log="") for name in ("channels-last", "cudnn-attention")
+    ]
+    return data | {"manifest": data["manifest"] | {"status": "planned"}, "plan": {"rungs": rungs}}

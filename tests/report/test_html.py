@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from climb_sample import VERDICTS, climb, nothing_kept, unfinished
+from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 
 from rung.report import charts
 from rung.report.html import render
@@ -39,7 +39,7 @@ def test_a_page_shows_the_gain_the_verdicts_and_how_to_use_it() -> None:
     page = render(climb())
     assert "9.40×" in page
     assert all(verdict in page for verdict in VERDICTS)
-    assert "rung bench tiny-transformer --recipe recipe.toml" in page
+    assert "rung bench tiny-transformer --recipe runs/2026-01-02-tiny-transformer/recipe.toml" in page
     assert "gradient of blocks.0.attention.key.weight is missing" in page
     assert "call to print() in blocks.0.forward" in page
 
@@ -107,6 +107,14 @@ def test_an_unfinished_climb_says_how_to_resume() -> None:
     assert "Not finished" in page
     assert "rung climb --resume" in page
     assert "None" not in page
+
+
+def test_a_dry_run_shows_what_would_be_tried_and_what_would_not() -> None:
+    page = render(planned())
+    pictures(page)
+    assert page.index("<b>sdpa</b>") < page.index("channels-last, cudnn-attention")
+    assert "1.20–2.00×" in page
+    assert "Not finished" not in page
 
 
 def test_a_climb_that_kept_nothing_says_so() -> None:

@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 import pytest
-from climb_sample import VERDICTS, climb, nothing_kept, unfinished
+from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 
 from rung.report import lines, terminal, words
 
@@ -41,6 +41,28 @@ def test_a_climb_that_kept_nothing_says_so() -> None:
 
 def test_an_unfinished_climb_says_how_to_resume() -> None:
     assert "rung climb --resume 'runs/x y'" in terminal.summary(unfinished(), width=100)
+
+
+def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
+    data = nothing_kept()
+    data["manifest"] |= {"status": "complete", "why": "the budget of 60 s left too little time to decide sdpa."}
+    text = " ".join(terminal.summary(data, width=100).split())
+    assert f"to decide sdpa. Go on with: rung climb --resume {data['directory']}" in text
+
+
+def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
+    data = nothing_kept()
+    data["manifest"] |= {"status": "complete", "why": ""}
+    assert lines.run_line(data).endswith("no speedup")
+    data["manifest"]["why"] = "the budget of 60 s is spent"
+    assert lines.run_line(data).endswith("no speedup, ended early")
+
+
+def test_a_dry_run_shows_its_plan_again() -> None:
+    text = " ".join(terminal.summary(planned(), width=100).split())
+    assert "· channels-last, cudnn-attention: inapplicable. There is none." in text
+    assert "sdpa — The rung called sdpa" in text
+    assert "Begin it with: rung climb --resume 'runs/x y'" in text
 
 
 def test_text_of_others_is_neither_markup_nor_a_terminal_command() -> None:

@@ -64,3 +64,9 @@ def test_a_missing_extra_is_one_clear_sentence() -> None:
             load(EXAMPLE.replace("mlp", "hf_llama"))
     else:
         pytest.skip("transformers is installed, so its absence cannot be seen")
+
+
+def test_a_file_without_a_name_is_told_from_an_unknown_target(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    with pytest.raises(UsageError, match=r"mine\.py is a file: name the function"):
+        load(str(tmp_path / "mine.py"))

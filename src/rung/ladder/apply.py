@@ -136,7 +136,7 @@ def apply(
     forward, loss, optimizer, output: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
     training step with every rung in effect. The model stays on the device on which it is.
 
-    Raises UsageError for an unknown rung, InputError for a file that is no recipe.
+    Raises UsageError for an unknown rung or what is no model, InputError for a file that is no recipe.
     """
     wanted = _recipe(recipe)
     if isinstance(target, Workload):
@@ -145,6 +145,10 @@ def apply(
     else:
         if (loss is None) != (optimizer is None):
             raise UsageError("rung.apply needs both loss= and optimizer= for a training step, or neither.")
+        if not isinstance(target, torch.nn.Module):
+            raise UsageError(
+                f"rung.apply got a {type(target).__name__}: give the torch.nn.Module itself, or a rung.Workload."
+            )
         model = target
         where = next((t.device for t in pytree.tree_leaves(list(model.parameters()))), torch.device("cpu"))
         device = pick("cpu" if where.type == "cpu" else str(where))

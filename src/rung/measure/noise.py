@@ -83,5 +83,5 @@ def _drift(x: np.ndarray) -> str:
     if abs(change) < 0.02 or abs(last - first) < 4 * inner / np.sqrt(quarter):
         return ""
     if change > 0:
-        return f"the steps grow slower, {change:+.0%} from the first quarter to the last: heat, throttling or a leak."
+        return f"the steps grow slower, {change:+.0%} from the first quarter to the last: heat, throttling, other work on the machine or a leak."
     return f"the steps still grow faster, {change:+.0%} from the first quarter to the last: it was not warm yet."

@@ -39,6 +39,7 @@ def render(data: dict[str, Any]) -> str:
     )
     environment.filters |= FORMATS
     result, baseline = units.section(data, "result"), units.section(data, "baseline")
+    tried, left = words.planned(data)
     bars = [("Before", baseline.get("breakdown"))]
     if words.kept(data):
         bars.append(("After", result.get("breakdown")))
@@ -51,6 +52,8 @@ def render(data: dict[str, Any]) -> str:
         attempts=[
             (attempt, Markup(charts.strip(attempt.get("restarts")))) for attempt in words.folded(words.attempts(data))
         ],
+        tried=tried,
+        left=left,
         facts=_facts(data),
         ladder=Markup(charts.ladder(data)),
         bars=Markup(charts.time_bars(bars)),

@@ -42,6 +42,7 @@ def run_line(data: dict[str, Any]) -> str:
     """A run in a list: where, what, how it stands and what it gave."""
     manifest, result = data["manifest"], data["result"] or {}
     gain = units.interval(result["speedup"]) if result.get("speedup") else "no speedup"
-    outcome = gain if manifest["status"] == "complete" else manifest["status"]
+    ended = gain + (", ended early" if manifest.get("why") else "")
+    outcome = ended if manifest["status"] == "complete" else manifest["status"]
     workload = manifest["workload"]
     return f"{data['directory']}  {workload['name']} ({workload['mode']}, {manifest['numerics']})  {outcome}"

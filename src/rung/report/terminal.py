@@ -93,6 +93,13 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
             console.print(_table(measured, wide=console.width >= _WIDE))
         for row in (row for row in rows if not row.get("log")):  # nothing to put into the columns but the reason
             say(attempt_line({**row, "seconds": None}), "dim")
+    tried, left = words.planned(data)
+    if tried or left:
+        say("")
+        for rung in left:
+            say(attempt_line(rung), "dim")
+        for rung in tried:
+            say(prediction_line(rung))
     _say_outcome(data, say)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"

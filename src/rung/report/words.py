@@ -51,6 +51,14 @@ def folded(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def planned(data: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rungs of a dry run: those that would be tried, in their order, and those that would not, as `folded`."""
+    if units.section(data, "manifest").get("status") != "planned":
+        return [], []
+    rungs = [r for r in units.section(data, "plan").get("rungs") or [] if isinstance(r, dict)]
+    return [r for r in rungs if not r.get("verdict")], folded([r for r in rungs if r.get("verdict")])
+
+
 def name(attempt: dict[str, Any]) -> str:
     return units.clean(attempt.get("rung")) or "rung"
 
@@ -223,8 +231,10 @@ def status(data: dict[str, Any]) -> str:
     manifest = units.section(data, "manifest")
     state, why = units.clean(manifest.get("status")), units.clean(manifest.get("why")).rstrip(".")
     if state == "complete":
-        return f"The climb ended early: {why}." if why else ""
+        return f"The climb ended early: {why}. Go on with: {resume(data)}" if why else ""
     reason = f": {why}" if why else ""
+    if state == "planned":
+        return f"The climb is planned{reason}. Begin it with: {resume(data)}"
     return f"The climb is {state or 'unfinished'}{reason}. Resume it with: {resume(data)}"
 
 
@@ -238,13 +248,13 @@ def recipe_path(data: dict[str, Any], directory: bool = True) -> str:
     return str(PurePath(where) / recipe) if directory and where else recipe
 
 
-def bench_command(data: dict[str, Any], directory: bool = True) -> str:
+def bench_command(data: dict[str, Any]) -> str:
     target = units.clean(units.section(data, "manifest").get("target") or "TARGET")
-    return f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(data, directory))}"
+    return f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(data))}"
 
 
-def apply_line(data: dict[str, Any], directory: bool = True) -> str:
-    return f'model = rung.apply(model, "{recipe_path(data, directory)}")'
+def apply_line(data: dict[str, Any]) -> str:
+    return f'model = rung.apply(model, "{recipe_path(data)}")'
 
 
 def kept(data: dict[str, Any]) -> list[str]:

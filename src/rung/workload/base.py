@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,12 +65,34 @@ class Workload:
     output: bool = True
 
     def __post_init__(self) -> None:
+        _check_maker(self.name, "model", self.model, "model=lambda: Net()", arguments=())
+        _check_maker(self.name, "inputs", self.inputs, "inputs=lambda seed: torch.randn(...)", arguments=(0,))
         if self.mode not in ("train", "infer"):
             raise WorkloadError(f"workload {self.name!r}: mode is {self.mode!r}; it must be 'train' or 'infer'.")
         if self.mode == "train" and (self.loss is None or self.optimizer is None):
             raise WorkloadError(
                 f"workload {self.name!r}: mode 'train' needs `loss` and `optimizer`; give both, or use mode='infer'."
             )
+
+
+def _check_maker(name: str, which: str, maker: object, example: str, arguments: tuple[int, ...]) -> None:
+    """Refuses the thing itself where a function that makes it is needed: every trial starts from a fresh one."""
+    torch = sys.modules.get("torch")  # who made a model has imported it
+    takes = "of one argument, the seed" if arguments else "without arguments"
+    problem = ""
+    if not callable(maker) or (torch is not None and isinstance(maker, torch.nn.Module)):
+        problem = f"a {type(maker).__name__}"
+    else:
+        try:
+            inspect.signature(maker).bind(*arguments)
+        except TypeError:
+            problem = "a function of other arguments"
+        except ValueError:  # a builtin without a signature
+            pass
+    if problem:
+        raise WorkloadError(
+            f"workload {name!r}: {which} is {problem}; give a function {takes}, that makes one, as in {example}."
+        )
 
 
 def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:

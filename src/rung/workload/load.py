@@ -56,6 +56,8 @@ def _needed(parameter: inspect.Parameter) -> bool:
 def find(target: str) -> Workload | Callable[..., Any]:
     """The object behind a target: a Workload, a factory that makes one, or a function to be called."""
     where, _, name = BUILTIN.get(target, target).rpartition(":")
+    if target.endswith(".py") and Path(target).is_file():
+        raise UsageError(f"{target} is a file: name the function in it that makes the workload, as in {target}:make.")
     if not where or not name:
         raise UsageError(
             f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name or module:name."

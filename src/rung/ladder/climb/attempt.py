@@ -167,7 +167,8 @@ def no_gain(
     if answer == "slower":
         return "reverted", "it is slower than the best so far."
     if record["cut"]:
-        return "inconclusive", f"cut short by the budget after {comparison.restarts} restart(s); `--resume` decides it."  # fmt: skip
+        times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
+        return "inconclusive", f"cut short by the budget after {times}; `--resume` decides it."
     return "inconclusive", "the interval includes 1: no gain was shown, so it is not kept."
 
 

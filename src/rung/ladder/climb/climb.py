@@ -63,10 +63,10 @@ class Climb:
         plan = [(opened(state, rung), rung) for rung in rungs]
         if self.request.rungs is None:
             plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0]["verdict"] else 1.0)
-        for record, _ in plan:
+        self.say("inapplicable", {"attempts": [record for record, _ in plan if record["verdict"]]})
+        for record, _ in plan:  # the last to be said, and so the first to be read
             if not record["verdict"]:
                 self.say("plan", record)
-        self.say("inapplicable", {"attempts": [record for record, _ in plan if record["verdict"]]})
         self.run.write("plan.json", {"rungs": [record for record, _ in plan]})
         state.status("planned", "a dry run measures the baseline only")
 

@@ -1,0 +1,37 @@
+"""A workload that is put together wrongly is refused where it is made, with what to write instead."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from rung import Workload
+from rung.errors import WorkloadError
+
+
+def batch(seed: int) -> torch.Tensor:
+    return torch.full((2, 3), float(seed))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        pytest.param({"model": torch.nn.Linear(3, 3)}, "model is a Linear; .* model=lambda: Net", id="a-module"),
+        pytest.param({"model": torch.nn.Linear}, "model is a function of other arguments", id="a-class-with-arguments"),
+        pytest.param({"inputs": torch.ones(2, 3)}, "inputs is a Tensor; .* inputs=lambda seed", id="a-tensor"),
+        pytest.param({"inputs": lambda: torch.ones(2, 3)}, "inputs is a function of other arguments", id="no-seed"),
+    ],
+)
+def test_the_thing_itself_instead_of_its_maker_is_refused(wrong: dict[str, object], says: str) -> None:
+    good: dict[str, object] = {"name": "mine", "model": lambda: torch.nn.Linear(3, 3), "inputs": batch}
+    with pytest.raises(WorkloadError, match=f"workload 'mine': {says}"):
+        Workload(**(good | wrong))
+
+
+@pytest.mark.parametrize(
+    "model", [functools.partial(torch.nn.Linear, 3, 3), torch.nn.Identity], ids=["partial", "class"]
+)
+def test_any_maker_will_do(model: object) -> None:
+    Workload(name="mine", model=model, inputs=batch)
