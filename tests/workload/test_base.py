@@ -35,3 +35,14 @@ def test_the_thing_itself_instead_of_its_maker_is_refused(wrong: dict[str, objec
 )
 def test_any_maker_will_do(model: object) -> None:
     Workload(name="mine", model=model, inputs=batch)
+
+
+def test_a_mode_that_is_left_out_is_told_by_what_is_given() -> None:
+    given = {"name": "mine", "model": torch.nn.Identity, "inputs": batch}
+    training = {"loss": lambda output, batch: output.sum(), "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)}
+    assert Workload(**given).mode == "infer"
+    assert Workload(**given, loss=training["loss"]).mode == "infer"
+    assert Workload(**given, **training).mode == "train"
+    assert Workload(**given, **training, mode="infer").mode == "infer"
+    with pytest.raises(WorkloadError, match="mode is 'fast'"):
+        Workload(**given, mode="fast")

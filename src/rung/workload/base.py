@@ -36,7 +36,8 @@ class Workload:
     inputs      makes the batch of a seed, on the CPU. Different seeds must give different data of one shape:
                 a benchmark on one fixed batch cannot tell a model from a cached answer.
     forward     `(model, batch) -> output`; by default the batch is passed to the model by keyword or position.
-    mode        `train`: forward, loss, backward, optimizer. `infer`: forward without gradients.
+    mode        `train`: forward, loss, backward, optimizer. `infer`: forward without gradients. Left out, it is `train`
+                where loss and optimizer are given.
     loss        `(output, batch) -> scalar tensor`, for training.
     optimizer   `(parameters) -> torch.optim.Optimizer`, for training.
     other_shapes  more input makers, of other shapes: what is verified must hold for more than one. Left empty,
@@ -53,7 +54,7 @@ class Workload:
     model: Callable[[], torch.nn.Module]
     inputs: Callable[[int], Batch]
     forward: Callable[[Any, Batch], Any] = call_model
-    mode: Mode = "infer"
+    mode: Mode = ""  # type: ignore[assignment]  # one of the two, once it is made
     loss: Callable[[Any, Batch], torch.Tensor] | None = None
     optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None
     other_shapes: tuple[Callable[[int], Batch], ...] = ()
@@ -67,6 +68,8 @@ class Workload:
     def __post_init__(self) -> None:
         _check_maker(self.name, "model", self.model, "model=lambda: Net()", arguments=())
         _check_maker(self.name, "inputs", self.inputs, "inputs=lambda seed: torch.randn(...)", arguments=(0,))
+        if not self.mode:
+            object.__setattr__(self, "mode", "train" if self.loss and self.optimizer else "infer")
         if self.mode not in ("train", "infer"):
             raise WorkloadError(f"workload {self.name!r}: mode is {self.mode!r}; it must be 'train' or 'infer'.")
         if self.mode == "train" and (self.loss is None or self.optimizer is None):
