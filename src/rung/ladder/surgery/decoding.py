@@ -11,9 +11,8 @@ from torch import fx
 
 from rung.ladder.surgery import kernel_ops
 from rung.ladder.surgery.alike import first_alike
-from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.lean import each_call, sdpa_options, unrepeated
+from rung.ladder.surgery.lean import each_call, sdpa_options, take_place, unrepeated
 from rung.ladder.surgery.normalize import argument, number, value
 
 
@@ -56,12 +55,5 @@ def _rewrite(graph: fx.Graph, node: fx.Node, alike: dict[fx.Node, fx.Node]) -> s
         keep = graph.call_method("reshape", (alike.get(mask, mask), sizes[0], sizes[3]))
         told = (query, key, values, keep, float(q.shape[-1] ** -0.5 if scale is None else scale))
         made = graph.call_function(kernel_ops.operator("decode_attention"), told)
-        if copied:
-            made.meta["stack_trace"] = node.meta.get("stack_trace")
-            made = graph.call_method("contiguous", (made,))
-    made.meta = dict(node.meta)
-    repeats = [item for item in (mask, *node.args[1:3]) if isinstance(item, fx.Node)]
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
-    sweep(repeats)
+    take_place(node, made, mask, dense=copied)
     return None

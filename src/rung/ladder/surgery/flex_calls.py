@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.flex import flex_attention, obstacle
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.lean import each_call, sdpa_options, unrepeated
+from rung.ladder.surgery.lean import each_call, sdpa_options, take_place, unrepeated
 from rung.ladder.surgery.masks import Mask, is_causal, window_of
 from rung.ladder.surgery.normalize import argument, number, value
 
@@ -56,12 +55,5 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
     }
     with graph.inserting_before(node):
         made = graph.call_function(flex_attention, (query, key, values), told)
-        if copied:
-            made.meta["stack_trace"] = node.meta.get("stack_trace")
-            made = graph.call_method("contiguous", (made,))
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
-    repeats = [item for item in (mask, *node.args[1:3]) if isinstance(item, fx.Node)]
-    graph.erase_node(node)
-    sweep(repeats)
+    take_place(node, made, mask, dense=copied)
     return None

@@ -72,14 +72,21 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         lean = graph.call_function(F.scaled_dot_product_attention, (query, key, values), options)
         if packed:
             lean = graph.call_method("reshape", (lean, *q.shape[:3], v.shape[3]))
-        if free_readers(node) and packed:
-            lean = graph.call_method("contiguous", (lean,))
-    lean.meta = dict(node.meta)
-    repeats = [item for item in (mask, *node.args[1:3]) if isinstance(item, fx.Node)]
-    node.replace_all_uses_with(lean)
-    graph.erase_node(node)
-    sweep(repeats)
+    take_place(node, lean, mask, dense=free_readers(node) and packed)
     return None
+
+
+def take_place(node: fx.Node, made: fx.Node, mask: Any, dense: bool) -> None:
+    """Put a node, a dense copy of it where that is asked for, in the place of an SDPA call, and drop what only that needed."""
+    if dense:
+        made.meta["stack_trace"] = node.meta.get("stack_trace")
+        with node.graph.inserting_before(node):
+            made = node.graph.call_method("contiguous", (made,))
+    made.meta = dict(node.meta)
+    needed = [item for item in (mask, *node.args[1:3]) if isinstance(item, fx.Node)]
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+    sweep(needed)
 
 
 def _same_for_all(options: dict[str, Any]) -> bool:
