@@ -18,6 +18,7 @@ from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
+from rung.ladder.dynamo import many_shapes
 from rung.ladder.fit import described, differences, impossible, missing_variables
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
@@ -25,8 +26,6 @@ from rung.ladder.rungs import BY_NAME, plan_of
 from rung.ladder.step import Step
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
-
-SHAPES = 64  # that one model is compiled for, at most
 
 
 class Applied:
@@ -60,7 +59,8 @@ class Applied:
         self._call: Callable[[Any], Any] = forward
         self._limits: dict[str, int] = {}
         if plan.compiles or plan.passes:
-            self._raise_limits()
+            # Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled.
+            self._limits = many_shapes()
         self._compiled = Compiled(forward, model, plan, device.arch)
         self._call = self._compiled
         self._captured: Captured | None = None
@@ -104,14 +104,6 @@ class Applied:
             torch.set_float32_matmul_precision(self._precision)
         for name, limit in self._limits.items():
             setattr(torch._dynamo.config, name, limit)
-
-    def _raise_limits(self) -> None:
-        """Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled."""
-        for name in ("cache_size_limit", "recompile_limit"):
-            limit = getattr(torch._dynamo.config, name, SHAPES)
-            if limit < SHAPES:
-                self._limits[name] = limit
-                setattr(torch._dynamo.config, name, SHAPES)
 
     def _cast_back(self, output: Any) -> Any:
         """The output as the model gives it outside autocast; gradients flow through the cast."""

@@ -104,11 +104,16 @@ def sizes_vary(arguments: Any) -> None:
             torch._dynamo.maybe_mark_dynamic(leaf, [dim for dim, size in enumerate(leaf.shape) if size > 1])
 
 
-def many_shapes() -> None:
-    """Has one function compiled for so many shapes and settings before Dynamo gives it up."""
+def many_shapes() -> dict[str, int]:
+    """Has one function compiled for so many shapes and settings, at least, before Dynamo gives it up; the limits that were
+    lower, as they were."""
+    before = {}
     for name in ("cache_size_limit", "recompile_limit"):
-        if hasattr(torch._dynamo.config, name):
+        limit = getattr(torch._dynamo.config, name, SHAPES)
+        if limit < SHAPES:
+            before[name] = limit
             setattr(torch._dynamo.config, name, SHAPES)
+    return before
 
 
 def open_sizes() -> contextlib.AbstractContextManager[Any]:
