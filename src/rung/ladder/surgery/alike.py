@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import fx
 from torch.fx.node import map_aggregate
 
 from rung.ladder.surgery.constants import COMPUTED
 from rung.ladder.surgery.normalize import kind, value
 from rung.ladder.surgery.writes import storage, written
+
+
+def spelled(node: fx.Node, known: Mapping[fx.Node, object]) -> str:
+    """What a node computes, its inputs by what is known of them: equal for equal computations, where what is known is."""
+    parts = map_aggregate(
+        (node.args, node.kwargs), lambda leaf: f"#{known.get(leaf, leaf)}" if isinstance(leaf, fx.Node) else leaf
+    )
+    return f"{node.op} {node.target} {parts}"
 
 
 def first_alike(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
@@ -21,8 +31,5 @@ def first_alike(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
             continue
         if touched & {storage(item) for item in (node, *node.all_input_nodes)}:
             continue
-        parts = map_aggregate(
-            (node.args, node.kwargs), lambda leaf: f"#{found.get(leaf, leaf)}" if isinstance(leaf, fx.Node) else leaf
-        )
-        found[node] = known.setdefault(f"{node.op} {node.target} {parts}", node)
+        found[node] = known.setdefault(spelled(node, found), node)
     return found

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch.fx.node import map_aggregate
 
+from rung.ladder.surgery.alike import spelled
 from rung.ladder.surgery.captured import add_weight
 from rung.ladder.surgery.constants import COMPUTED, COSTLY, evaluate, sweep
 from rung.ladder.surgery.joined import VALUE
@@ -49,11 +49,7 @@ def _tables(graph: fx.Graph) -> dict[fx.Node, int]:
             continue
         if all(source in costs for source in node.all_input_nodes):
             costs[node] = kind(node) in COSTLY or any(costs[source] for source in node.all_input_nodes)
-            parts = map_aggregate(
-                (node.args, node.kwargs), lambda leaf: f"#{numbers[leaf]}" if isinstance(leaf, fx.Node) else leaf
-            )
-            spelled = f"{node.op} {node.target} {tensor.dtype} {parts}"
-            numbers[node] = known.setdefault(spelled, len(known))
+            numbers[node] = known.setdefault(f"{tensor.dtype} {spelled(node, numbers)}", len(known))
     found: dict[fx.Node, int] = {}
     for node, costly in costs.items():
         if costly and any(user not in costs for user in node.users):
