@@ -16,12 +16,18 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.utils.checkpoint import CheckpointPolicy
 
+from rung.ladder.surgery import gradients
+
 aten, prims = torch.ops.aten, torch.ops.prims
 PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
 VIEWS = {
-    aten.permute.default, aten.t.default, aten.transpose.int, aten.view.default, aten.reshape.default, aten._unsafe_view.default,
-    aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.slice.Tensor, aten.alias.default,
-}  # fmt: skip
+    *gradients.VIEWS,
+    aten.expand.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.slice.Tensor,
+    aten.alias.default,
+}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
 SMALL = 1 / 8  # of a product's input: row statistics and weights of norms, which are kept whatever is done
 
