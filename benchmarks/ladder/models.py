@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from rung import Workload
 from rung.workload.tiny_transformer import SwiGLU
 
-Mode = Literal["eager", "default", "max-autotune-no-cudagraphs", "reduce-overhead", "max-autotune"]
+Mode = Literal["eager", "default", "reduce-overhead", "max-autotune"]
 
 
 def drawn(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> nn.Module:
