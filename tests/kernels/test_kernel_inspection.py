@@ -173,3 +173,17 @@ def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
     listed = json.loads(capsys.readouterr().out)["kernels"]
     assert {k["name"] for k in listed} == set(rung.kernels.__all__) - {"available"}
     assert all(k["kernels"] for k in listed)
+
+
+def test_numbers_that_come_in_float64_are_computed_with_in_float32() -> None:
+    if not HAS_TRITON:
+        pytest.skip("Triton is not installed")
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "double_numbers.py")], env=env, capture_output=True, text=True, check=False,
+        timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert {"rms_norm_forward", "layer_norm_forward", "cross_entropy_backward", "decode_attention_part"} <= set(found)
+    assert not {name: lines for name, lines in found.items() if lines}

@@ -1,6 +1,7 @@
 """A whole step as one graph: needs a GPU, and skips, saying so, without one."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,21 @@ def test_a_step_that_cannot_be_captured_says_where_and_why() -> None:
     assert ".item()" in said
     assert "\n" not in said
     assert why_not(ValueError("odd")) == "the step cannot be captured as a graph: ValueError: odd"
+
+
+def test_what_broke_a_capture_off_is_named_and_not_that_it_was_broken_off() -> None:
+    ending: dict[str, Any] = {}
+    source = "def end():\n    raise RuntimeError('CUDA error: operation failed due to a previous error during capture')"
+    exec(compile(source, "/site-packages/torch/cuda/graphs.py", "exec"), ending)
+    try:
+        try:
+            reads_the_loss(torch.ones(1))
+        finally:
+            ending["end"]()
+    except RuntimeError as error:
+        said = why_not(error)
+    assert "in reads_the_loss" in said
+    assert ".item()" in said
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="capture needs a GPU")

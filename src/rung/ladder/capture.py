@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ MEANS = (
 
 def why_not(error: BaseException) -> str:
     """Why a step cannot be captured: where in the user's source, what was said, and what that means."""
+    error = _cause(error)
     said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     means = next((text for key, text in MEANS if key.lower() in str(error).lower()), "")
     where = place(list(traceback.extract_tb(error.__traceback__)))
@@ -37,6 +39,13 @@ def why_not(error: BaseException) -> str:
     return f"the step cannot be captured as a graph{at}: {type(error).__name__}: {said}" + (
         f"; {means}" if means else ""
     )
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What broke a capture off, where all that came out is that its end found it broken off."""
+    stack = traceback.extract_tb(error.__traceback__)
+    ended = bool(stack) and Path(stack[-1].filename).parts[-3:] == ("torch", "cuda", "graphs.py")
+    return error.__context__ if ended and error.__context__ else error
 
 
 def laid_as_copied(leaf: Any) -> Any:

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
+from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
 
@@ -45,6 +46,7 @@ def cross_entropy_forward(
     picked = tl.load(logits + target, mask=valid & (target != ignore_index), other=0.0).to(tl.float32)
     loss = lse - picked
     if SMOOTH:
+        smoothing = single(smoothing)
         loss = (1 - smoothing) * loss + smoothing * (lse - tl.sum(plain, axis=0) / n_cols)
     loss = tl.where(valid, loss, float("nan"))
     tl.store(LOSS + row, tl.where(target == ignore_index, 0.0, loss))
@@ -67,6 +69,7 @@ def cross_entropy_backward(
     x = tl.load(LOGITS + row * row_stride + col, mask=(col < n_cols) & used, other=0.0).to(tl.float32)
     d = tl.exp(x - tl.load(LSE + row))
     if SMOOTH:
+        smoothing = single(smoothing)
         d -= tl.where(col == target, 1 - smoothing, 0.0) + smoothing / n_cols
     else:
         d -= tl.where(col == target, 1.0, 0.0)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
+from rung.kernels.families.numbers import single
 from rung.kernels.ops import INTERPRETED, operator, wrap_triton
 
 
@@ -52,7 +53,7 @@ def decode_attention_part(
             )  # fmt: skip
             if EXACT:
                 k, v = k.to(tl.float32), v.to(tl.float32)
-            score = tl.dot(q, k, input_precision="ieee" if EXACT else None) * scale
+            score = tl.dot(q, k, input_precision="ieee" if EXACT else None) * single(scale)
             score = tl.where(seen[None, :], score, float("-inf"))
             new = tl.maximum(top, tl.max(score, axis=1))  # finite: some key of this block is seen
             weight = tl.exp(score - new[:, None])

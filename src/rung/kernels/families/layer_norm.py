@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
+from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
 
@@ -26,7 +27,7 @@ def layer_norm_forward(
     x = tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(x, axis=1) / n_cols
     x = tl.where(mask, x - mean[:, None], 0.0)
-    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1) / n_cols + eps)
+    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1) / n_cols + single(eps))
     tl.store(MEAN + row, mean, mask=row < n_rows)
     tl.store(RSTD + row, rstd, mask=row < n_rows)
     y = x * rstd[:, None]
@@ -53,7 +54,7 @@ def layer_norm_forward_long(
         x = tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
         x = tl.where(col < n_cols, x - mean, 0.0)
         squares += x * x
-    rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + eps)
+    rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + single(eps))
     tl.store(MEAN + row, mean)
     tl.store(RSTD + row, rstd)
     for first in range(0, n_cols, BLOCK):

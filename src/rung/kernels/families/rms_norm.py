@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
+from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
 
@@ -29,13 +30,13 @@ def rms_norm_forward(
         v = v.to(S.dtype.element_ty)
         tl.store(S + out, v, mask=mask)
         v = v.to(tl.float32)
-    rstd = 1 / tl.sqrt(tl.sum(v * v, axis=1) / n_cols + eps)
+    rstd = 1 / tl.sqrt(tl.sum(v * v, axis=1) / n_cols + single(eps))
     tl.store(RSTD + row, rstd, mask=row < n_rows)
     y = v * rstd[:, None]
     if CAST_FIRST:
         y = y.to(X.dtype.element_ty).to(tl.float32)
     if WEIGHT:
-        y *= offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+        y *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
     tl.store(Y + out, y.to(Y.dtype.element_ty), mask=mask)
 
 
@@ -56,7 +57,7 @@ def rms_norm_forward_long(
             tl.store(S + out + col, v, mask=col < n_cols)
             v = v.to(tl.float32)
         squares += v * v
-    rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + eps)
+    rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + single(eps))
     tl.store(RSTD + row, rstd)
     for first in range(0, n_cols, BLOCK):
         col = first + tl.arange(0, BLOCK)
@@ -68,7 +69,7 @@ def rms_norm_forward_long(
         if CAST_FIRST:
             y = y.to(X.dtype.element_ty).to(tl.float32)
         if WEIGHT:
-            y *= offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            y *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
         tl.store(Y + out + col, y.to(Y.dtype.element_ty), mask=col < n_cols)
 
 
@@ -80,7 +81,7 @@ def rms_norm_backward(
 ):  # fmt: skip
     col = tl.arange(0, BLOCK)
     if WEIGHT:
-        w = offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+        w = single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
         dw = tl.zeros([ROWS, BLOCK], tl.float32)
     # STAGES rows are on their way at once: the next ones are fetched while these are reduced.
     for first in tl.range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
@@ -118,7 +119,7 @@ def rms_norm_backward_long(
             v = tl.load(V + row * v_stride + col, mask=mask, other=0.0).to(tl.float32) * rstd
             g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
             if WEIGHT:
-                g *= offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+                g *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
             dots += g * v
         mean = tl.sum(dots, axis=1, keep_dims=True) / n_cols
         for first in range(0, n_cols, BLOCK):
@@ -130,7 +131,7 @@ def rms_norm_backward_long(
                 added = g * (v.to(V.dtype.element_ty).to(tl.float32) if CAST_FIRST else v)
                 dw = tl.load(own + col, mask=col < n_cols, other=0.0)
                 tl.store(own + col, dw + tl.sum(added, axis=0, keep_dims=True), mask=col < n_cols)
-                g *= offset + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+                g *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
             dx = rstd * (g - v * mean)
             if SUM_GRAD:
                 dx += tl.load(DS + row * ds_stride + col, mask=mask, other=0.0).to(tl.float32)
