@@ -18,7 +18,7 @@ from typing import Any
 from rung.ladder.duel import Duel, SideFailed, Start
 from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.workers import open_worker
-from rung.launch import WorkerFailed
+from rung.launch import Worker, WorkerFailed
 from rung.measure import Restart, judge, median_interval
 from rung.runs import to_json, write_whole
 
@@ -71,15 +71,22 @@ class Ranked:
         with ExitStack() as stack:
             log = f"{self.path.stem}-first"
             workers = {name: open_worker(stack, setup, self.sides[name], f"{log}-{name}") for name in names}
-            for name, worker in workers.items():
-                try:
-                    worker.send("first")
-                    worker.receive("open", setup.limits.prepare)
-                    self.record["first_runs"][name] = worker.receive("first", setup.limits.prepare)
-                except WorkerFailed as error:
-                    self.fails(name, str(error))
+            for ask in (self._begin, self._end):
+                for name, worker in workers.items():
+                    if name not in self.record["failed"]:
+                        try:
+                            ask(name, worker, setup.limits.prepare)
+                        except WorkerFailed as error:
+                            self.fails(name, str(error))
         self.keep()
         self.say(f"first runs of {', '.join(names)}: {time.monotonic() - began:.0f} s")
+
+    def _begin(self, name: str, worker: Worker, deadline: float) -> None:
+        worker.send("first")
+
+    def _end(self, name: str, worker: Worker, deadline: float) -> None:
+        worker.receive("open", deadline)
+        self.record["first_runs"][name] = worker.receive("first", deadline)
 
     def restarted(self, setup: Setup, held: int, over: Callable[[], bool]) -> bool:
         """Goes on with the unfinished restarts until no group is missing."""

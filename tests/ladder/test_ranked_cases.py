@@ -14,6 +14,7 @@ from rung.ladder import workers
 from rung.ladder.side import Setup, Side
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "ladder"))
+import ranked
 from ranked import Ranked, answer, groups
 
 
@@ -45,6 +46,27 @@ def test_ours_that_failed_has_no_verdict() -> None:
 ])  # fmt: skip
 def test_the_last_side_is_held_with_those_before_it(held: int, expected: list[str]) -> None:
     assert groups("abcde", held) == [list(part) for part in expected]
+
+
+def test_all_sides_compile_at_once_in_their_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[tuple[str, str]] = []
+
+    class Noting:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def send(self, method: str) -> None:
+            events.append(("send", method))
+
+        def receive(self, method: str, deadline: float) -> float:
+            events.append(("receive", method))
+            return 1.0
+
+    monkeypatch.setattr(ranked, "open_worker", Noting)
+    case = Ranked(tmp_path / "micro.json", {name: Side(MICRO) for name in "abc"}, print)
+    case.first(Setup("cpu", tmp_path), list("abc"))
+    assert events[:3] == [("send", "first")] * 3
+    assert case.record["first_runs"] == dict.fromkeys("abc", 1.0)
 
 
 def test_a_side_that_fails_is_named_and_the_others_go_on_where_they_were(
