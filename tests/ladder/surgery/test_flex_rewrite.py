@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.attention import flex_attention as torchs
 
@@ -107,6 +108,21 @@ def test_attention_becomes_flexattention(fn):
 @pytest.mark.parametrize("fn", [gemma, grouped, window_by_sdpa], ids=lambda fn: fn.__name__)
 def test_its_gradients_are_those_of_the_hand_written_form(fn, kind, trains_on_a_cpu):
     assert compared(fn, kind, train=True).rewritten == {"flex-attention": 1}
+
+
+def test_what_is_compiled_can_be_kept():
+    """Inductor's cache writes the graphs of the score and the mask down, which it cannot where a type in them is text."""
+    seen = []
+
+    class Noted(Surgeon):
+        def compiled(self, gm, inputs):
+            return aot_autograd(fw_compiler=lambda gm, inputs: seen.append(gm) or gm.forward)(gm, inputs)
+
+    with torch.no_grad():
+        compared(gemma, Noted)
+    parts = [part for gm in seen for part in gm.modules() if isinstance(part, torch.fx.GraphModule)]
+    assert len(parts) >= 3
+    assert not [node for part in parts for node in part.graph.nodes if isinstance(node.type, str)]
 
 
 def causal_by_hand(q, k, v):
