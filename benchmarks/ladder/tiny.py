@@ -27,18 +27,21 @@ from rung.measure import judge
 TARGET = "tiny-transformer"
 REWRITES = "sdpa,hoisted-constants,fused-qkv,fused-gate-up"
 STEP = "compile,fused-optimizer,capture"
+EARLY = "dependent-launches"
 BF16 = f"bf16,{STEP},{REWRITES},bf16-stream"
 ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "medium, training": ({"size": "medium"}, {
         "bf16": BF16,
         "bf16, rope kernel": f"{BF16},float32-gradients,combo-kernels,triton-rope",
         "bf16, rope kernel, recompute": f"{BF16},float32-gradients,combo-kernels,triton-rope,recompute",
+        "bf16, rope kernel, recompute, early": f"{BF16},float32-gradients,combo-kernels,triton-rope,recompute,{EARLY}",
         "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up",
         "tf32, FlexAttention": f"tf32,{STEP},flex-for-sdpa,hoisted-constants,fused-qkv,fused-gate-up",
     }),
     "small, training": ({"size": "small"}, {
         "bf16": BF16,
         "bf16, float32 gradients, combo kernels": f"{BF16},float32-gradients,combo-kernels",
+        "bf16, float32 gradients, combo kernels, early": f"{BF16},float32-gradients,combo-kernels,{EARLY}",
     }),
     "medium, inference": ({"size": "medium", "mode": "infer"}, {
         "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",

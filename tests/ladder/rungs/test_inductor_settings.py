@@ -16,7 +16,7 @@ PARTS = {"gemm": 50.0, "pointwise": 30.0, "launch_gap": 15.0, "convolution": 5.0
 
 def context(plan: Plan = COMPILED, parts: dict[str, float] = PARTS, mode: str = "infer", **settings: Any) -> Context:
     here = {row: value for s in SETTINGS for row, value in s["default"].items()} | settings
-    return Context(plan, "bf16", {"gpu": True, "mode": mode, "inductor": here}, parts, {})
+    return Context(plan, "bf16", {"gpu": True, "arch": "sm90", "mode": mode, "inductor": here}, parts, {})
 
 
 SETTINGS = settings()
@@ -54,6 +54,14 @@ def test_settings_need_torch_compile_and_something_to_work_on() -> None:
     assert "max_autotune, which is not in effect" in str(BY_NAME["epilogue-first"].applies(context()))
     tuned = plan_of(["compile", "max-autotune"])
     assert BY_NAME["epilogue-first"].applies(context(tuned)) is None
+
+
+def test_a_setting_is_for_the_architectures_that_it_names() -> None:
+    rung, known = BY_NAME["dependent-launches"], context()
+    for arch, whether in {"sm90": True, "sm100": True, "sm80": False, "gfx942": False, "gfx90a": False}.items():
+        no = rung.applies(Context(known.plan, "bf16", {**known.facts, "arch": arch}, PARTS, {}))
+        assert (no is None) == whether
+        assert no is None or no.why == f"{arch} has nothing of the kind."
 
 
 def test_settings_add_up_and_rungs_that_exclude_each_other_take_each_others_place() -> None:

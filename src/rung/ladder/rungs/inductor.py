@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,8 @@ def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]
             return Inapplicable("it concerns GPUs.")
         if row.get("mode") and row["mode"] != c.facts["mode"]:
             return Inapplicable(f"it is for workloads in mode {row['mode']}.")
+        if not re.fullmatch(row.get("arch", ".*"), str(c.facts.get("arch", ""))):
+            return Inapplicable(f"{c.facts.get('arch')} has nothing of the kind.")
         here = c.facts.get("inductor", {})
         if unknown := [name for name in row["options"] if name not in here]:
             return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")
