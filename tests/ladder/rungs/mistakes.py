@@ -133,7 +133,9 @@ def reading_early(patch: Patch) -> None:
         results = list(run(*given))
         old = before.get(key := tuple(t.shape for t in results), results)
         before[key] = [t.detach().clone() for t in results]
-        return [torch.cat([t.flatten()[:-4], o.flatten()[-4:]]).view(t.shape) for t, o in zip(results, old, strict=True)]
+        return [
+            torch.cat([t.flatten()[:-4], o.flatten()[-4:]]).view(t.shape) for t, o in zip(results, old, strict=True)
+        ]
 
     called(change)(patch)
 

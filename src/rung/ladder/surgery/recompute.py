@@ -4,7 +4,8 @@ The gradient of a weight needs the product's input. Often this is an elementwise
 in any case: a gated activation of its two halves, a normed value of what was normed. torch's partitioner keeps it all the
 same, because its forward and backward uses lie far apart. Here it is marked to be computed again, as selective activation
 recomputation does (Korthikanti et al. 2022), by the mark that torch.utils.checkpoint leaves: values and their rounding are those of
-the forward pass. This is a pass on the joint graph, because only there both passes can be seen.
+the forward pass. This is a pass on the joint graph, because only there both passes can be seen. What attention keeps is
+first taken apart from what it is a part of (apart.py).
 """
 
 from __future__ import annotations
@@ -16,18 +17,12 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.ladder.surgery import gradients
+from rung.ladder.surgery import apart
+from rung.ladder.surgery.apart import elementwise, keep_apart, late
 
-aten, prims = torch.ops.aten, torch.ops.prims
+aten = torch.ops.aten
 PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
-VIEWS = {
-    *gradients.VIEWS,
-    aten.expand.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.slice.Tensor,
-    aten.alias.default,
-}
+VIEWS = {*apart.VIEWS, aten.slice.Tensor}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
 SMALL = 1 / 8  # of a product's input: row statistics and weights of norms, which are kept whatever is done
 
@@ -36,11 +31,12 @@ class Recomputed(CustomGraphPass):
     """For `torch._inductor.config.joint_custom_post_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:
+        keep_apart(graph)
         mark_inputs(graph)
 
     def uuid(self) -> bytes:
         """Compiled code is cached under this: it changes with this file."""
-        return get_hash_for_files((__file__,))
+        return get_hash_for_files((__file__, apart.__file__))
 
 
 def mark_inputs(graph: fx.Graph) -> int:
@@ -58,11 +54,7 @@ class _Joint:
     """late: what depends on the gradients that come in; early: what the forward pass gives, and all that this needs."""
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.late: dict[fx.Node, None] = {}
-        for node in graph.nodes:
-            comes_in = node.op == "placeholder" and node.name.startswith("tangents")
-            if node.op != "output" and (comes_in or any(n in self.late for n in node.all_input_nodes)):
-                self.late[node] = None
+        self.late = late(graph)
         self.early: set[fx.Node] = set()
         for node in reversed(graph.nodes):
             given = node.op == "output" or node in self.early
@@ -104,14 +96,7 @@ class _Joint:
         stream, which would be computed again from its beginning."""
         if node.target in SUMS and node in self.early:
             return sum(_size(n) == _size(node) for n in node.all_input_nodes) < 2
-        return node.target in VIEWS or _elementwise(node)
-
-
-def _elementwise(node: fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    tags, cast = node.target.tags, node.target is prims.convert_element_type.default
-    return (torch.Tag.pointwise in tags or cast) and torch.Tag.nondeterministic_seeded not in tags
+        return node.target in VIEWS or elementwise(node)
 
 
 def _writes(node: fx.Node) -> bool:
