@@ -71,12 +71,11 @@ class Compiled:
             "compiled_graphs": self.surgeon.graphs if self.surgeon and inductor else 0,
             "graph_breaks": sum(b["count"] for b in self.breaks),
             "regions": len(self._regions),
-            "float32_gradients": inductor and self._plan.float32_gradients,
-            "recompute": inductor and self._plan.recompute,
             "eight_bits": len(self._eight_bits.layers) if self._eight_bits else 0,
             "channels_last": len(self._channels_last) if self._channels_last else 0,
             **{f"switch {name}": value for name, value in switches(self._model).items()},
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
+            **{f"pass {name}": inductor for name in self._plan.within},
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
 
@@ -126,7 +125,7 @@ class Compiled:
         if not plan.compiles and not plan.passes:
             return self._function
         inner = "inductor" if plan.compiles else "eager"
-        self.surgeon = Surgeon(plan.passes, inner, dict(plan.inductor), plan.float32_gradients, plan.recompute)  # type: ignore[arg-type]
+        self.surgeon = Surgeon(plan.passes, inner, dict(plan.inductor), plan.within)  # type: ignore[arg-type]
         self._watched = Watched(self.surgeon)
         if plan.regions:
             self._regions = blocks(self._model)

@@ -35,9 +35,8 @@ class Plan:
     inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
-    kernels scaled_dot_product_attention asks first, `cudnn`. float32_gradients: products of half precision write the
-    gradients of float32 weights in float32. recompute: elementwise inputs of products are computed again in the backward
-    pass. original: inputs for which none of this holds. The empty plan is the
+    kernels scaled_dot_product_attention asks first, `cudnn`. within: passes on the graphs that Inductor
+    compiles, forward and backward, by name. original: inputs for which none of this holds. The empty plan is the
     workload as its author wrote it."""
 
     tf32: bool = False
@@ -54,8 +53,7 @@ class Plan:
     switches: tuple[tuple[str, str], ...] = ()
     channels_last: bool = False
     attention: str = ""
-    float32_gradients: bool = False
-    recompute: bool = False
+    within: tuple[str, ...] = ()
     original: Original = Original()
 
     @property

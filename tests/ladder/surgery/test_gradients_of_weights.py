@@ -97,7 +97,7 @@ def test_inductor_runs_the_pass_and_a_cpu_trains_on_as_before(monkeypatch: pytes
     monkeypatch.setattr("rung.ladder.surgery.gradients.widen_products", lambda graph: seen.append(graph))
     model, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4)
     run = torch.compile(
-        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, float32_gradients=True)
+        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, within=["float32-gradients"])
     )
     run(x).sum().backward()
     assert len(seen) == 2
@@ -114,10 +114,10 @@ def test_it_applies_where_autocast_trains_float32_weights_compiled_on_a_gpu() ->
         assert says in str(rung.applies(replace(here, facts={**facts, **change})))
     assert "autocast" in str(rung.applies(replace(here, plan=Plan(compile=True))))
     assert "torch.compile" in str(rung.applies(replace(here, plan=Plan(bf16=True))))
-    assert rung.change(here.plan).float32_gradients
+    assert rung.change(here.plan).within == ("float32-gradients",)
     before, after = Counters(300, 300, 90, {}), Counters(220, 220, 90, {})
-    assert rung.proof(Evidence(before, after, {"float32_gradients": True})).shown is True
-    assert rung.proof(Evidence(before, before, {"float32_gradients": True})).shown is False
+    assert rung.proof(Evidence(before, after, {"pass float32-gradients": True})).shown is True
+    assert rung.proof(Evidence(before, before, {"pass float32-gradients": True})).shown is False
 
 
 def test_the_survey_asks_the_device_for_such_a_product() -> None:

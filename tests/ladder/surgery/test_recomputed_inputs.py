@@ -170,7 +170,7 @@ def test_what_is_computed_of_a_buffer_that_is_written_is_kept() -> None:
     want = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     model.moved.fill_(2.0)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, recompute=True)
+    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["recompute"])
     torch.compile(model, backend=surgeon)(sample()).pow(2).sum().backward()
     for grad, right in zip([p.grad for p in model.parameters() if p.grad is not None], want, strict=True):
         torch.testing.assert_close(grad, right, rtol=1e-4, atol=1e-4)
@@ -181,7 +181,9 @@ def test_inductor_runs_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(recompute, "mark_inputs", lambda graph: seen.append(graph))
     model = nn.Linear(4, 4, bias=False)
-    run = torch.compile(model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, recompute=True))
+    run = torch.compile(
+        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, within=["recompute"])
+    )
     run(torch.randn(3, 4)).sum().backward()
     assert len(seen) == 1
     assert recompute.Recomputed().uuid() == recompute.Recomputed().uuid()
@@ -226,8 +228,8 @@ def test_it_is_for_compiled_training_on_a_gpu_and_shows_in_the_peak() -> None:
     for other in (Context(Plan(), "exact", facts, {}, {}), Context(Plan(compile=True), "exact", {**facts, "gpu": False}, {}, {}),
                   Context(Plan(compile=True), "exact", {**facts, "mode": "infer"}, {}, {})):  # fmt: skip
         assert rung.applies(other)
-    assert rung.change(Plan()).recompute
-    told = {"recompute": True, "memory": {"best": {"allocated": 6 * 2**30}, "candidate": {"allocated": 5 * 2**30}}}
+    assert rung.change(Plan()).within == ("recompute",)
+    told = {"pass recompute": True, "memory": {"best": {"allocated": 6 * 2**30}, "candidate": {"allocated": 5 * 2**30}}}
     proof = rung.proof(Evidence(None, None, told))
     assert proof.shown is True
     assert proof.says.endswith("6.00 -> 5.00 GiB at the peak")

@@ -53,9 +53,9 @@ FLOAT32_GRADIENTS = Rung(
     _gradients_apply,
     # 8 bytes a weight become 4: 2 written, 2 read, 4 written before.
     lambda c: {"pointwise": (0.88, 1.0)},
-    lambda p: replace(p, float32_gradients=True),
+    lambda p: replace(p, within=(*p.within, "float32-gradients")),
     "no kernels that widen gradients",
-    both(told("float32_gradients", True, "the rewrite of gradients"), fewer("kernels", "kernels")),
+    both(told("pass float32-gradients", True, "the rewrite of gradients"), fewer("kernels", "kernels")),
     prepares=20.0,
 )  # fmt: skip
 
@@ -76,8 +76,8 @@ RECOMPUTE = Rung(
     _recompute_applies,
     # One more value is written where both its inputs are read already.
     lambda c: {"pointwise": (1.0, 1.1)},
-    lambda p: replace(p, recompute=True),
+    lambda p: replace(p, within=(*p.within, "recompute")),
     "less memory in use at the peak",
-    both(told("recompute", True, "the choice of what is kept"), less_memory),
+    both(told("pass recompute", True, "the choice of what is kept"), less_memory),
     prepares=20.0, spares="memory",
 )  # fmt: skip

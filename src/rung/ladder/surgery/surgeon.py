@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,12 @@ PASSES = tuple(_RUNNERS)
 # Only a whole graph has callers that can be given one more input.
 _OF_THE_WHOLE = ("hoisted-constants",)
 
+# Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
+WITHIN = {
+    "recompute": ("joint_custom_post_pass", "rung.ladder.surgery.recompute", "Recomputed"),
+    "float32-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.gradients", "Float32Gradients"),
+}
+
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
 _INSTEAD = {
     "flex-attention": ("sdpa",),
@@ -88,20 +95,18 @@ class Surgeon:
         passes: Sequence[str],
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
-        float32_gradients: bool = False,
-        recompute: bool = False,
+        within: Sequence[str] = (),
     ) -> None:
-        unknown = sorted(set(passes) - set(PASSES))
+        unknown = sorted({*passes, *within} - {*PASSES, *WITHIN})
         if unknown:
-            raise ValueError(f"unknown passes {unknown}; known: {list(PASSES)}")
+            raise ValueError(f"unknown passes {unknown}; known: {[*PASSES, *WITHIN]}")
         if inner not in ("inductor", "eager"):
             raise ValueError(f"inner is 'inductor' or 'eager', not {inner!r}")
         # One order, whatever order they were chosen in: a pass reads what those before it wrote.
         self.passes = tuple(name for name in PASSES if name in passes)
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
-        self.float32_gradients = float32_gradients
-        self.recompute = recompute
+        self.within = tuple(within)
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Held] = []
 
@@ -174,14 +179,9 @@ class Surgeon:
         from torch._inductor.compile_fx import compile_fx
 
         options = dict(self.inductor_options)
-        if self.float32_gradients:
-            from rung.ladder.surgery.gradients import Float32Gradients  # it loads Inductor
-
-            options["post_grad_custom_post_pass"] = Float32Gradients()
-        if self.recompute:
-            from rung.ladder.surgery.recompute import Recomputed
-
-            options["joint_custom_post_pass"] = Recomputed()
+        for name in self.within:
+            hook, module, kind = WITHIN[name]
+            options[hook] = getattr(importlib.import_module(module), kind)()  # it loads Inductor
         return compile_fx(gm, inputs, config_patches=options or None)
 
     def _run(self, name: str, part: fx.GraphModule, record: _Record) -> None:
