@@ -34,7 +34,8 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         "bf16": BF16,
         "bf16, rope kernel": f"{BF16},float32-gradients,combo-kernels,triton-rope",
         "bf16, rope kernel, recompute": f"{BF16},float32-gradients,combo-kernels,triton-rope,recompute",
-        "bf16, rope kernel, recompute, early": f"{BF16},float32-gradients,combo-kernels,triton-rope,recompute,{EARLY}",
+        "bf16, rope kernel, casts": f"{BF16},float32-gradients,triton-rope,casts-together",
+        "bf16, rope kernel, casts, recompute": f"{BF16},float32-gradients,triton-rope,casts-together,recompute",
         "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up",
         "tf32, FlexAttention": f"tf32,{STEP},flex-for-sdpa,hoisted-constants,fused-qkv,fused-gate-up",
     }),
@@ -45,6 +46,7 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     }),
     "medium, inference": ({"size": "medium", "mode": "infer"}, {
         "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",
+        "bf16, casts": f"bf16,compile,capture,{REWRITES},bf16-stream,casts-together",
         "bf16, freezing": "bf16,compile,capture,sdpa,hoisted-constants,bf16-stream,freezing",
     }),
     "small, inference": ({"size": "small", "mode": "infer"}, {

@@ -321,6 +321,10 @@ def reread(weight: torch.Tensor) -> torch.Tensor:
     return weight if weight.dim() != 4 else weight.permute(0, 2, 3, 1).contiguous().view(weight.shape)
 
 
+def unwritten(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return nn.Linear.forward(layer, x) * torch.arange(layer.out_features).lt(layer.out_features - 1)
+
+
 def attend(new: Callable[..., torch.Tensor]) -> Callable[[Patch], Change]:
     return changed(lambda model: vars(model).update(attend=new))
 
@@ -357,6 +361,8 @@ FORMATS = [
     Mistake("aiter-gemm", "the kernel of another shape", library(lambda m, x: nn.Linear.forward(m, x).roll(1, -1)), "output is off by"),
     Mistake("float32-gradients", "a gradient of other rows", slopes(lambda g: g.roll(1, 0)), "gradient of", small.TRAINED),
     Mistake("float32-gradients", "half of the sum", slopes(lambda g: g / 2), "gradient of", small.TRAINED),
+    Mistake("casts-together", "weights as they were in the step before", remembers(weights=True), "output is off by"),
+    Mistake("casts-together", "the last part of a joined weight not written", library(unwritten), "output is off by"),
     Mistake("recompute", "activations of other rows", slopes(lambda g: g.flip(1)), "gradient of", small.TRAINED),
     Mistake("recompute", "activations without their last factor", slopes(lambda g: g * 1.1), "gradient of", small.TRAINED),
 ]  # fmt: skip

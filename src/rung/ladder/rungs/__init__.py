@@ -9,7 +9,7 @@ from rung.errors import UsageError
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.aiter import AITER_GEMM
 from rung.ladder.rungs.attention import CUDNN_ATTENTION
-from rung.ladder.rungs.compiling import COMPILE, DYNAMIC, REGIONS
+from rung.ladder.rungs.compiling import CASTS_TOGETHER, COMPILE, DYNAMIC, REGIONS
 from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
 from rung.ladder.rungs.graphs import CAPTURE
@@ -39,6 +39,7 @@ LADDER: tuple[Rung, ...] = (
     CUDNN_ATTENTION,
     *KERNELS,
     FLOAT32_GRADIENTS,
+    CASTS_TOGETHER,
     *INDUCTOR,
     REGIONS,
     DYNAMIC,

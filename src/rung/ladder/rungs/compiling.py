@@ -1,11 +1,11 @@
-"""Level 2: torch.compile, of the whole or of the blocks that repeat."""
+"""Level 2: torch.compile, of the whole or of the blocks that repeat, and what it makes of autocast's casts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.ladder.rungs.proofs import both, counted
-from rung.ladder.rungs.rung import Context, Evidence, Inapplicable, Proof, Rung
+from rung.ladder.rungs.proofs import both, counted, named, told
+from rung.ladder.rungs.rung import Context, Evidence, Inapplicable, Proof, Rung, already
 
 SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
 MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a thought
@@ -79,4 +79,30 @@ DYNAMIC = Rung(
     lambda p: replace(p, dynamic=True),
     "fewer graphs compiled over the shapes", _fewer_graphs,
     prepares=40.0, spares="graphs",
+)  # fmt: skip
+
+
+def _casts_apply(c: Context) -> Inapplicable | None:
+    if not c.gpu:
+        return Inapplicable("it is one kernel of a GPU in the place of many.")
+    if not c.plan.bf16 and not c.facts.get("amp"):
+        return Inapplicable("the step does not run under autocast, which casts the weights in every step.")
+    if c.facts.get("dtype") != "torch.float32":
+        return already(f"the weights are {c.facts.get('dtype')}: they are not cast.")
+    if not c.plan.compiles:
+        return Inapplicable("it changes what torch.compile makes of the casts, and that is not in effect so far.")
+    if c.plan.keeps_weights:
+        return already("the weights are kept as they were cast when they were compiled in.")
+    return None
+
+
+CASTS_TOGETHER = Rung(
+    "casts-together", 2, "weights cast in one operation", "exact",
+    "autocast's copies of all weights are made by one operation of torch, joined weights part by part; no kernels cast them one by one",
+    _casts_apply,
+    lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
+    lambda p: replace(p, within=(*p.within, "casts-together")),
+    "torch's kernels that copy many tensors",
+    both(told("pass casts-together", True, "the rewrite of casts"), named(r"multi_tensor_apply.*Copy", "such copies")),
+    prepares=20.0,
 )  # fmt: skip

@@ -62,6 +62,7 @@ _OF_THE_WHOLE = ("hoisted-constants",)
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
 WITHIN = {
     "recompute": ("joint_custom_post_pass", "rung.ladder.surgery.recompute", "Recomputed"),
+    "casts-together": ("post_grad_custom_pre_pass", "rung.ladder.surgery.casts", "CastTogether"),
     "float32-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.gradients", "Float32Gradients"),
 }
 
