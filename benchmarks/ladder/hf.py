@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ranked import Ranked, variables
+from ranked import Ranked, allocated, variables
 
 from rung.ladder.compare import verified
 from rung.ladder.rungs import chosen
@@ -169,7 +169,7 @@ def table(out: Path, cases: list[str]) -> str:
             *(milliseconds(found, side) for side in (*RIVALS, ours)),
             f"{ratio(found['against'][best])} {best}" if best else "–",
             found["verdict"],
-            ", ".join(f"{max(side['memory'].values()) / 2**30:.1f} GiB" for side in pair) or "–",
+            ", ".join(f"{allocated(side['memory']) / 2**30:.1f} GiB" for side in pair) or "–",
             ", ".join(f"{found['first_runs'][side]:.0f} s" for side in (best, ours) if side in found["first_runs"]) or "–",
             f"{len(found['restarts'])}{alongside}",
             ", ".join(found["sides"][ours]["rungs"]),

@@ -195,6 +195,11 @@ def restart_of(row: Mapping[str, Any], names: Sequence[str]) -> Restart:
     return Restart(tuple((*(first for first, _ in v), *(second for _, second in reversed(v))) for v in visits))
 
 
+def allocated(memory: Mapping[str, int]) -> int:
+    """Bytes at the peak: of torch's allocator on a GPU, of the process on a CPU."""
+    return memory.get("allocated", max(memory.values()))
+
+
 def variables(cache: Path, compiled: int) -> dict[str, str]:
     """What the workers of a case share: one cache of compiled code, and the cores."""
     threads = max(1, (os.cpu_count() or 1) // max(compiled, 1))

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ranked import FALSE_ALARMS, MARGIN, Ranked, restart_of, variables
+from ranked import FALSE_ALARMS, MARGIN, Ranked, allocated, restart_of, variables
 
 from rung.ladder.side import Limits, Setup, Side
 from rung.measure import judge
@@ -112,11 +112,6 @@ def table(record: dict[str, Any]) -> str:
                 f"{memory[0]} → {memory[1]} GiB", f"{restarts[0][side]['first_run_seconds']:.0f} s", str(len(restarts)),
             ])  # fmt: skip
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])
-
-
-def allocated(memory: dict[str, int]) -> int:
-    """Of torch's allocator on a GPU, of the process on a CPU."""
-    return memory.get("allocated", max(memory.values()))
 
 
 def milliseconds(restarts: list[dict[str, Any]], side: str) -> str:
