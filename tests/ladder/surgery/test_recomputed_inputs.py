@@ -147,6 +147,27 @@ def test_values_do_not_keep_the_product_alive_that_they_are_a_part_of(read: str)
         torch.testing.assert_close(one, other)
 
 
+def test_many_paths_through_elementwise_operations_take_no_time() -> None:
+    graph = torch.fx.Graph()
+    aten = torch.ops.aten
+    weight, gradient = graph.placeholder("primals_1"), graph.placeholder("tangents_1")
+    at = whole = graph.call_function(aten.mm.default, (weight, weight))
+    part = graph.call_function(aten.slice.Tensor, (whole, 1, 0, 2))
+    made = graph.call_function(aten._scaled_dot_product_flash_attention_for_cpu.default, (part, part, part))
+    for _ in range(60):
+        at = graph.call_function(
+            aten.add.Tensor, tuple(graph.call_function(f, (at,)) for f in (aten.sin.default, aten.cos.default))
+        )
+    last = graph.call_function(aten.mm.default, (at, weight))
+    late = graph.call_function(aten.mm.default, (gradient, part))
+    graph.output((made, last, late))
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(8, 8)
+    part.meta["val"] = torch.empty(8, 8)[:, :2]
+    assert recompute.keep_apart(graph) == 1
+    graph.lint()
+
+
 class Counted(Gated):
     """Adds what it then changes, as statistics that move are: the backward pass would read the changed value."""
 

@@ -64,12 +64,13 @@ def _whole(node: fx.Node) -> fx.Node:
 def _kept_anyway(whole: fx.Node, parts: dict[fx.Node, None], backward: dict[fx.Node, None]) -> bool:
     """Whether the backward pass, or who called, has the tensor otherwise than through these parts: itself, or what is
     elementwise of it, which the backward pass may compute again."""
-    todo = [whole]
+    todo, seen = [whole], set(parts)
     while todo:
         for user in todo.pop().users:
             if user.op == "output" or user in backward:
                 return True
-            if user not in parts and (_is_view(user) or elementwise(user)):
+            if user not in seen and (_is_view(user) or elementwise(user)):
+                seen.add(user)
                 todo.append(user)
     return False
 
@@ -86,7 +87,7 @@ def _copy(graph: fx.Graph, part: fx.Node) -> None:
         node = todo.pop()
         told = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         node.meta["val"] = node.target(*told[0], **told[1])  # type: ignore[operator]
-        todo += [user for user in node.users if user.target in VIEWS | PARTS]
+        todo += [user for user in node.users if _is_view(user)]
 
 
 def _is_view(node: fx.Node) -> bool:

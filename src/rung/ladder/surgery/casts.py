@@ -86,7 +86,7 @@ def _sources(cast: fx.Node) -> list[fx.Node]:
     """The inputs of the graph that it casts; none where it casts anything else, or is read by other than products."""
     source = cast.args[0]
     joins = isinstance(source, fx.Node) and source.target is aten.cat.default and list(source.users) == [cast]
-    if joins and source.args[1:] not in ((), (0,)):
+    if joins and (source.args[1:] not in ((), (0,)) or source.kwargs):
         return []
     found = list(source.args[0]) if joins else [source]
     values = [item.meta.get("val") for item in found if isinstance(item, fx.Node) and item.op == "placeholder"]
