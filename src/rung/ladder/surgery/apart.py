@@ -11,13 +11,11 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.ladder.surgery import gradients
+from rung.ladder.surgery.lowered import SPLITS, VIEWS, aten, elementwise, is_item
 
-aten = torch.ops.aten
 PARTS = {aten.slice.Tensor, aten.select.int}
-SPLITS = {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int}
-VIEWS = {*gradients.VIEWS, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.alias.default}
-WORTH = 2  # so many times the part is what it is a part of
+WHOLE = {*VIEWS, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.alias.default}
+WORTH = 2  # a part is copied where the whole is so many times as large, or more
 
 
 def late(graph: fx.Graph) -> dict[fx.Node, None]:
@@ -47,8 +45,8 @@ def keep_apart(graph: fx.Graph) -> int:
 
 
 def _part(node: fx.Node) -> fx.Node | None:
-    """Of what the operand is a view: the part of a tensor WORTH times as large, if it is one."""
-    while node.target in VIEWS and isinstance(node.args[0], fx.Node):
+    """Of what the operand is a view: the part of a tensor that is WORTH times as large, if it is one."""
+    while node.target in WHOLE and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     known = node.target in PARTS or _of_a_split(node)
     return node if known and _whole(node).op != "placeholder" and _size(_whole(node)) >= WORTH * _size(node) else None
@@ -91,20 +89,12 @@ def _copy(graph: fx.Graph, part: fx.Node) -> None:
 
 
 def _is_view(node: fx.Node) -> bool:
-    return node.target in PARTS | SPLITS | VIEWS or _of_a_split(node)
+    return node.target in PARTS | SPLITS | WHOLE or _of_a_split(node)
 
 
 def _of_a_split(node: fx.Node) -> bool:
     source = node.args[0] if node.args else None
-    return getattr(node.target, "__name__", "") == "getitem" and isinstance(source, fx.Node) and source.target in SPLITS
-
-
-def elementwise(node: fx.Node) -> bool:
-    """What may be computed anew at no cost but its own: nothing that draws random numbers."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    tags, cast = node.target.tags, node.target is torch.ops.prims.convert_element_type.default
-    return (torch.Tag.pointwise in tags or cast) and torch.Tag.nondeterministic_seeded not in tags
+    return is_item(node) and isinstance(source, fx.Node) and source.target in SPLITS
 
 
 def _size(node: fx.Node) -> int:

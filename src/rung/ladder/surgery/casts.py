@@ -12,12 +12,9 @@ import operator
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-from rung.ladder.surgery import gradients
+from rung.ladder.surgery.lowered import HALF, PRODUCTS, VIEWS, Pass, aten, prims
 
-aten, prims = torch.ops.aten, torch.ops.prims
-PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
 FEWEST = 2  # casts, from which one kernel is fewer
 
 
@@ -37,15 +34,11 @@ def _(tensors: list[torch.Tensor], counts: list[int], dtype: torch.dtype) -> lis
     return [_empty(group, dtype) for group in _groups(tensors, counts)]
 
 
-class CastTogether(CustomGraphPass):
+class CastTogether(Pass):
     """For `torch._inductor.config.post_grad_custom_pre_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:
         gather(graph)
-
-    def uuid(self) -> bytes:
-        """Compiled code is cached under this: it changes with this file."""
-        return get_hash_for_files((__file__,))
 
 
 def gather(graph: fx.Graph) -> int:
@@ -58,7 +51,7 @@ def gather(graph: fx.Graph) -> int:
         if (s := _sources(c))
     }
     made = 0
-    for dtype in (torch.bfloat16, torch.float16):
+    for dtype in HALF:
         found = {c: s for c, s in casts.items() if c.args[1] == dtype}
         if len(found) < FEWEST or any(node.name.startswith("tangents") for node in inputs):
             continue
@@ -102,7 +95,7 @@ def _for_products(node: fx.Node) -> bool:
     todo = [node]
     while todo:
         for user in todo.pop().users:
-            (todo if user.target in gradients.VIEWS else ends).append(user)
+            (todo if user.target in VIEWS else ends).append(user)
     products = [end for end in ends if end.target in PRODUCTS]
     return bool(products) and all(end in products or end.op == "output" for end in ends)
 

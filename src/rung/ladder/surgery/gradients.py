@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-aten, prims = torch.ops.aten, torch.ops.prims
-HALF = (torch.bfloat16, torch.float16)
-# What only says anew where the elements of one tensor lie, or which of them are meant.
-VIEWS = {
-    aten.permute.default, aten.t.default, aten.transpose.int, aten.view.default, aten.reshape.default, aten._unsafe_view.default,
-}  # fmt: skip
-PARTS = {*VIEWS, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default}
+from rung.ladder.surgery.lowered import HALF, SPLITS, VIEWS, Pass, aten, is_item, prims
+
+PARTS = {*VIEWS, *SPLITS, aten.slice.Tensor}
 
 
-class Float32Gradients(CustomGraphPass):
+class Float32Gradients(Pass):
     """For `torch._inductor.config.post_grad_custom_post_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:
         widen_products(graph)
-
-    def uuid(self) -> bytes:
-        """Compiled code is cached under this: it changes with this file."""
-        return get_hash_for_files((__file__,))
 
 
 def widen_products(graph: fx.Graph) -> int:
@@ -61,12 +52,8 @@ def _down_to_product(cast: fx.Node) -> list[fx.Node]:
 def _only_leaves(node: fx.Node) -> bool:
     """Whether a value goes out of the graph and nowhere else, whole or in parts: what is read inside is read faster in half precision."""
     return bool(node.users) and all(
-        user.op == "output" or ((user.target in PARTS or _is_item(user)) and _only_leaves(user)) for user in node.users
+        user.op == "output" or ((user.target in PARTS or is_item(user)) and _only_leaves(user)) for user in node.users
     )
-
-
-def _is_item(node: fx.Node) -> bool:
-    return getattr(node.target, "__name__", "") == "getitem"
 
 
 def _widen(graph: fx.Graph, cast: fx.Node, path: list[fx.Node]) -> None:

@@ -14,29 +14,25 @@ from collections.abc import Iterator
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.utils.checkpoint import CheckpointPolicy
 
 from rung.ladder.surgery import apart
-from rung.ladder.surgery.apart import elementwise, keep_apart, late
+from rung.ladder.surgery.apart import keep_apart, late
+from rung.ladder.surgery.lowered import PRODUCTS, Pass, aten, elementwise
 
-aten = torch.ops.aten
-PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
-VIEWS = {*apart.VIEWS, aten.slice.Tensor}
+VIEWS = {*apart.WHOLE, aten.slice.Tensor}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
 SMALL = 1 / 8  # of a product's input: row statistics and weights of norms, which are kept whatever is done
 
 
-class Recomputed(CustomGraphPass):
+class Recomputed(Pass):
     """For `torch._inductor.config.joint_custom_post_pass`."""
+
+    files = (apart.__file__,)
 
     def __call__(self, graph: fx.Graph) -> None:
         keep_apart(graph)
         mark_inputs(graph)
-
-    def uuid(self) -> bytes:
-        """Compiled code is cached under this: it changes with this file."""
-        return get_hash_for_files((__file__, apart.__file__))
 
 
 def mark_inputs(graph: fx.Graph) -> int:

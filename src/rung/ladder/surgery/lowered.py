@@ -1,0 +1,44 @@
+"""Operations in the graphs that Inductor compiles, and what every pass on such a graph is."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+aten, prims = torch.ops.aten, torch.ops.prims
+HALF = (torch.bfloat16, torch.float16)
+PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
+# What only says anew where the elements of one tensor lie.
+VIEWS = {
+    aten.permute.default, aten.t.default, aten.transpose.int, aten.view.default, aten.reshape.default, aten._unsafe_view.default,
+}  # fmt: skip
+SPLITS = {aten.split.Tensor, aten.split_with_sizes.default}
+
+
+class Pass(CustomGraphPass):
+    """Compiled code is cached under the files of a pass: it changes with them. A pass names those beside its own."""
+
+    files: tuple[str, ...] = ()
+
+    def __call__(self, graph: fx.Graph) -> None:
+        raise NotImplementedError
+
+    def uuid(self) -> bytes:
+        own = str(sys.modules[type(self).__module__].__file__)
+        hashed: bytes = get_hash_for_files((own, __file__, *self.files))
+        return hashed
+
+
+def is_item(node: fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") == "getitem"
+
+
+def elementwise(node: fx.Node) -> bool:
+    """What may be computed anew at no cost but its own: nothing that draws random numbers."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    tags, cast = node.target.tags, node.target is prims.convert_element_type.default
+    return (torch.Tag.pointwise in tags or cast) and torch.Tag.nondeterministic_seeded not in tags
