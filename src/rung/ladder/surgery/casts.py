@@ -16,9 +16,11 @@ from torch import fx
 from rung.ladder.surgery.lowered import HALF, PRODUCTS, VIEWS, Pass, aten, prims
 
 FEWEST = 2  # casts, from which one kernel is fewer
+# torch 2.6 reads no schema from annotations of built-in lists.
+SCHEMA = "(Tensor[] tensors, int[] counts, ScalarType dtype) -> Tensor[]"
 
 
-@torch.library.custom_op("rung::cast_together", mutates_args=())
+@torch.library.custom_op("rung::cast_together", mutates_args=(), schema=SCHEMA)
 def cast_together(tensors: list[torch.Tensor], counts: list[int], dtype: torch.dtype) -> list[torch.Tensor]:
     """As many results as counts: the next so many tensors, joined along their first dimension, as dtype."""
     results, parts = [], []
