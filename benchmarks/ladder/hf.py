@@ -46,8 +46,7 @@ class Case:
 
 WRITTEN = "compile,capture,in-place-cache"
 JOINED = "fused-qkv,fused-gate-up,hoisted-constants"
-DECODE = f"{WRITTEN},triton-decode-attention,{JOINED}"
-EARLY = "dependent-launches"
+DECODE = f"{WRITTEN},triton-decode-attention,{JOINED},dependent-launches"
 ENCODE = "compile,capture,fused-qkv/compile,capture,fused-qkv,max-autotune"
 TRAIN = "compile,fused-optimizer,capture,bf16-stream,float32-gradients"
 ROTATED = f"{TRAIN},hoisted-constants,triton-rope"
@@ -57,9 +56,9 @@ CASES = {
         {"kind": "prefill", "batch": "1", "tokens": "2048"},
     ),
     "llama-decode-1": Case(
-        "llama", f"{DECODE},coordinate-descent/{DECODE},coordinate-descent,{EARLY}", 6, {"kind": "decode", "batch": "1"}
+        "llama", f"{DECODE},coordinate-descent/{DECODE},coordinate-descent,combo-kernels", 6, {"kind": "decode", "batch": "1"}
     ),
-    "llama-decode-16": Case("llama", f"{DECODE}/{DECODE},{EARLY}", 7, {"kind": "decode", "batch": "16"}),
+    "llama-decode-16": Case("llama", f"{DECODE}/{DECODE},combo-kernels", 7, {"kind": "decode", "batch": "16"}),
     "llama-train": Case(
         "llama", f"{ROTATED},triton-cross-entropy/{ROTATED},fused-cross-entropy", 50,
         {"kind": "train", "batch": "4", "tokens": "1024"},

@@ -37,7 +37,7 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         "bf16, rope kernel, casts": f"{BF16},float32-gradients,triton-rope,casts-together",
         "bf16, rope kernel, casts, recompute": f"{BF16},float32-gradients,triton-rope,casts-together,recompute",
         "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up",
-        "tf32, FlexAttention": f"tf32,{STEP},flex-for-sdpa,hoisted-constants,fused-qkv,fused-gate-up",
+        "tf32, rope kernel": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up,combo-kernels,triton-rope",
     }),
     "small, training": ({"size": "small"}, {
         "bf16": BF16,
