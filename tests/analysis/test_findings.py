@@ -4,6 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import random_traces
 from hypothesis import given, settings
 from made_ranks import Rank
 from test_diff import trace_of, traces
@@ -89,6 +90,17 @@ def test_a_gpu_that_waits_for_launches_and_one_that_waits_for_a_sync(tmp_path):
     rank.write(tmp_path)
     rows = found(read(tmp_path / "rank0.json"))
     assert "sync" in rows
+
+
+@pytest.mark.parametrize(("launch", "name"), [("hipGraphLaunch", "between_replays"), ("hipLaunchKernel", "host_bound")])
+def test_a_wait_between_replays_is_not_mended_by_capturing(launch, name):
+    us = 1000
+    events = [e for k in range(3) for e in (random_traces.call(k * 200 * us, 5 * us, k, launch),
+                                            random_traces.on_gpu(k * 200 * us + 10 * us, 100 * us, correlation=k))]  # fmt: skip
+    rows = found(random_traces.trace_of(*events))
+    assert {"host_bound", "between_replays"} & set(rows) == {name}
+    assert ("capture" in rows[name]["rungs"]) == (name == "host_bound")
+    assert "3 launches" in rows[name]["evidence"]
 
 
 @real

@@ -24,9 +24,19 @@ def _allocating() -> pl.Expr:
     return pl.col("during").str.contains(_ALLOCATES).fill_null(False)
 
 
+def _waits_for_launches(facts: Facts) -> tuple[float, str]:
+    return facts.gaps(pl.col("cause").is_in(["host", "launch latency"]), ~_allocating())
+
+
+def _replayed(facts: Facts) -> bool:
+    """Whether next to all work is that of graphs: there is nothing left to capture."""
+    return facts.spent(pl.col("graph"))[0] >= 0.9 * facts.spent()[0]
+
+
 def host_bound(facts: Facts) -> Seen | None:
-    waiting = pl.col("cause").is_in(["host", "launch latency"])
-    share, where = facts.gaps(waiting, ~_allocating())
+    if _replayed(facts):
+        return None
+    share, where = _waits_for_launches(facts)
     launched = facts.table("launches")
     count = float(launched["launches"].sum()) / max(1, launched.height)
     said = f"{count:.0f} launches{facts.a_step}" + (f", most of the wait in {where}" if where else "")
@@ -35,6 +45,14 @@ def host_bound(facts: Facts) -> Seen | None:
     if stacks:
         said += "; recorded with stacks, which slow the host down"
     return Seen(share, said, (0.0, 0.9) if stacks else None) if share >= 0.03 else None
+
+
+def between_replays(facts: Facts) -> Seen | None:
+    share, where = _waits_for_launches(facts)
+    if not _replayed(facts) or share < 0.03:
+        return None
+    launched = facts.own.filter("graph")["launch"].n_unique()
+    return Seen(share, f"{launched} launches of graphs" + (f", most of the wait in {where}" if where else ""))
 
 
 def allocation(facts: Facts) -> Seen | None:
@@ -222,7 +240,7 @@ def compiling(facts: Facts) -> Seen | None:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        host_bound, allocation, sync, queued, unexplained_idle, data_loading, unfused_attention, fp32_matmul, gemm_bound, far_from_roof, pointwise,
+        host_bound, between_replays, allocation, sync, queued, unexplained_idle, data_loading, unfused_attention, fp32_matmul, gemm_bound, far_from_roof, pointwise,
         optimizer, copies, device_copies, convolution_layout, exposed_communication, straggler, compiling,
     )
 }  # fmt: skip
