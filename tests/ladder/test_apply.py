@@ -108,10 +108,16 @@ def test_a_precision_set_by_the_newer_api_is_no_obstacle() -> None:
     torch.testing.assert_close(rung.apply(model, [])(x), model(x))
 
 
-@pytest.mark.parametrize("name", ["capture", "model-sdpa", "static-cache", "fp8-linears"])
+@pytest.mark.parametrize("name", ["capture", "model-sdpa", "static-cache", "fp8-linears", "dependent-launches"])
 def test_what_is_impossible_here_is_warned_of_and_the_rest_is_applied(name: str) -> None:
     model, x = Two(), torch.randn(4, 8)
     with pytest.warns(UserWarning, match=f"^{name} is not in effect: "):
         applied = rung.apply(model, ["bf16", name])
     assert applied.pending == (name,)
     assert not torch.equal(applied(x)["y"], model(x)["y"])
+
+
+def test_a_setting_that_this_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rung.ladder.dynamo.inductor_settings", lambda names: {})
+    with pytest.warns(UserWarning, match=r"no setting combo_kernels"):
+        assert rung.apply(Two(), ["combo-kernels"]).pending == ("combo-kernels",)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
 from rung.ladder.rungs.eight_bits import fp8_format
+from rung.ladder.rungs.inductor import made_for
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +47,15 @@ def impossible(names: Iterable[str], device: Device, model: torch.nn.Module | No
             why = "a CPU has no graphs to launch"
         if plan.linears == "fp8" and not fp8_format(device.arch):
             why = f"{device.arch} has no units for products in FP8"
+        if not made_for(name, device.arch):
+            why = f"{device.arch} has nothing of the kind"
+        if plan.inductor and model is not None:
+            from rung.ladder.dynamo import inductor_settings  # whoever has a model has torch
+
+            lacks = sorted(dict(plan.inductor).keys() - inductor_settings(tuple(dict(plan.inductor))).keys())
+            why = f"this torch's Inductor has no setting {lacks[0]}" if lacks else why
         if plan.switches and model is not None:
-            from rung.ladder.switches import switches  # whoever has a model has torch
+            from rung.ladder.switches import switches
 
             has = switches(model)
             lacks = [switch for switch, _ in plan.switches if switch not in has]

@@ -26,13 +26,18 @@ def names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for row in settings() for name in row["options"]))
 
 
+def made_for(name: str, arch: str) -> bool:
+    """Whether the architecture has what a setting of this name is for; True for other rungs."""
+    return all(re.fullmatch(row.get("arch", ".*"), arch) for row in settings() if row["name"] == name)
+
+
 def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]:
     def applies(c: Context) -> Inapplicable | None:
         if row.get("gpu") and not c.gpu:
             return Inapplicable("it concerns GPUs.")
         if row.get("mode") and row["mode"] != c.facts["mode"]:
             return Inapplicable(f"it is for workloads in mode {row['mode']}.")
-        if not re.fullmatch(row.get("arch", ".*"), str(c.facts.get("arch", ""))):
+        if not made_for(row["name"], str(c.facts.get("arch", ""))):
             return Inapplicable(f"{c.facts.get('arch')} has nothing of the kind.")
         here = c.facts.get("inductor", {})
         if unknown := [name for name in row["options"] if name not in here]:
