@@ -133,6 +133,24 @@ class Attended(nn.Module):
         return self.out(made.transpose(1, 2).flatten(2)) + (more.sin().sum() if self.read else 0)
 
 
+class AllAttended(Attended):
+    """Queries, keys and values are attended to as they are: what is kept of the product is all of it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        whole = self.joined(x.unflatten(0, (4, -1)))
+        q, k, v = (part.unflatten(-1, (-1, 16)).transpose(1, 2) for part in whole.split(DIM, -1))
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def test_parts_that_are_the_whole_together_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    keep = recompute.keep_apart
+    monkeypatch.setattr(recompute, "keep_apart", lambda graph: copied.append(keep(graph)))
+    trained(AllAttended(), sample(), again=True)
+    trained(Attended(), sample(), again=True)
+    assert copied == [0, 1]
+
+
 @pytest.mark.parametrize("read", ["", "elsewhere", "values"])
 def test_values_do_not_keep_the_product_alive_that_they_are_a_part_of(read: str) -> None:
     torch.manual_seed(0)

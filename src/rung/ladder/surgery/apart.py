@@ -15,7 +15,7 @@ from rung.ladder.surgery.lowered import SPLITS, VIEWS, aten, elementwise, is_ite
 
 PARTS = {aten.slice.Tensor, aten.select.int}
 WHOLE = {*VIEWS, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.alias.default}
-WORTH = 2  # a part is copied where the whole is so many times as large, or more
+WORTH = 2  # parts are copied where the whole is so many times as large as all of them, or more
 
 
 def late(graph: fx.Graph) -> dict[fx.Node, None]:
@@ -38,18 +38,23 @@ def keep_apart(graph: fx.Graph) -> int:
         for operand in node.all_input_nodes
         if any(user in backward for user in operand.users) and (part := _part(operand)) is not None
     }
-    found = [part for part in parts if not _kept_anyway(_whole(part), parts, backward)]
+    found = [
+        part
+        for part in parts
+        if WORTH * sum(_size(p) for p in parts if _whole(p) is _whole(part)) <= _size(_whole(part))
+        and not _kept_anyway(_whole(part), parts, backward)
+    ]
     for part in found:
         _copy(graph, part)
     return len(found)
 
 
 def _part(node: fx.Node) -> fx.Node | None:
-    """Of what the operand is a view: the part of a tensor that is WORTH times as large, if it is one."""
+    """Of what the operand is a view: the part of a tensor that the graph makes, if it is one."""
     while node.target in WHOLE and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     known = node.target in PARTS or _of_a_split(node)
-    return node if known and _whole(node).op != "placeholder" and _size(_whole(node)) >= WORTH * _size(node) else None
+    return node if known and _whole(node).op != "placeholder" else None
 
 
 def _whole(node: fx.Node) -> fx.Node:
