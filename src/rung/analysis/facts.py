@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -59,6 +60,12 @@ class Facts:
         )
         where = ", ".join(str(part) for part in doing[:2] if part)
         return self.share(found["gap_ns"].sum()), where
+
+    @cached_property
+    def replayed(self) -> bool:
+        """Is next to all work that of graphs? Then there is nothing left to capture."""
+        replayed, busy = (int(events["own_ns"].sum()) for events in (self.own.filter("graph"), self.own))
+        return replayed > 0.9 * busy
 
     def linked(self) -> bool:
         """Does the trace have the launch of anything?"""

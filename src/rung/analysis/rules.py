@@ -28,13 +28,8 @@ def _waits_for_launches(facts: Facts) -> tuple[float, str]:
     return facts.gaps(pl.col("cause").is_in(["host", "launch latency"]), ~_allocating())
 
 
-def _replayed(facts: Facts) -> bool:
-    """Whether next to all work is that of graphs: there is nothing left to capture."""
-    return facts.spent(pl.col("graph"))[0] >= 0.9 * facts.spent()[0]
-
-
 def host_bound(facts: Facts) -> Seen | None:
-    if _replayed(facts):
+    if facts.replayed:
         return None
     share, where = _waits_for_launches(facts)
     launched = facts.table("launches")
@@ -49,7 +44,7 @@ def host_bound(facts: Facts) -> Seen | None:
 
 def between_replays(facts: Facts) -> Seen | None:
     share, where = _waits_for_launches(facts)
-    if not _replayed(facts) or share < 0.03:
+    if not facts.replayed or share < 0.03:
         return None
     launched = facts.own.filter("graph")["launch"].n_unique()
     return Seen(share, f"{launched} launches of graphs" + (f", most of the wait in {where}" if where else ""))

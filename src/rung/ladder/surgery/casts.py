@@ -47,6 +47,8 @@ def gather(graph: fx.Graph) -> int:
     """Let one operation make all casts of whole inputs, joined or not, that products read; how many. In a backward pass nothing
     is cast that the forward pass had not cast."""
     inputs = graph.find_nodes(op="placeholder")
+    if any(node.name.startswith("tangents") for node in inputs):
+        return 0
     casts = {
         c: s
         for c in graph.find_nodes(op="call_function", target=prims.convert_element_type.default)
@@ -55,7 +57,7 @@ def gather(graph: fx.Graph) -> int:
     made = 0
     for dtype in HALF:
         found = {c: s for c, s in casts.items() if c.args[1] == dtype}
-        if len(found) < FEWEST or any(node.name.startswith("tangents") for node in inputs):
+        if len(found) < FEWEST:
             continue
         with graph.inserting_after(inputs[-1]):
             sources = [s for each in found.values() for s in each]

@@ -23,9 +23,6 @@ class Pass(CustomGraphPass):
 
     files: tuple[str, ...] = ()
 
-    def __call__(self, graph: fx.Graph) -> None:
-        raise NotImplementedError
-
     def uuid(self) -> bytes:
         own = str(sys.modules[type(self).__module__].__file__)
         hashed: bytes = get_hash_for_files((own, __file__, *self.files))
