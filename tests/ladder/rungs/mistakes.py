@@ -363,6 +363,8 @@ FORMATS = [
     Mistake("float32-gradients", "half of the sum", slopes(lambda g: g / 2), "gradient of", small.TRAINED),
     Mistake("casts-together", "weights as they were in the step before", remembers(weights=True), "output is off by"),
     Mistake("casts-together", "the last part of a joined weight not written", library(unwritten), "output is off by"),
+    Mistake("joined-gradients", "the parts in another order", slopes(lambda g: g.roll(len(g) // 2, 0)), "gradient of", small.TRAINED),
+    Mistake("joined-gradients", "the last part not written", slopes(lambda g: g * torch.arange(len(g)).lt(len(g) // 2)[:, None]), "gradient of", small.TRAINED),
     Mistake("recompute", "activations of other rows", slopes(lambda g: g.flip(1)), "gradient of", small.TRAINED),
     Mistake("recompute", "activations without their last factor", slopes(lambda g: g * 1.1), "gradient of", small.TRAINED),
 ]  # fmt: skip

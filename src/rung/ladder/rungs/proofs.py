@@ -37,14 +37,23 @@ def fewer(counter: str, what: str, left: float = 1.0) -> Prove:
 def named(pattern: str, what: str) -> Prove:
     """Kernels, operators or runtime calls whose names match are more frequent than before, or came in."""
 
-    def count(counters: Counters) -> float:
-        return sum(n for name, n in counters.names.items() if re.search(pattern, name))
-
     def proof(e: Evidence) -> Proof:
         if not e.after:
             return Proof(None, "no trace of the candidate")
-        old, new = count(e.before) if e.before else 0.0, count(e.after)
+        old, new = _occurrences(e.before, pattern) if e.before else 0.0, _occurrences(e.after, pattern)
         return Proof(new > old, f"{old:.0f} -> {new:.0f} {what} a step")
+
+    return proof
+
+
+def rarer(pattern: str, what: str) -> Prove:
+    """Kernels whose names match were there and are fewer now, or gone."""
+
+    def proof(e: Evidence) -> Proof:
+        if not e.before or not e.after:
+            return Proof(None, "no trace of both sides")
+        old, new = _occurrences(e.before, pattern), _occurrences(e.after, pattern)
+        return Proof(new < old, f"{old:.0f} -> {new:.0f} {what} a step")
 
     return proof
 
@@ -55,7 +64,7 @@ def occurs(pattern: str, what: str) -> Prove:
     def proof(e: Evidence) -> Proof:
         if not e.after:
             return Proof(None, "no trace of the candidate")
-        count = sum(n for name, n in e.after.names.items() if re.search(pattern, name))
+        count = _occurrences(e.after, pattern)
         return Proof(count > 0, f"{count:.0f} {what} a step")
 
     return proof
@@ -100,3 +109,7 @@ def both(*proofs: Prove) -> Prove:
         return Proof(all(known) if known else None, "; ".join(p.says for p in found))
 
     return proof
+
+
+def _occurrences(counters: Counters, pattern: str) -> float:
+    return sum(n for name, n in counters.names.items() if re.search(pattern, name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.ladder.rungs.proofs import both, fewer, less_memory, named, told
+from rung.ladder.rungs.proofs import both, fewer, less_memory, named, rarer, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
 
@@ -56,6 +56,31 @@ FLOAT32_GRADIENTS = Rung(
     lambda p: replace(p, within=(*p.within, "float32-gradients")),
     "no kernels that widen gradients",
     both(told("pass float32-gradients", True, "the rewrite of gradients"), fewer("kernels", "kernels")),
+    prepares=20.0,
+)  # fmt: skip
+
+
+def _joins_apply(c: Context) -> Inapplicable | None:
+    if not c.training:
+        return Inapplicable("inference has no gradients.")
+    if not c.gpu:
+        return Inapplicable("on a CPU, Inductor writes such joins in place by itself.")
+    if not c.plan.compiles:
+        return Inapplicable("it changes what torch.compile makes of the backward pass, which is not in effect so far.")
+    if "fused-gate-up" not in c.plan.passes and not c.facts.get("captured", {}).get("split"):
+        return Inapplicable("no product whose result is read in parts, as that of fused-gate-up is.")
+    return None
+
+
+JOINED_GRADIENTS = Rung(
+    "joined-gradients", 2, "gradients of parts written where they are joined", "reassociated",
+    "the gradients of a product's parts (gate and up) are written into their places of the whole, each input loaded once",
+    _joins_apply,
+    # Of 12 kernels that took 7 % of the step of `medium` on one H100, a fifth of the bytes; more where they are computed again.
+    lambda c: {"pointwise": (0.85, 1.0)},
+    lambda p: replace(p, within=(*p.within, "joined-gradients")),
+    "fewer kernels that choose by the place",
+    both(told("pass joined-gradients", True, "the rewrite of joins"), rarer("triton_.*_cat_", "kernels that join")),
     prepares=20.0,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import operator
 import torch
 from torch import fx
 
-from rung.ladder.surgery.lowered import HALF, PRODUCTS, VIEWS, Pass, aten, prims
+from rung.ladder.surgery.lowered import HALF, Pass, aten, for_products, prims
 
 FEWEST = 2  # casts, from which one kernel is fewer
 # torch 2.6 reads no schema from annotations of built-in lists.
@@ -90,18 +90,7 @@ def _sources(cast: fx.Node) -> list[fx.Node]:
     whole = len(values) == len(found) and all(
         isinstance(v, torch.Tensor) and v.dtype == torch.float32 and v.dim() > 1 and v.is_contiguous() for v in values
     )
-    return found if whole and len({v.device for v in values}) == 1 and _for_products(cast) else []
-
-
-def _for_products(node: fx.Node) -> bool:
-    """Whether a product reads it, or a view of it, and nothing else does but who gets the results of the graph."""
-    ends: list[fx.Node] = []
-    todo = [node]
-    while todo:
-        for user in todo.pop().users:
-            (todo if user.target in VIEWS else ends).append(user)
-    products = [end for end in ends if end.target in PRODUCTS]
-    return bool(products) and all(end in products or end.op == "output" for end in ends)
+    return found if whole and len({v.device for v in values}) == 1 and for_products(cast) else []
 
 
 def _groups(tensors: list[torch.Tensor], counts: list[int]) -> list[list[torch.Tensor]]:

@@ -17,15 +17,17 @@ from rung.ladder.surgery.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
-# layers, going forward; sum: additions of two activations of one shape, residuals among them; wide_sum: those of a
+# layers, going forward; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among them; wide_sum: those of a
 # float32 and a bfloat16 one.
 NAMES = (
-    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "sum", "wide_sum",
+    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "split", "sum",
+    "wide_sum",
 )  # fmt: skip
 
 _KINDS = {
     **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm", "einsum"), "gemm"),
     "scaled_dot_product_attention": "sdpa",
+    **dict.fromkeys(("split", "chunk"), "split"),
     **{name: name for name in ("softmax", "conv2d", "batch_norm")},
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -29,6 +30,20 @@ class Pass(CustomGraphPass):
         return hashed
 
 
+class Several(CustomGraphPass):
+    """Passes one after another, where Inductor takes one."""
+
+    def __init__(self, passes: Sequence[Pass]) -> None:
+        self.passes = tuple(passes)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        for one in self.passes:
+            one(graph)
+
+    def uuid(self) -> bytes:
+        return b"".join(one.uuid() for one in self.passes)
+
+
 def is_item(node: fx.Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem"
 
@@ -39,3 +54,14 @@ def elementwise(node: fx.Node) -> bool:
         return False
     tags, cast = node.target.tags, node.target is prims.convert_element_type.default
     return (torch.Tag.pointwise in tags or cast) and torch.Tag.nondeterministic_seeded not in tags
+
+
+def for_products(node: fx.Node) -> bool:
+    """Whether a product reads it, or a view of it, and nothing else does but who gets the results of the graph."""
+    ends: list[fx.Node] = []
+    todo = [node]
+    while todo:
+        for user in todo.pop().users:
+            (todo if user.target in VIEWS else ends).append(user)
+    products = [end for end in ends if end.target in PRODUCTS]
+    return bool(products) and all(end in products or end.op == "output" for end in ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -62,6 +62,7 @@ _OF_THE_WHOLE = ("hoisted-constants",)
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
 WITHIN = {
     "recompute": ("joint_custom_post_pass", "rung.ladder.surgery.recompute", "Recomputed"),
+    "joined-gradients": ("post_grad_custom_pre_pass", "rung.ladder.surgery.joins", "Joins"),
     "casts-together": ("post_grad_custom_pre_pass", "rung.ladder.surgery.casts", "CastTogether"),
     "float32-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.gradients", "Float32Gradients"),
 }
@@ -179,11 +180,7 @@ class Surgeon:
             return gm.forward
         from torch._inductor.compile_fx import compile_fx
 
-        options = dict(self.inductor_options)
-        for name in self.within:
-            hook, module, kind = WITHIN[name]
-            options[hook] = getattr(importlib.import_module(module), kind)()  # it loads Inductor
-        return compile_fx(gm, inputs, config_patches=options or None)
+        return compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
 
     def _run(self, name: str, part: fx.GraphModule, record: _Record) -> None:
         run = _RUNNERS[name]
@@ -201,6 +198,17 @@ class Surgeon:
         part.recompile()
         record.matches[name] += found
         record.skipped += [f"{name}: {reason}" for reason in reasons]
+
+
+def _hooks(within: Sequence[str]) -> dict[str, Any]:
+    """The settings of Inductor by which these passes run."""
+    from rung.ladder.surgery.lowered import Several  # it loads Inductor
+
+    passes: dict[str, list[Any]] = defaultdict(list)
+    for name, (hook, module, kind) in WITHIN.items():
+        if name in within:
+            passes[hook].append(getattr(importlib.import_module(module), kind)())
+    return {hook: Several(found) for hook, found in passes.items()}
 
 
 def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:
