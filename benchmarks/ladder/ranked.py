@@ -66,7 +66,8 @@ class Ranked:
 
     def first(self, setup: Setup, names: Sequence[str]) -> None:
         """One run of each side, all of them at once, from which what is compiled is kept for the restarts. Nothing runs
-        longer than that: what is tuned meanwhile should have the GPU to itself."""
+        longer than that: what is tuned meanwhile should have the GPU to itself. Each is noted as it ends: what is stopped here
+        goes on with those that are missing."""
         began = time.monotonic()
         with ExitStack() as stack:
             log = f"{self.path.stem}-first"
@@ -78,7 +79,7 @@ class Ranked:
                             ask(name, worker, setup.limits.prepare)
                         except WorkerFailed as error:
                             self.fails(name, str(error))
-        self.keep()
+                        self.keep()
         self.say(f"first runs of {', '.join(names)}: {time.monotonic() - began:.0f} s")
 
     def _begin(self, name: str, worker: Worker, deadline: float) -> None:

@@ -69,6 +69,26 @@ def test_all_sides_compile_at_once_in_their_first_run(tmp_path: Path, monkeypatc
     assert case.record["first_runs"] == dict.fromkeys("abc", 1.0)
 
 
+def test_first_runs_are_noted_as_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped:
+        def __init__(self, stack: Any, setup: Setup, side: Side, log: str) -> None:
+            self.log = log
+
+        def send(self, method: str) -> None:
+            pass
+
+        def receive(self, method: str, deadline: float) -> float:
+            if self.log.endswith("-c"):
+                raise KeyboardInterrupt
+            return 1.0
+
+    monkeypatch.setattr(ranked, "open_worker", Stopped)
+    case = Ranked(tmp_path / "micro.json", {name: Side(MICRO) for name in "abc"}, print)
+    with pytest.raises(KeyboardInterrupt):
+        case.first(Setup("cpu", tmp_path), list("abc"))
+    assert json.loads(case.path.read_text())["first_runs"] == {"a": 1.0, "b": 1.0}
+
+
 def test_a_side_that_fails_is_named_and_the_others_go_on_where_they_were(
     tmp_path: Path, recorded: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
