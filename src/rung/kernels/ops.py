@@ -30,10 +30,15 @@ def wrap_triton(kernel: Any) -> Any:
     return kernel if INTERPRETED or _get_current_dispatch_mode() is None else torch.library.wrap_triton(kernel)
 
 
-def operator(name: str, body: Callable[..., Any], fake: Callable[..., Any], *, opaque: bool = False) -> Any:
-    """`torch.ops.rung.NAME`; nothing is mutated. opaque: never taken apart, for bodies that are more than a launch."""
+def operator(
+    name: str, body: Callable[..., Any], fake: Callable[..., Any], *, opaque: bool = False, schema: str | None = None
+) -> Any:
+    """`torch.ops.rung.NAME`; nothing is mutated. opaque: never taken apart, for bodies that are more than a launch.
+
+    schema: of an opaque one that takes lists, which torch 2.6 does not read from annotations of built-in ones.
+    """
     if INTERPRETED or opaque:
-        op = torch.library.custom_op(f"rung::{name}", body, mutates_args=())
+        op = torch.library.custom_op(f"rung::{name}", body, mutates_args=(), schema=schema)
         op.register_fake(fake)
         return op
     return torch.library.triton_op(f"rung::{name}", body, mutates_args=())

@@ -107,7 +107,9 @@ def test_it_applies_where_a_compiled_step_trains_on_a_gpu_and_parts_are_read() -
     assert rung.applies(replace(here, plan=Plan(compile=True), facts={**facts, "captured": {"split": 4}})) is None
     for change, says in (({"gpu": False}, "by itself"), ({"mode": "infer"}, "no gradients")):
         assert says in str(rung.applies(replace(here, facts={**facts, **change})))
-    for plan, says in ((Plan(passes=("fused-gate-up",)), "torch.compile"), (Plan(compile=True), "read in parts")):
+    assert rung.applies(replace(here, plan=Plan(compile=True, passes=("fused-qkv", "triton-rope")))) is None
+    unrotated = Plan(compile=True, passes=("fused-qkv",))
+    for plan, says in ((Plan(passes=("fused-gate-up",)), "torch.compile"), (unrotated, "read in parts")):
         assert says in str(rung.applies(replace(here, plan=plan)))
 
 

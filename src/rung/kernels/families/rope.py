@@ -2,15 +2,17 @@
 
 A pair (a, b) of a head becomes (a cos - b sin', b cos' + a sin): elements i and i + d/2 in the half-split layout,
 2i and 2i + 1 in the interleaved one. cos and sin have d columns (a's and b's own: cos, cos') or d/2 (cos' = cos). The
-backward pass is the transposed rotation, by the same kernel.
+backward pass is the transposed rotation, by the same kernel; `rotate_into_join` has it write where gradients are joined.
 """
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.ops import differentiable, wrap_triton
+from rung.kernels.ops import differentiable, operator, wrap_triton
 
 
 @triton.jit
@@ -60,8 +62,10 @@ def rope_rotate(
         tl.store(y + half + i[None, :], new_b.to(Y.dtype.element_ty), mask=mask)
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, backward: bool) -> torch.Tensor:
-    y = _rotate_fake(x, cos, sin, interleaved, backward)
+def _launch(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, y: torch.Tensor, interleaved: bool, backward: bool
+) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, int]]:
+    """Grid, arguments and configuration of the kernel. What y holds of a head has to lie side by side."""
     x = x if x.stride(-1) == 1 else x.contiguous()
     cos = cos if cos.stride(-1) == 1 else cos.contiguous()
     sin = sin if sin.stride(-1) == 1 else sin.contiguous()
@@ -69,10 +73,17 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: 
     cb, ct = (cos.stride(k) if cos.shape[k] > 1 else 0 for k in (0, 1))
     sb, st = (sin.stride(k) if sin.shape[k] > 1 else 0 for k in (0, 1))
     config = configs.rotation(heads, dim // 2, configs.warp_size(x.device))
-    wrap_triton(rope_rotate)[(batch * tokens, triton.cdiv(heads, config["HEADS"]))](
+    arguments = (
         x, cos, sin, y, heads, tokens, dim // 2, x.stride(0), x.stride(1), x.stride(2),
-        y.stride(0), y.stride(1), y.stride(2), cb, ct, sb, st, backward, interleaved, cos.shape[-1] == dim, **config,
+        y.stride(0), y.stride(1), y.stride(2), cb, ct, sb, st, backward, interleaved, cos.shape[-1] == dim,
     )  # fmt: skip
+    return (batch * tokens, triton.cdiv(heads, config["HEADS"])), arguments, config
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, backward: bool) -> torch.Tensor:
+    y = _rotate_fake(x, cos, sin, interleaved, backward)
+    grid, arguments, config = _launch(x, cos, sin, y, interleaved, backward)
+    wrap_triton(rope_rotate)[grid](*arguments, **config)
     return y
 
 
@@ -98,3 +109,48 @@ def _gradient(backward, ctx, dy):
 
 
 apply = differentiable("rope", _rotate, _rotate_fake, _save, _gradient)
+
+
+def _into_join(
+    parts: list[torch.Tensor],
+    rotated: list[int],
+    cos: list[torch.Tensor],
+    sin: list[torch.Tensor],
+    interleaved: bool,
+    backward: bool,
+) -> torch.Tensor:
+    """parts, each [batch, heads, tokens, d] with heads and d of its own, joined as [batch, tokens, sum of heads * d].
+
+    Those whose numbers `rotated` gives are rotated on their way there, by a pair of tables each; the others are copied.
+    """
+    whole = _into_join_fake(parts, rotated, cos, sin, interleaved, backward)
+    tables = dict(zip(rotated, zip(cos, sin, strict=True), strict=True))
+    width, at = whole.shape[-1], 0
+    for k, part in enumerate(parts):
+        _, heads, tokens, dim = part.shape
+        place = whole.as_strided(part.shape, (tokens * width, dim, width, 1), at)
+        if k in tables:
+            grid, arguments, config = _launch(part, *tables[k], place, interleaved, backward)
+            rope_rotate[grid](*arguments, **config)
+        else:
+            place.copy_(part)
+        at += heads * dim
+    return whole
+
+
+def _into_join_fake(
+    parts: list[torch.Tensor],
+    rotated: list[int],
+    cos: list[torch.Tensor],
+    sin: list[torch.Tensor],
+    interleaved: bool,
+    backward: bool,
+) -> torch.Tensor:
+    batch, _, tokens, _ = parts[0].shape
+    return parts[0].new_empty((batch, tokens, sum(part.shape[1] * part.shape[3] for part in parts)))
+
+
+rotate_into_join = operator(
+    "rotate_into_join", _into_join, _into_join_fake, opaque=True,
+    schema="(Tensor[] parts, int[] rotated, Tensor[] cos, Tensor[] sin, bool interleaved, bool backward) -> Tensor",
+)  # fmt: skip

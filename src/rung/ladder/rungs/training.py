@@ -67,8 +67,11 @@ def _joins_apply(c: Context) -> Inapplicable | None:
         return Inapplicable("on a CPU, Inductor writes such joins in place by itself.")
     if not c.plan.compiles:
         return Inapplicable("it changes what torch.compile makes of the backward pass, which is not in effect so far.")
-    if "fused-gate-up" not in c.plan.passes and not c.facts.get("captured", {}).get("split"):
-        return Inapplicable("no product whose result is read in parts, as that of fused-gate-up is.")
+    rotated = {"fused-qkv", "triton-rope"} <= {*c.plan.passes}
+    if not rotated and "fused-gate-up" not in c.plan.passes and not c.facts.get("captured", {}).get("split"):
+        return Inapplicable(
+            "no product whose result is read in parts, as those of fused-gate-up, or of fused-qkv beside triton-rope, are."
+        )
     return None
 
 

@@ -3,7 +3,8 @@
 Where a product's result is read in parts (gate and up out of one product), its gradient is the gradients of the parts, joined.
 On a GPU, Inductor writes such a join as one kernel that loads what every part is computed from for every part, and
 chooses by the place. Here each part is computed into its place of the whole, and parts of the same inputs are one kernel, which
-loads each of them once. This is a pass on Inductor's graphs, because gradients are nodes only there.
+loads each of them once. Those of a query, a key and a value are rotated_joins.py's. This is a pass on Inductor's graphs, because
+gradients are nodes only there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import fx
 from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
 
+from rung.ladder.surgery import rotated_joins
 from rung.ladder.surgery.lowered import VIEWS, Pass, aten, elementwise, for_products
 
 SCHEMA = "(Tensor[] parts, int dim) -> Tensor"
@@ -37,8 +39,11 @@ def _in_place(parts: list[ir.TensorBox], dim: int) -> ir.TensorBox:
 class Joins(Pass):
     """For `torch._inductor.config.post_grad_custom_pre_pass`."""
 
+    files = (rotated_joins.__file__,)
+
     def __call__(self, graph: fx.Graph) -> None:
         place(graph)
+        rotated_joins.place_rotated(graph)
 
 
 def place(graph: fx.Graph) -> int:
