@@ -15,18 +15,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from rung.ladder.surgery import Surgeon, rotated_joins
 from rung.workload.tiny_transformer import Attention
 
-pytestmark = [
-    pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed"),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU"),
-]
-
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH, HEADS, GROUPS, TOKENS, DIM = 2, 4, 2, 3, 8
 WIDTH = (HEADS + 2 * GROUPS) * DIM
 
 
 @pytest.fixture(autouse=True)
 def _interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 def back(x, tables, interleaved=True, backward=True):
@@ -75,6 +73,14 @@ def of_heads_over_tokens(q, k, v, tables, w):
     return (torch.cat([*parts, flat(v)], -1) @ w,)
 
 
+def of_rows_in_another_order(q, k, v, tables, w):
+    return (torch.cat([flat(t).transpose(0, 1) for t in (back(q, tables), back(k, tables), v)], -1) @ w,)
+
+
+def of_every_head_by_itself(q, k, v, tables, w):
+    return (torch.cat([t.transpose(1, 2) for t in (back(k, tables), v)], -1) @ w[: 2 * DIM],)
+
+
 def one_after_the_other(q, k, v, tables, w):
     return (torch.cat([flat(back(k, tables)), flat(v)], 1) @ w[: GROUPS * DIM],)
 
@@ -100,7 +106,7 @@ CASES = {
     of_an_attention: [0, 1], of_flattened_rows: [0, 1], halves_with_tables_of_their_own: [1, 2],
     with_a_value_without_heads: [0, 1], of_one_that_is_rotated_for_it_alone: [1],
     of_rotations_that_others_read: None, of_what_is_computed_from_rotations: None, of_heads_over_tokens: None,
-    one_after_the_other: None, rotated_there_and_back: None, of_two_dtypes: None, for_no_product: None,
+    of_rows_in_another_order: None, of_every_head_by_itself: None, one_after_the_other: None, rotated_there_and_back: None, of_two_dtypes: None, for_no_product: None,
     of_nothing_rotated: None,
 }  # fmt: skip
 
@@ -115,6 +121,7 @@ def sample(inside: bool = False):
     return q, k, v, tables, torch.randn(WIDTH, 5, generator=draw)
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter is for machines without a GPU")
 @pytest.mark.parametrize("inside", [False, True], ids=["tokens inside heads", "heads inside tokens"])
 @pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
 def test_parts_that_are_rotated_for_a_join_are_rotated_into_their_places(function, inside: bool) -> None:
@@ -137,7 +144,7 @@ def test_parts_that_are_rotated_for_a_join_are_rotated_into_their_places(functio
 
 @pytest.mark.parametrize("rotated", [[0, 1], [2], []], ids=str)
 def test_the_operation_says_what_it_gives_before_it_runs(rotated: list[int]) -> None:
-    q, k, v, (cos, sin), _ = sample()
+    q, k, v, (cos, sin), _ = torch.utils._pytree.tree_map(lambda t: t.to(DEVICE), sample())
     apart = k.transpose(-1, -2).contiguous().transpose(-1, -2)  # what a head holds does not lie side by side
     tables = [cos] * len(rotated), [sin.mT.contiguous().mT] * len(rotated)
     given = ([q, apart, v.transpose(1, 2).contiguous().transpose(1, 2)], rotated, *tables, True, True)
@@ -149,7 +156,8 @@ def test_the_operation_says_what_it_gives_before_it_runs(rotated: list[int]) -> 
 def test_a_compiled_step_has_the_gradients_of_the_model_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model, x = Attention(HEADS * DIM, HEADS), torch.randn(BATCH, TOKENS, HEADS * DIM, requires_grad=True)
+    model = Attention(HEADS * DIM, HEADS).to(DEVICE)
+    x = torch.randn(BATCH, TOKENS, HEADS * DIM, device=DEVICE, requires_grad=True)
     leaves, counts, place = [x, *model.parameters()], [], rotated_joins.place_rotated
     monkeypatch.setattr(rotated_joins, "place_rotated", lambda graph: counts.append(place(graph)))
     want = torch.autograd.grad(model(x).square().sum(), leaves)
