@@ -12,7 +12,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rung.ladder.surgery import Surgeon, rotated_joins
+from rung.ladder.surgery import Surgeon, kernel_ops, rotated_joins
 from rung.workload.tiny_transformer import Attention
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
@@ -28,7 +28,7 @@ def _interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def back(x, tables, interleaved=True, backward=True):
-    return torch.ops.rung.rope(x, *tables, interleaved, backward)
+    return kernel_ops.operator("rope")(x, *tables, interleaved, backward)
 
 
 def flat(x):
@@ -148,9 +148,10 @@ def test_the_operation_says_what_it_gives_before_it_runs(rotated: list[int]) -> 
     apart = k.transpose(-1, -2).contiguous().transpose(-1, -2)  # what a head holds does not lie side by side
     tables = [cos] * len(rotated), [sin.mT.contiguous().mT] * len(rotated)
     given = ([q, apart, v.transpose(1, 2).contiguous().transpose(1, 2)], rotated, *tables, True, True)
-    torch.library.opcheck(torch.ops.rung.rotate_into_join, given)
+    operator = kernel_ops.operator("rotate_into_join")
+    torch.library.opcheck(operator, given)
     whole = [flat(back(t, (cos, sin)) if n in rotated else t) for n, t in enumerate((q, k, v))]
-    torch.testing.assert_close(torch.ops.rung.rotate_into_join(*given), torch.cat(whole, -1), rtol=0, atol=0)
+    torch.testing.assert_close(operator(*given), torch.cat(whole, -1), rtol=0, atol=0)
 
 
 def test_a_compiled_step_has_the_gradients_of_the_model_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
