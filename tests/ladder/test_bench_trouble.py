@@ -13,6 +13,7 @@ import pytest
 import rung
 from rung.cli.main import main
 from rung.errors import WorkloadError
+from rung.ladder.disturbed import of_the_process
 from rung.measure import Collected, collect
 
 HERE = Path(__file__).with_name("troubled.py")
@@ -23,6 +24,14 @@ def test_a_leak_changing_shapes_and_compilation_are_each_named() -> None:
     assert "the workload leaks" in notes
     assert "its inputs change their shapes from seed to seed" in notes
     assert "compiled while it was timed" in notes
+
+
+def test_what_measuring_keeps_of_each_sample_is_no_leak() -> None:
+    quiet: dict[str, Any] = {"compiled": 0}
+    grown = [300 << 20, 310 << 20, 330 << 20, 350 << 20]
+    assert of_the_process(quiet, grown, 800_000) == []
+    (note,) = of_the_process(quiet, grown, 100_000)
+    assert "grew by 17%" in note
 
 
 @pytest.mark.parametrize("how", ["fails", "dies"])

@@ -60,10 +60,10 @@ def test_a_worker_leaves_them_to_the_workload_and_says_so() -> None:
     for mine, theirs in zip(worker.step.model.parameters(), plain.step.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     worker.timer("auto", False)
-    (note,) = of_the_process(worker.disturbances(), [1, 1])
+    (note,) = of_the_process(worker.disturbances(), [1, 1], 2)
     assert "leaves inputs of this size (144 elements) to the model" in note
     worker.plan = replace(worker.plan, original=Original(elements_at_most=143))
-    assert of_the_process(worker.disturbances(), [1, 1]) == []
+    assert of_the_process(worker.disturbances(), [1, 1], 2) == []
 
 
 def test_bench_and_compare_start_their_workers_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

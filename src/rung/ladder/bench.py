@@ -191,7 +191,7 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
     memory = warm["memory"] if own else ask("memory")
     sensors = _sensors(watch.summary(), 0 if timer["cold"] else calls)
     moved = trend(found.kept)
-    notes = [*of_the_samples(found, moved), *of_the_process(disturbed, in_use), *of_the_gpu(sensors)]
+    notes = [*of_the_samples(found, moved), *of_the_process(disturbed, in_use, len(samples)), *of_the_gpu(sensors)]
     return _Seen(found, warm, memory, timer, sensors, ask("work", flops_in=wanted.work.flops_in), moved, notes)
 
 

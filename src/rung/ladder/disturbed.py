@@ -13,6 +13,7 @@ NEVER_STEADY = (
     "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
     "more."
 )
+OWN = 256  # bytes a sample: what the measuring keeps in the process of a function that is timed in place, and more
 THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
 
 
@@ -54,10 +55,12 @@ def of_the_samples(found: Collected, trend: float | None) -> list[str]:
     return said
 
 
-def of_the_process(seen: dict[str, Any], in_use: Sequence[int]) -> list[str]:
+def of_the_process(seen: dict[str, Any], in_use: Sequence[int], samples: int) -> list[str]:
     """What only the process could see. seen: `shapes` of its batches, where it has any, and `compiled` graphs; in_use:
-    bytes before the first block and after each. Its `original`: the elements of batches that a recipe leaves alone."""
-    shapes, compiled, growth, said = seen.get("shapes", []), seen["compiled"], grows(in_use), []
+    bytes before the first block and after each, of so many samples together. Its `original`: the elements of batches that a
+    recipe leaves alone."""
+    shapes, compiled, said = seen.get("shapes", []), seen["compiled"], []
+    growth = grows(in_use) if in_use[-1] - in_use[0] > OWN * samples else None
     if seen.get("original"):
         said.append(left_to_the_original(seen["original"]))
     if len(shapes) > 1:
@@ -68,7 +71,7 @@ def of_the_process(seen: dict[str, Any], in_use: Sequence[int]) -> list[str]:
         said.append(
             f"{compiled} graph{'s were' if compiled > 1 else ' was'} compiled while it was timed: something that it is compiled for changes."
         )
-    if growth:
+    if growth is not None:
         said.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
     return said
 
