@@ -37,7 +37,8 @@ def mi300x(root: Path, gpus: int = 2, cap: int = 750) -> None:
         "proc/sys/kernel/numa_balancing": "0", "proc/cmdline": "ro quiet iommu=pt",
         "sys/class/iommu/ivhd0/uevent": "", "proc/sys/kernel/perf_event_paranoid": "2",
         "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
-        "proc/mounts": "overlay / overlay rw 0 0",
+        "proc/mounts": "overlay / overlay rw 0 0", "proc/loadavg": "0.10 0.20 0.30 1/900 4242",
+        "proc/stat": "cpu  1 2\ncpu0 1 2\ncpu1 1 2\nintr 5",
         "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0",
     })  # fmt: skip
     for i in range(2):
@@ -235,3 +236,12 @@ def test_every_variable_says_what_when_and_whose_word() -> None:
         assert all(row[key] for key in ("does", "when", "source")), row["name"]
         assert isinstance(row["default"], str)
         assert set(row) <= {"name", "for", "default", "else", "does", "when", "versions", "slow", "unread", "shown", "change", "source"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("load", "status"), [("1.20", "ok"), ("2.90", "warn"), (None, "unknown")])
+def test_load_is_held_against_the_cpus(load: str | None, status: str, tmp_path: Path) -> None:
+    mi300x(tmp_path)
+    write(tmp_path, {"proc/loadavg": f"{load} 0.10 0.10 3/81 42" if load else "of another system"})
+    line = look(tmp_path)["system/load"]
+    assert line.level == status
+    assert ("2.9 processes wanted to run" in line.matters) == (status == "warn")

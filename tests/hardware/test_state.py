@@ -9,6 +9,7 @@ import torch
 from rung.hardware import environment, pick, state
 from rung.hardware.device import cpu
 from rung.hardware.environment import differences
+from rung.hardware.state import crowded
 
 
 @pytest.fixture
@@ -99,3 +100,11 @@ def test_differences_name_what_was_set_and_not_what_changes_by_itself() -> None:
     assert found["variables.OMP_NUM_THREADS"][1] == "7"
     assert set(found) == {"blas.cudnn_benchmark", "variables.OMP_NUM_THREADS"}
     assert differences([a, a]) == {}
+
+
+@pytest.mark.parametrize(("load", "cpus", "said"), [
+    ([7.0, 0.0, 0.0], 8, "7.0 processes wanted to run in the last minute, on 8 CPUs"), ([6.0, 9.0, 9.0], 8, None), ([], 8, None),
+])  # fmt: skip
+def test_a_machine_whose_cpus_are_taken_is_named(load: list[float], cpus: int, said: str | None) -> None:
+    found = crowded(load, cpus)
+    assert found is None if said is None else found is not None and found.startswith(said)

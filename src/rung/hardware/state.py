@@ -14,6 +14,7 @@ from typing import Any
 from rung.hardware.device import Device
 
 SYS, PROC = Path("/sys"), Path("/proc")
+CROWDED = 0.8  # processes that want to run, for each of the machine's CPUs
 PATIENCE = 2.0  # seconds for a driver's tool
 
 
@@ -24,6 +25,14 @@ def state(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
     gpu = {"nvidia": _nvidia, "amd": _amd}.get(device.vendor)
     gpu_settings, gpu_now = gpu(device) if gpu else ({}, {})
     return _known({**_cpu_settings(), **gpu_settings}), _known({**_cpu_now(), **gpu_now})
+
+
+def crowded(load: Sequence[float], cpus: int) -> str | None:
+    """What is to be said of a machine whose CPUs are taken. load: processes that want to run, as the kernel averages them over
+    1, 5 and 15 minutes; cpus: all of the machine's, as it counts for all of them, whatever a container may use."""
+    if not load or load[0] <= CROWDED * cpus:
+        return None
+    return f"{load[0]:.1f} processes wanted to run in the last minute, on {cpus} CPUs: what waits for the host takes longer, and scatters."
 
 
 def _known(record: dict[str, Any]) -> dict[str, Any]:

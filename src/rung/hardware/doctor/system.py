@@ -1,4 +1,4 @@
-"""The host: NUMA balancing, IOMMU, huge pages, CPU governor, shared memory."""
+"""The host: NUMA balancing, IOMMU, huge pages, CPU governor, load."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.line import NOTE, OK, UNKNOWN, WARN, Line
 from rung.hardware.doctor.machine import Machine
+from rung.hardware.state import crowded
 
 _TUNING = "AMD Instinct MI300X workload and system optimization guides"
 
@@ -19,6 +20,7 @@ def lines(machine: Machine, here: Here) -> Iterator[Line]:
         yield from _iommu(machine, here)
     yield from _huge_pages(machine)
     yield from _governor(machine)
+    yield from _load(machine)
 
 
 def _numa(machine: Machine) -> Iterator[Line]:
@@ -77,3 +79,14 @@ def _governor(machine: Machine) -> Iterator[Line]:
                OK if fast else WARN if slow else NOTE, None, "" if fast else matters,
                () if fast else ("sudo cpupower frequency-set -g performance",),
                "Linux kernel documentation, CPU performance scaling")  # fmt: skip
+
+
+def _load(machine: Machine) -> Iterator[Line]:
+    numbers = re.findall(r"[\d.]+", machine.text("/proc/loadavg") or "")[:3]
+    cpus = len(re.findall(r"^cpu\d", machine.text("/proc/stat") or "", re.MULTILINE))
+    if len(numbers) < 3 or not cpus:
+        yield Line("system", "load", "not shown", UNKNOWN)
+        return
+    said = crowded([float(n) for n in numbers], cpus)
+    yield Line("system", "load", f"{numbers[0]} in the last minute, {cpus} CPUs", WARN if said else OK, None, said or "",
+               ("top -o %CPU  # who it is",) if said else (), "Linux kernel documentation, /proc/loadavg")  # fmt: skip

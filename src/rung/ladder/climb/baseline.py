@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rung.errors import RungError, UsageError
+from rung.hardware.state import crowded
 from rung.ladder.aiter import list_untuned
 from rung.ladder.climb.state import State
 from rung.ladder.duel import PROFILED_STEPS
@@ -63,6 +64,8 @@ def survey(state: State, rungs: Sequence[Rung]) -> None:
         },
     )
     state.say("workload", state.run.data())
+    if said := crowded(facts["environment"]["now"].get("load", ()), os.cpu_count() or 1):
+        state.say("warning", {"text": said})
     if command:
         state.say("warning", {"text": f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"})  # fmt: skip
 
