@@ -358,6 +358,32 @@ def test_view_of_the_result():
     check(lambda q, k, v: ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).contiguous().view(2, 6, -1), qkv())
 
 
+def written_to(out, q):
+    doubled = out * 2
+    doubled.view(2, -1).add_(1)
+    return doubled.sin()
+
+
+# SDPA's result lies as its query does, and so does what is computed from it elementwise.
+AFTERWARDS = {
+    "viewed": lambda out, q: (out * 2).view(2, -1),
+    "viewed_after_several": lambda out, q: (
+        F.gelu(out.transpose(1, 2) * 2).transpose(1, 2).to(torch.float32).view(2, 24, 8)
+    ),
+    "written_to": written_to,
+    "leaves_as_numbers": lambda out, q: torch.view_as_complex(out.exp().unflatten(-1, (4, 2))).abs(),
+}
+
+
+@pytest.mark.parametrize("reader", AFTERWARDS)
+def test_readers_of_what_is_computed_elementwise_from_a_result_that_lies_otherwise(reader):
+    def fn(q, k, v):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return AFTERWARDS[reader]((q @ k.mT).softmax(-1) @ v, q)
+
+    assert check(fn, qkv(h=6, s=4)).calls
+
+
 LEFT_ALONE = {
     "softcap": (lambda q, k, v: (torch.tanh(q @ k.mT / 5.0) * 5.0).softmax(-1) @ v, "tanh"),
     "after_softmax": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 0.5) @ v, "`mul` lies between the softmax"),

@@ -13,15 +13,12 @@ from typing import Any
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from rung.ladder.surgery.normalize import argument, in_place, kind, names, value
+from rung.ladder.surgery.normalize import ELEMENTWISE, argument, in_place, kind, names, value
 from rung.ladder.surgery.siblings import plain, projection
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode, written
 
 # What computes every row by itself: the rows of all experts may then go through it together.
-_BY_ROW = names(
-    """silu gelu relu relu6 leaky_relu elu selu mish sigmoid tanh softplus hardswish hardsigmoid
-    mul add sub div pow abs neg exp clamp square erf clone contiguous to type float half bfloat16"""
-)
+_BY_ROW = ELEMENTWISE - names("dropout type_as")
 # What Dynamo notes of a size that it does not know; that of torch 2.10 calls `torch._check_is_size`, too.
 _OF_SIZES = names("sym_size ge le gt lt eq _assert_scalar _check_is_size")
 

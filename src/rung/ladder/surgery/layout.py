@@ -5,23 +5,50 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.ladder.surgery.normalize import kind
+from rung.ladder.surgery.normalize import ELEMENTWISE, kind, value
 from rung.ladder.surgery.writes import aliases, opaque, written
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
 STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
 
 
+# Results of these lie as their inputs do; a copy that is asked to be contiguous does not.
+FOLLOWING = ELEMENTWISE - {"contiguous"}
+
+
 def free_readers(node: fx.Node) -> bool:
-    """Turn ``view`` into ``reshape`` on the memory of a node; True if a contiguous copy is needed as well.
+    """Turn ``view`` into ``reshape`` on the memory of a node, and on that of what is computed from it elementwise, which lies as
+    the node does; True if a contiguous copy is needed as well.
 
     A value that leaves the graph must keep the strides that Dynamo promised to the code after it. One that is written to must
     share its memory with its views, which a reshape of other strides does not.
     """
+    given = any(user.op == "output" or opaque(user) for alias in aliases(node) for user in alias.users)
+    return any([given, *(_free(each) for each in _lying_alike(node))])
+
+
+def _lying_alike(node: fx.Node) -> list[fx.Node]:
+    found = [node]
+    for item in found:
+        found += dict.fromkeys(
+            user
+            for alias in aliases(item)
+            for user in alias.users
+            if kind(user) in FOLLOWING and user not in found and _size(user) == _size(alias)
+        )
+    return found
+
+
+def _size(node: fx.Node) -> int:
+    tensor = value(node)
+    return tensor.numel() if tensor is not None else -1
+
+
+def _free(node: fx.Node) -> bool:
     needs_copy, viewed, shared = False, False, aliases(node)
     for alias in shared:
         for user in list(alias.users):
-            if user.op == "output" or opaque(user) or kind(user) in STRIDE_READERS:
+            if kind(user) in STRIDE_READERS:
                 needs_copy = True
             elif kind(user) == "view":
                 viewed = True

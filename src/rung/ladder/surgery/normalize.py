@@ -45,6 +45,13 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+ELEMENTWISE = names(
+    """silu gelu relu relu6 leaky_relu elu selu mish sigmoid tanh softplus hardswish hardsigmoid logsigmoid
+    dropout mul add sub div pow abs neg exp clamp square erf clone contiguous
+    to type type_as float half bfloat16"""
+)
+
+
 def kind(node: Any) -> str:
     """The canonical name of a node's operation; "" for anything that is not a known torch spelling."""
     if not isinstance(node, fx.Node):

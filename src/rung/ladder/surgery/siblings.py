@@ -18,14 +18,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rung.ladder.surgery.joined import joined_input
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.normalize import argument, kind, names, permutation, source_line, value
+from rung.ladder.surgery.normalize import ELEMENTWISE, argument, kind, permutation, source_line, value
 from rung.ladder.surgery.writes import aliases, between, may_touch, storage, switches_mode, written
 
-_ELEMENTWISE = names(
-    """silu gelu relu relu6 leaky_relu elu selu mish sigmoid tanh softplus hardswish hardsigmoid logsigmoid
-    dropout mul add sub div pow abs neg exp clamp square erf clone contiguous
-    to type type_as float half bfloat16"""
-)
 _DEEPEST = 8  # quick_gelu and the long tanh form of gelu fit; a residual stream does not
 
 
@@ -131,7 +126,7 @@ def _elementwise_reach(node: fx.Node) -> set[fx.Node]:
             user
             for item in level
             for user in item.users
-            if user not in found and kind(user) in _ELEMENTWISE and set(user.all_input_nodes) <= found
+            if user not in found and kind(user) in ELEMENTWISE and set(user.all_input_nodes) <= found
         ]
         found.update(level)
     return found
