@@ -123,7 +123,7 @@ def _into_join(
 
     Those whose numbers `rotated` gives are rotated on their way there, by a pair of tables each; the others are copied.
     """
-    whole = _into_join_fake(parts, rotated, cos, sin, interleaved, backward)
+    whole = _into_join_fake(parts)
     tables = dict(zip(rotated, zip(cos, sin, strict=True), strict=True))
     width, at = whole.shape[-1], 0
     for k, part in enumerate(parts):
@@ -138,15 +138,8 @@ def _into_join(
     return whole
 
 
-def _into_join_fake(
-    parts: list[torch.Tensor],
-    rotated: list[int],
-    cos: list[torch.Tensor],
-    sin: list[torch.Tensor],
-    interleaved: bool,
-    backward: bool,
-) -> torch.Tensor:
-    batch, _, tokens, _ = parts[0].shape
+def _into_join_fake(parts: list[torch.Tensor], *_: object) -> torch.Tensor:
+    batch, tokens = parts[0].shape[0], parts[0].shape[2]
     return parts[0].new_empty((batch, tokens, sum(part.shape[1] * part.shape[3] for part in parts)))
 
 
