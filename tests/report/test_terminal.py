@@ -142,3 +142,12 @@ def test_a_prediction_names_the_parts_as_the_breakdown_does() -> None:
     on_a_cpu = terminal.prediction_line({"rung": "compile", "prediction": shares, "clock": "cpu"})
     assert "waiting for a launch 70% of the step" in on_a_gpu
     assert "Python and dispatch 70% of the step" in on_a_cpu
+
+
+def test_on_a_cpu_there_are_operators_and_no_kernels() -> None:
+    here = {"clock": "cpu", "parts": {"gemm": 3e6, "other": 1e6}, "kernels": 0, "launches": 0, "gemms": 111, "steps": 3}
+    assert words.parts(here)[1][1] == "other operators"
+    assert words.parts({**here, "clock": "gpu"})[1][1] == "other kernels"
+    assert words.per_step(here) == "111 matrix products per step"
+    assert words.per_step({**here, "kernels": 2, "launches": 1}) == "2 kernels, 1 launch, 111 matrix products per step"
+    assert words.per_step({**here, "gemms": 0}) == ""

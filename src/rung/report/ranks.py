@@ -52,7 +52,8 @@ def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
         title = words.part(row["part"], record["clock"])
         least, most = (f"{units.duration(row[f'{end}_ns'])} (rank {row[f'{end}_rank']})" for end in ("least", "most"))
         lines.append(f"  {title:<21}{units.duration(row['mean_ns']):>8}  {share:>4.0%}  {bar}{least:<19}  {most}")
-    lines.append(f"  {words.per_step({**record, 'steps': steps})}.")
+    if counted := words.per_step({**record, "steps": steps}):
+        lines.append(f"  {counted}.")
     for note in record["notes"]:
         lines += units.wrapped(f"Note: {units.clean(note)}", width, "  ", "    ")
     lines.append("  most time:")

@@ -21,6 +21,7 @@ PARTS = {
     "launch_gap": "waiting for a launch",
     "idle": "idle",
 }
+ON_THE_HOST = {"other": "other operators", "launch_gap": "Python and dispatch"}
 MARKS = {"kept": "✓", "reverted": "↩", "no-op": "=", "inapplicable": "·", "inconclusive": "?", "failed": "✗"}
 MEASURED = (
     "The best so far and the candidate ran in separate worker processes in alternating blocks, and both were "
@@ -108,8 +109,10 @@ def candidate_memory(attempt: dict[str, Any]) -> float | None:
 
 
 def part(key: Any, clock: Any = None) -> str:
-    """The words for a part. On the host's clock what lies outside of operators is not a wait for a launch."""
-    return "Python and dispatch" if (key, clock) == ("launch_gap", "cpu") else PARTS.get(key, units.clean(key))
+    """The words for a part. On the host's clock there are operators and no kernels, and what lies outside of them is not a
+    wait for a launch."""
+    here = {**PARTS, **ON_THE_HOST} if clock == "cpu" else PARTS
+    return here.get(key, units.clean(key))
 
 
 def parts(breakdown: Any) -> list[tuple[str, str, float]]:
@@ -132,13 +135,14 @@ def bottleneck(breakdown: Any, whole: str = "step") -> str:
 
 
 def per_step(breakdown: Any) -> str:
-    """Such as "310 kernels, 290 launches, 48 matrix products per step", without the last words of a single step."""
+    """Such as "310 kernels, 290 launches, 48 matrix products per step", without the last words of a single step, and without
+    what there was none of, as kernels on a CPU."""
     record = units.section(breakdown)
     labels = (("kernels", "kernel", "s"), ("launches", "launch", "es"), ("gemms", "matrix product", "s"))
     found = [
         f"{units.count(record[key])} {one}{'' if record[key] == 1 else more}"
         for key, one, more in labels
-        if units.number(record.get(key)) is not None
+        if units.number(record.get(key))
     ]
     return f"{', '.join(found)}{' per step' if record.get('steps') != 1 else ''}" if found else ""
 
