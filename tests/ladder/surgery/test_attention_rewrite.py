@@ -387,10 +387,6 @@ def test_readers_of_what_is_computed_elementwise_from_a_result_that_lies_otherwi
 LEFT_ALONE = {
     "softcap": (lambda q, k, v: (torch.tanh(q @ k.mT / 5.0) * 5.0).softmax(-1) @ v, "tanh"),
     "after_softmax": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 0.5) @ v, "`mul` lies between the softmax"),
-    "five": (
-        lambda q, k, v: ((q[:, None] @ k[:, None].mT).softmax(-1) @ v[:, None])[:, 0],
-        "5 dimensions",
-    ),
     "learned_scale": (lambda q, k, v: (q @ k.mT * v[0, 0, 0, 0]).softmax(-1) @ v, "`mul` lies between the scores"),
     "wrong_dim": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, "last dimension"),
     "scaled_after_mask": (

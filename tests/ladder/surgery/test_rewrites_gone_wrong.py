@@ -72,6 +72,26 @@ class Model(nn.Module):
         return self.head(self.norm(x + self.down(F.silu(self.gate(x)) * self.up(x))))
 
 
+class Merged(Model):
+    """Batch and heads in one dimension, and a bias for each head that a product adds to its scores."""
+
+    def forward(self, tokens):
+        h = self.norm(self.embed(tokens))
+        q, k, v = (
+            layer(h).view(*h.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
+        batch, _, length, _ = q.shape
+        q, k, v = (part.reshape(batch * HEADS, length, -1) for part in (q, k, v))
+        places = torch.arange(length, dtype=h.dtype)
+        bias = (torch.tensor([1.0, 0.5, 0.25, 0.1])[:, None, None] * places).to(h.dtype).repeat(batch, 1, 1)
+        scores = torch.baddbmm(bias, q, k.mT, beta=0.5, alpha=0.4).view(batch, HEADS, length, length)
+        keep = torch.ones(length, length, dtype=torch.bool).tril()
+        probs = scores.masked_fill(~keep, float("-inf")).softmax(-1).view(batch * HEADS, length, length)
+        mixed = torch.bmm(probs, v).view(batch, HEADS, length, -1).transpose(1, 2).flatten(2)
+        return self.head(self.norm(self.embed(tokens) + mixed))
+
+
 class Decoding(Model):
     """The last token's query meets the keys of all, or of those that a mask shows."""
 
@@ -112,6 +132,7 @@ TRAINED = Workload(
 )
 TURNED = replace(TRAINED, model=lambda: Model(turned=True))
 CAPPED = replace(TRAINED, model=lambda: Model(capped=True))
+MERGED = replace(TRAINED, model=Merged)
 LEAN = replace(TRAINED, model=lambda: Model(by_hand=False))
 ONE_QUERY = replace(
     TRAINED,
@@ -197,6 +218,30 @@ def heads_tiled(graph):
         with graph.inserting_before(node):
             wide = [graph.call_method("repeat", (item, 1, HEADS // GROUPS, 1, 1)) for item in node.args[1:3]]
         node.args = (node.args[0], *wide)
+
+
+def added_again(graph):
+    # What is added to the scores counts half: beta.
+    for node in calls(graph, F.scaled_dot_product_attention):
+        with graph.inserting_before(node):
+            doubled = graph.call_function(torch.mul, (node.kwargs["attn_mask"], 2.0))
+        node.kwargs = {**node.kwargs, "attn_mask": doubled}
+
+
+def another_heads_bias(graph):
+    for node in calls(graph, F.scaled_dot_product_attention):
+        with graph.inserting_before(node):
+            other = graph.call_method("flip", (node.kwargs["attn_mask"], 1))
+        node.kwargs = {**node.kwargs, "attn_mask": other}
+
+
+def batch_and_heads_exchanged(graph):
+    # [B * H] split as [H, B].
+    for node in calls(graph, F.scaled_dot_product_attention):
+        with graph.inserting_before(node):
+            flat = [graph.call_method("flatten", (item, 0, 1)) for item in node.args[:3]]
+            split = [graph.call_method("unflatten", (item, 0, (HEADS, -1))) for item in flat]
+            node.args = tuple(graph.call_method("transpose", (item, 0, 1)) for item in split)
 
 
 def groups_mixed(graph):
@@ -438,6 +483,9 @@ MUTATIONS = {
     "sdpa: mask dropped": (TRAINED, "sdpa", attention(is_causal=False)),
     "sdpa: k and v swapped": (TRAINED, "sdpa", keys_and_values_swapped),
     "sdpa: heads in another order": (TRAINED, "sdpa", heads_tiled),
+    "sdpa: beta forgotten": (MERGED, "sdpa", added_again),
+    "sdpa: another head's bias": (MERGED, "sdpa", another_heads_bias),
+    "sdpa: batch and heads exchanged": (MERGED, "sdpa", batch_and_heads_exchanged),
     "lean-sdpa: mask dropped": (LEAN, "lean-sdpa", attention(is_causal=False)),
     "lean-sdpa: scale forgotten": (LEAN, "lean-sdpa", attention(scale=None)),
     "lean-sdpa: groups mixed": (ONE_QUERY, "lean-sdpa", groups_mixed),
@@ -534,8 +582,19 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, CAPPED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED],
-    ids=["by hand", "turned", "capped", "by SDPA", "last token", "one query", "masked query", "experts", "cached"],
+    [TRAINED, TURNED, CAPPED, MERGED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED],
+    ids=[
+        "by hand",
+        "turned",
+        "capped",
+        "merged",
+        "by SDPA",
+        "last token",
+        "one query",
+        "masked query",
+        "experts",
+        "cached",
+    ],
 )
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)

@@ -11,7 +11,7 @@ from torch import fx
 
 from rung.ladder.surgery.constants import COMPUTED, evaluate
 from rung.ladder.surgery.masks import Mask, read_mask
-from rung.ladder.surgery.normalize import argument, cast_source, in_place, kind, number, scaled, value
+from rung.ladder.surgery.normalize import CASTS, argument, cast_source, in_place, kind, number, scaled, value
 
 
 class Skip(Exception):
@@ -38,7 +38,7 @@ def read_chain(softmax: fx.Node) -> Chain | None:
     if probs is None or probs.dim() < 3 or kind(softmax) != "softmax":
         return None
     carried = not softmax.users or any(kind(user) in ("matmul", *_CARRIERS) for user in softmax.users)
-    if not carried and not _near_matmul(softmax, up=False):
+    if not carried and not near_matmul(softmax, up=False):
         return None
     if argument(softmax, 1, "dim") not in (-1, probs.dim() - 1):
         raise Skip("the softmax is not over the last dimension")
@@ -57,10 +57,10 @@ def read_chain(softmax: fx.Node) -> Chain | None:
     return Chain(scores, query, key, values, output, scale, cap, dropout, masks, [*below, softmax, *above])
 
 
-_CARRIERS = ("to", "type", "type_as", "float", "half", "bfloat16", "double", "dropout")
+_CARRIERS = (*CASTS, "dropout")
 
 
-def _only_user(node: fx.Node, what: str) -> None:
+def only_user(node: fx.Node, what: str) -> None:
     if len(node.users) != 1:
         returned = any(user.op == "output" for user in node.users)
         raise Skip(f"{what} are {'returned' if returned else 'used elsewhere'}")
@@ -85,9 +85,9 @@ def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, flo
             if scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
             masks.append(mask)
-        elif cap is None and kind(node) == "tanh" and _near_matmul(node):
+        elif cap is None and kind(node) == "tanh" and near_matmul(node):
             upper, cap, scale = node.all_input_nodes[0], scale, 1.0
-        elif _near_matmul(node):
+        elif near_matmul(node):
             raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
         else:
             return seen, None, scale, cap, masks
@@ -98,7 +98,7 @@ def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, flo
     if not isinstance(node, fx.Node):
         return seen, None, scale, cap, masks
     for item in (*seen, node):
-        _only_user(item, "attention scores")
+        only_user(item, "attention scores")
     return seen, node, scale, cap, masks
 
 
@@ -126,11 +126,11 @@ def scaling(node: fx.Node) -> tuple[fx.Node, float] | None:
     return None
 
 
-def _near_matmul(node: fx.Node, up: bool = True) -> bool:
+def near_matmul(node: fx.Node, up: bool = True) -> bool:
     """A matmul a few steps up, or down: close enough to attention to be worth a word."""
     level = {node}
     for _ in range(4):
-        if any(kind(item) == "matmul" for item in level):
+        if any(kind(item) in ("matmul", "baddbmm") for item in level):
             return True
         level = {other for item in level for other in (item.all_input_nodes if up else item.users)}
     return False
@@ -140,7 +140,7 @@ def _downward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node, float]:
     node, dropout = softmax, 0.0
     seen: list[fx.Node] = []
     while True:
-        _only_user(node, "attention probabilities")
+        only_user(node, "attention probabilities")
         user = next(iter(node.users))
         if kind(user) == "matmul":
             if user.args[:1] != (node,) or len(user.args) < 2:

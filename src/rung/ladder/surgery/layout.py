@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.ladder.surgery.normalize import ELEMENTWISE, kind, value
+from rung.ladder.surgery.normalize import ELEMENTWISE, VIEWS, kind, value
 from rung.ladder.surgery.writes import aliases, opaque, written
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
@@ -50,8 +50,10 @@ def _free(node: fx.Node) -> bool:
         for user in list(alias.users):
             if kind(user) in STRIDE_READERS:
                 needs_copy = True
-            elif kind(user) == "view":
+            elif kind(user) in VIEWS:  # of other strides, some of them are copies
                 viewed = True
+                if kind(user) != "view":
+                    continue
                 if any(isinstance(item, torch.dtype) for item in (*user.args, *user.kwargs.values())):
                     needs_copy = True
                 elif not user.kwargs:

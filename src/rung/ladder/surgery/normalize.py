@@ -121,12 +121,12 @@ def scaled(node: Any) -> tuple[fx.Node, float] | None:
     return left, by if what == "mul" else 1.0 / by
 
 
-_CASTS = ("to", "type", "type_as", "float", "half", "bfloat16", "double")
+CASTS = ("to", "type", "type_as", "float", "half", "bfloat16", "double")
 
 
 def cast_source(node: Any) -> fx.Node | None:
     """x where the node is x in a floating dtype on the same device, and nothing else."""
-    if kind(node) not in _CASTS or not node.args or not isinstance(node.args[0], fx.Node):
+    if kind(node) not in CASTS or not node.args or not isinstance(node.args[0], fx.Node):
         return None
     source = node.args[0]
     before, after = value(source), value(node)
@@ -170,6 +170,19 @@ def peel_permutations(node: fx.Node) -> tuple[fx.Node, list[int]]:
         node, inner = step
         order = [inner[d] for d in order]
     return node, order
+
+
+# Views (or copies) that only group the dimensions of a tensor otherwise, its elements in the same order.
+VIEWS = names("view reshape flatten unflatten unsqueeze squeeze contiguous")
+
+
+def called(graph: fx.Graph, method: str, node: fx.Node, *arguments: Any) -> fx.Node:
+    """The node of a method's call, which later passes know the value of as they do of captured ones."""
+    made, tensor = graph.call_method(method, (node, *arguments)), value(node)
+    if tensor is not None:
+        result: torch.Tensor = getattr(tensor.detach(), method)(*arguments)
+        made.meta["example_value"] = result.requires_grad_(tensor.requires_grad)
+    return made
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')

@@ -15,7 +15,8 @@ from rung.ladder.surgery.flex_calls import fuse_windows
 from rung.ladder.surgery.grouped import repeated_from, takes_groups
 from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.masks import as_argument, is_causal, is_open, window_of
-from rung.ladder.surgery.normalize import in_place, kind, peel_permutations, source_line, value
+from rung.ladder.surgery.normalize import called, in_place, kind, peel_permutations, source_line, value
+from rung.ladder.surgery.plain import plain_copy
 from rung.ladder.surgery.spellings import respell
 from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
 
@@ -41,13 +42,18 @@ def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
     for node in list(graph.nodes):
         if node._erased or kind(node) != "softmax":
             continue
-        chain = None
+        chain = plain = None
+        done = False
         try:
-            chain = read_chain(node)
-            count += chain is not None and _rewrite(graph, chain, flex)
+            plain = plain_copy(node)
+            chain = read_chain(plain.softmax if plain else node)
+            done = chain is not None and _rewrite(graph, chain, flex)
+            count += done
         except Skip as reason:
             if not flex or (chain is not None and chain.cap is not None):  # what it is not for, sdpa speaks of
                 skipped.append(f"softmax at {source_line(node)}: {reason}")
+        if plain:
+            plain.take_place() if done else plain.drop()
     return count, skipped
 
 
@@ -56,7 +62,7 @@ def _shape(node: fx.Node, rank: int) -> tuple[int, ...]:
     tensor = value(node)
     if tensor is None or tensor.dim() != rank:
         raise Skip("query, key and value are not all [batch, heads, length, width] of fixed size")
-    if rank == 3 and len(tensor) > MOST_HEADS:
+    if tensor.shape[-3] > MOST_HEADS:
         raise Skip(f"more than {MOST_HEADS} heads in one dimension")
     return (*(1,) * (4 - rank), *tensor.shape)
 
@@ -116,9 +122,9 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
             _ready(graph, v, v_order, dtype),
         )
         if rank == 3:
-            q, k, v = (_called(graph, "unsqueeze", item, 0) for item in (q, k, v))
+            q, k, v = (called(graph, "unsqueeze", item, 0) for item in (q, k, v))
         if single and not grouped:
-            k, v = (_called(graph, "expand", item, -1, query[1], -1, -1) for item in (k, v))
+            k, v = (called(graph, "expand", item, -1, query[1], -1, -1) for item in (k, v))
         if flex:
             told = {"scale": scale, "cap": chain.cap, "causal": causal, "window": window}
             fused = graph.call_function(flex_attention, (q, k, v), told)
@@ -193,15 +199,6 @@ def _unscaled(node: fx.Node) -> tuple[fx.Node, float]:
 def _ready(graph: fx.Graph, node: fx.Node, order: list[int] | None, dtype: torch.dtype) -> fx.Node:
     if order is not None and order != list(range(len(order))):
         two = [d for d in range(len(order)) if order[d] != d]
-        node = _called(graph, "transpose", node, *two) if len(two) == 2 else _called(graph, "permute", node, *order)
+        node = called(graph, "transpose", node, *two) if len(two) == 2 else called(graph, "permute", node, *order)
     tensor = value(node)
-    return node if tensor is not None and tensor.dtype == dtype else _called(graph, "to", node, dtype)
-
-
-def _called(graph: fx.Graph, method: str, node: fx.Node, *arguments: Any) -> fx.Node:
-    """The node of a method's call, which later passes know the value of as they do of captured ones."""
-    made, tensor = graph.call_method(method, (node, *arguments)), value(node)
-    if tensor is not None:
-        result: torch.Tensor = getattr(tensor.detach(), method)(*arguments)
-        made.meta["example_value"] = result.requires_grad_(tensor.requires_grad)
-    return made
+    return node if tensor is not None and tensor.dtype == dtype else called(graph, "to", node, dtype)
