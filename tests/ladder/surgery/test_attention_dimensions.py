@@ -454,6 +454,13 @@ LEFT_ALONE = {
         lambda q, k, v: (split_scores(q, k).view(B, H, T // 2, 2 * T).softmax(-1).view(B, H, T, T) @ heads(v).view(B, H, T, D)),
         "`view` lies between",
     ),
+    "probabilities_of_one_head": (
+        lambda q, k, v: torch.einsum(
+            "bkgts,bksd->bkgtd", torch.einsum("bkgtd,bksd->bkgts", grouped(q, 1), heads(k).view(B, H, T, D)[:, :1]).softmax(-1),
+            heads(v).view(B, H, T, D),
+        ),
+        "`einsum` lies between the softmax and the values",
+    ),
     "six": (
         lambda q, k, v: (
             (grouped(q)[None] @ grouped(k)[None].mT).softmax(-1) @ grouped(v)[None]

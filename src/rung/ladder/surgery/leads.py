@@ -42,12 +42,9 @@ def _regrouped(node: fx.Node, lead: Lead, target: Lead, at: fx.Node) -> fx.Node:
     tensor, graph = value(node), node.graph
     assert tensor is not None
     matrix = tuple(tensor.shape[-2:])
-    if (
-        kind(node) == "expand"
-        and isinstance(inner := node.args[0], fx.Node)
-        and _shape(inner) == (*lead[:-1], 1, *matrix)
-    ):
-        return _regrouped(inner, lead, target, at)  # the repeat of heads
+    thin = node.args[0] if kind(node) == "expand" else None
+    if isinstance(thin, fx.Node) and _shape(thin) == (*lead[:-1], 1, *matrix):
+        return _regrouped(thin, lead, target, at)  # expanded for a group: shared as it was before
     own = (*(1,) * (len(lead) - len(tensor.shape[:-2])), *tensor.shape[:-2])
     if math.prod(own) == 1:
         return called(graph, "reshape", node, *(1,) * len(target), *matrix)
@@ -62,7 +59,7 @@ def _regrouped(node: fx.Node, lead: Lead, target: Lead, at: fx.Node) -> fx.Node:
         wide += have if shared else whole
         sizes.append(1 if shared else math.prod(whole))
     if tuple(wide) != own:
-        if edge == 1 and len(own) == 3 == tensor.dim() - 2 and own[-1] == 1:  # the repeat of heads, as it is known
+        if edge == 1 and len(own) == 3 == tensor.dim() - 2 and own[-1] == 1:  # as grouped.py knows the repeat of heads
             node = called(graph, "unsqueeze", called(graph, "squeeze", node, 2), 2)
         node = called(graph, "expand", node, *wide, *matrix)
     return called(graph, "reshape", node, *sizes, *matrix)

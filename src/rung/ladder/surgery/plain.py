@@ -85,12 +85,15 @@ def plain_copy(softmax: fx.Node) -> Plain | None:
     below, product = _down(softmax)
     rows = [*reversed(above), *below[1:]]
     target = _target(rows)
-    if target is None or not _unusual(rows, product) or (product is None and not near_matmul(rows[-1], up=False)):
+    if target is None or not _unusual(rows, product):
+        return None
+    last = rows[-1]
+    if product is None and not near_matmul(last, up=False) and "einsum" not in map(kind, last.users):
         return None
     for item in rows:
         only_user(item, "attention scores" if item in above[1:] else "attention probabilities")
     if product is None:
-        user = next(iter(rows[-1].users))
+        user = next(iter(last.users))
         raise Skip(f"`{kind(user) or user.target}` lies between the softmax and the values")
     before = set(softmax.graph.nodes)
     copies: dict[fx.Node, fx.Node] = {}
@@ -149,7 +152,10 @@ def _mixes(probs: fx.Node, node: fx.Node) -> bool:
     sides, made, read = _sides(node, last=True), value(node), read_einsum(node, left=True)
     if sides is None or made is None or sides[0] is not probs or kind(node) == "baddbmm":
         return False
-    return read.one == read.batch + read.row + read.summed if read else lead_of(probs) == lead_of(node)
+    if read is None:
+        return lead_of(probs) == lead_of(node)
+    sizes = tuple(made.shape[read.made.index(letter)] for letter in read.batch)
+    return read.one == read.batch + read.row + read.summed and sizes == lead_of(probs)
 
 
 def _sides(node: fx.Node, last: bool = False) -> tuple[fx.Node, fx.Node] | None:

@@ -1,4 +1,4 @@
-"""Spellings of the products and masks in attention that stand for plainer ones, and are written as those.
+"""Spellings of the products, masks and casts in attention that stand for plainer ones, and are written as those.
 
 Nothing else is computed, and nothing is computed otherwise: `torch.einsum` of two tensors is such a product inside, and
 what a method writes in place is what it returns.
@@ -42,14 +42,14 @@ def _read_from_writer(node: fx.Node) -> None:
 
 @dataclass(frozen=True)
 class Einsum:
-    """A sum over products of two tensors, as the matrix product that it is: left @ right, its dimensions named by letters."""
+    """An einsum of two tensors that is a batched matrix product, left @ right; its dimensions are named by letters."""
 
     left: fx.Node
     right: fx.Node
-    one: str  # of left, as it lies
-    two: str  # of right
-    made: str  # of the result
-    batch: str
+    one: str  # those of left, as they lie
+    two: str  # those of right
+    made: str  # those of the result
+    batch: str  # of the product: [batch, row, summed] @ [batch, summed, column]
     row: str
     summed: str
     column: str
@@ -66,9 +66,8 @@ class Einsum:
 
     def sides(self, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
         """What a matrix product takes, with a dimension of 1 where one is lacking."""
-        right = ordered(
-            graph, self.right, self.two, "".join(c for c in self.batch if c in self.two) + self.summed + self.column
-        )
+        theirs = "".join(letter for letter in self.batch if letter in self.two)
+        right = ordered(graph, self.right, self.two, theirs + self.summed + self.column)
         for place, letter in enumerate(self.batch):
             if letter not in self.two:
                 right = called(graph, "unsqueeze", right, place)
