@@ -20,12 +20,10 @@ from rung.ladder.surgery.chain import Skip, near_matmul, only_user
 from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.leads import Lead, cut, lead_of, lifted
-from rung.ladder.surgery.normalize import CASTS, VIEWS, argument, called, in_place, kind, names, number, value
+from rung.ladder.surgery.normalize import CASTS, VIEWS, argument, called, kind, value
 from rung.ladder.surgery.spellings import ordered, read_einsum
+from rung.ladder.surgery.stretch import down, factor, sides, up
 from rung.ladder.surgery.writes import may_touch, storage
-
-_BY_ROWS = names("mul div add sub masked_fill where tanh softmax dropout") | set(CASTS)
-_MOST_STEPS = 24  # from the softmax to a product
 
 
 @dataclass
@@ -79,10 +77,10 @@ def plain_copy(softmax: fx.Node) -> Plain | None:
     probs = value(softmax)
     if probs is None or argument(softmax, 1, "dim") not in (-1, probs.dim() - 1):
         return None
-    above = _up(softmax, _MOST_STEPS)
+    above = up(softmax)
     if above is None:
         return None
-    below, product = _down(softmax)
+    below, product = down(softmax)
     rows = [*reversed(above), *below[1:]]
     target = _target(rows)
     if target is None or not _unusual(rows, product):
@@ -109,77 +107,6 @@ def plain_copy(softmax: fx.Node) -> Plain | None:
 def _shape(node: fx.Node) -> torch.Size | None:
     tensor = value(node)
     return None if tensor is None else tensor.shape
-
-
-def _up(node: fx.Node, steps: int) -> list[fx.Node] | None:
-    """The nodes from this one up to the first product."""
-    if (sides := _sides(node)) is not None:
-        read = read_einsum(node)
-        return [node] if sides and (read is None or read.made == read.plain) else None
-    if not steps:
-        return None
-    found = (_up(item, steps - 1) for item in node.all_input_nodes if _carries(item, node))
-    rest = next((path for path in found if path), None)
-    return [node, *rest] if rest else None
-
-
-def _down(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None]:
-    """The nodes from the softmax down to the second product, whose rows are those of the probabilities; and that product."""
-    path = [softmax]
-    while len(path) < _MOST_STEPS:
-        last = path[-1]
-        product = next((user for user in last.users if _mixes(last, user)), None)
-        step = next((user for user in last.users if _carries(last, user)), None)
-        if product is not None or step is None:
-            return path, product
-        path.append(step)
-    return path, None
-
-
-def _carries(source: fx.Node, node: fx.Node) -> bool:
-    """Whether the node holds the rows of the source, each changed by itself."""
-    before, after, what = value(source), value(node), kind(node)
-    if before is None or after is None or min(before.dim(), after.dim()) < 3 or what not in VIEWS | _BY_ROWS:
-        return False
-    if (what in VIEWS or what in CASTS or in_place(node)) and node.all_input_nodes[0] is not source:
-        return False
-    same = before.shape[-2:] == after.shape[-2:] and before.numel() == after.numel()
-    return same and (what not in VIEWS or before.dtype == after.dtype)
-
-
-def _mixes(probs: fx.Node, node: fx.Node) -> bool:
-    """Whether a product has the probabilities, and not an expanded or turned form of them, as its left side."""
-    sides, made, read = _sides(node, last=True), value(node), read_einsum(node, left=True)
-    if sides is None or made is None or sides[0] is not probs or kind(node) == "baddbmm":
-        return False
-    if read is None:
-        return lead_of(probs) == lead_of(node)
-    sizes = tuple(made.shape[read.made.index(letter)] for letter in read.batch)
-    return read.one == read.batch + read.row + read.summed and sizes == lead_of(probs)
-
-
-def _sides(node: fx.Node, last: bool = False) -> tuple[fx.Node, fx.Node] | None:
-    """What is multiplied, where a node is a batched matrix product; the first one, or the last."""
-    made, left, right = value(node), None, None
-    if made is None or made.dim() < 3:
-        return None
-    if (read := read_einsum(node, left=last)) is not None:
-        lacking = [letter for letter in read.batch if letter not in read.two]
-        # Shared by the innermost dimensions of the batch, as by a group: others would have to be written out.
-        if read.batch.endswith("".join(lacking)):
-            left, right = read.left, read.right
-    elif kind(node) == "matmul" and len(node.args) == 2 and not node.kwargs:
-        left, right = node.args
-    elif kind(node) == "baddbmm" and not in_place(node) and len(node.args) <= 3 and "out" not in node.kwargs:
-        alpha, beta, added = _factor(node, "alpha"), _factor(node, "beta"), value(argument(node, 0, "input"))
-        # What counts for nothing may still be asked for its gradient, of zeros.
-        if None not in (alpha, beta, added) and (beta or added is None or not added.requires_grad):
-            left, right = argument(node, 1, "batch1"), argument(node, 2, "batch2")
-    return (left, right) if isinstance(left, fx.Node) and isinstance(right, fx.Node) else None
-
-
-def _factor(baddbmm: fx.Node, name: str) -> float | None:
-    return number(baddbmm.kwargs.get(name, 1))
 
 
 def _target(rows: list[fx.Node]) -> Lead | None:
@@ -230,14 +157,14 @@ def _as(node: fx.Node, made: fx.Node, shape: Lead) -> fx.Node:
 def _scores(node: fx.Node, target: Lead) -> fx.Node:
     """The first product, what it is scaled by and what is added to it."""
     graph, lead, read = node.graph, lead_of(node), read_einsum(node)
-    sides = read.sides(graph) if read else _sides(node)
-    assert sides is not None
-    left, right = (lifted(side, lead, target, node) for side in sides)
+    factors = read.sides(graph) if read else sides(node)
+    assert factors is not None
+    left, right = (lifted(side, lead, target, node) for side in factors)
     shape = (*target, *_matrix(node))
     made = _as(node, graph.call_function(torch.matmul, (left, right)), shape)
     if kind(node) != "baddbmm":
         return made
-    alpha, beta, added = _factor(node, "alpha"), _factor(node, "beta"), argument(node, 0, "input")
+    alpha, beta, added = factor(node, "alpha"), factor(node, "beta"), argument(node, 0, "input")
     if alpha != 1:
         made = _as(node, graph.call_function(torch.mul, (made, alpha)), shape)
     if beta == 0 or _zeros(added):  # where beta is 0, what is there counts for nothing, be it not a number
@@ -258,9 +185,9 @@ def _zeros(node: fx.Node) -> bool:
 
 def _result(product: fx.Node, copies: dict[fx.Node, fx.Node], target: Lead) -> tuple[fx.Node, fx.Node]:
     """The second product of the copy: with the original's dimensions, and in the original's order."""
-    graph, read, sides = product.graph, read_einsum(product, left=True), _sides(product, last=True)
-    assert sides is not None
-    probs, values = sides
+    graph, read, factors = product.graph, read_einsum(product, left=True), sides(product, last=True)
+    assert factors is not None
+    probs, values = factors
     lead = lead_of(probs)
     values = lifted(read.sides(graph)[1] if read else values, lead, target, product)
     matrix = _matrix(probs)[0], _matrix(values)[1]
