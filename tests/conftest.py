@@ -1,5 +1,6 @@
 """One thread for torch in every test and every worker: two cores are shared by all. Triton kernels for its interpreter."""
 
+import contextlib
 import importlib.util
 import os
 
@@ -17,6 +18,8 @@ def _interpreted_kernels():
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TRITON_INTERPRET", "1")
             importlib.import_module("rung.kernels.functional")
+            with contextlib.suppress(ImportError):  # a launch imports it, where this Triton has it
+                importlib.import_module("triton.experimental.gluon")
 
 
 if importlib.util.find_spec("triton"):
