@@ -92,10 +92,10 @@ def programs(draw: st.DrawFn) -> Program:
     form = draw(st.sampled_from(["plain", "merged", "swapped", "grouped"]))
     queries = draw(st.integers(3, 4))
     sizes = (*(draw(st.integers(1, most)) for most in (3, 2, 3)), queries, draw(st.sampled_from([queries, 5])))
+    first = draw(st.sampled_from(sorted(MERGED_FIRST if form in ("merged", "swapped") else FIRST)))
     return Program(
-        form, sizes,
-        first=draw(st.sampled_from(sorted(MERGED_FIRST if form in ("merged", "swapped") else FIRST))),
-        scale=draw(st.sampled_from(sorted(SCALES))),
+        form, sizes, first,
+        scale=draw(st.sampled_from(["none"] if first.startswith("baddbmm") else sorted(SCALES))),
         masks=tuple(draw(st.lists(st.sampled_from(sorted(MASKS)), max_size=2))),
         split=form != "plain" and draw(st.booleans()),
         back=draw(st.booleans()),

@@ -124,7 +124,8 @@ def _target(rows: list[fx.Node]) -> Lead | None:
 
 def _unusual(rows: list[fx.Node], product: fx.Node | None) -> bool:
     plain = kind(rows[0]) == "matmul" and (product is None or kind(product) == "matmul")
-    return not plain or len({lead_of(node) for node in rows}) > 1 or len(lead_of(rows[0])) > 2
+    viewed = any(kind(node) in VIEWS for node in rows) or len({lead_of(node) for node in rows}) > 1
+    return not plain or viewed or len(lead_of(rows[0])) > 2
 
 
 def _copy(node: fx.Node, copies: dict[fx.Node, fx.Node], target: Lead) -> fx.Node:
