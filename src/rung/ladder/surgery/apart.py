@@ -11,9 +11,11 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.ladder.surgery.lowered import SPLITS, VIEWS, aten, elementwise, is_item
+from rung.ladder.surgery import lowered
+from rung.ladder.surgery.lowered import VIEWS, aten, elementwise, is_item, size
 
 PARTS = {aten.slice.Tensor, aten.select.int}
+SPLITS = {*lowered.SPLITS, aten.unbind.int}
 WHOLE = {*VIEWS, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.alias.default}
 WORTH = 2  # parts are copied where the whole is so many times as large as all of them, or more
 
@@ -41,7 +43,7 @@ def keep_apart(graph: fx.Graph) -> int:
     found = [
         part
         for part in parts
-        if WORTH * sum(_size(p) for p in parts if _whole(p) is _whole(part)) <= _size(_whole(part))
+        if WORTH * sum(size(p) for p in parts if _whole(p) is _whole(part)) <= size(_whole(part))
         and not _kept_anyway(_whole(part), parts, backward)
     ]
     for part in found:
@@ -100,8 +102,3 @@ def _is_view(node: fx.Node) -> bool:
 def _of_a_split(node: fx.Node) -> bool:
     source = node.args[0] if node.args else None
     return is_item(node) and isinstance(source, fx.Node) and source.target in SPLITS
-
-
-def _size(node: fx.Node) -> int:
-    made = node.meta.get("val")
-    return made.numel() if isinstance(made, torch.Tensor) else 0

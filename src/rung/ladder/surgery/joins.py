@@ -15,7 +15,7 @@ from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
 
 from rung.ladder.surgery import rotated_joins
-from rung.ladder.surgery.lowered import VIEWS, Pass, aten, elementwise, for_products
+from rung.ladder.surgery.lowered import VIEWS, Pass, aten, dimension, elementwise, for_products, size
 
 SCHEMA = "(Tensor[] parts, int dim) -> Tensor"
 
@@ -50,10 +50,10 @@ def place(graph: fx.Graph) -> int:
     """Let all joins that products read, of equal parts computed elementwise from a common input, be made in place; how many."""
     count = 0
     for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
-        parts, dim = joined.args[0], joined.args[1] if len(joined.args) > 1 else joined.kwargs.get("dim", 0)
+        parts, dim = joined.args[0], dimension(joined)
         if _alike(parts) and for_products(joined):
             joined.target = torch.ops.rung.join.default
-            joined.args, joined.kwargs = (parts, dim % joined.meta["val"].dim()), {}
+            joined.args, joined.kwargs = (parts, dim), {}
             count += 1
     return count
 
@@ -65,18 +65,17 @@ def _alike(parts: list[fx.Node]) -> bool:
     if len(parts) < 2 or not isinstance(first, torch.Tensor):
         return False
     equal = all(isinstance(m, torch.Tensor) and (m.shape, m.dtype) == (first.shape, first.dtype) for m in made)
-    return equal and bool(set.intersection(*(_read(part, first.numel()) for part in parts)))
+    return equal and bool(set.intersection(*(_read(part) for part in parts)))
 
 
-def _read(part: fx.Node, size: int) -> set[fx.Node]:
-    """From which values of at least so many elements it is computed elementwise; none where it is not computed so."""
+def _read(part: fx.Node) -> set[fx.Node]:
+    """From which values of its size or more it is computed elementwise; none where it is not computed so."""
     found: set[fx.Node] = set()
     seen, todo = {part}, [part]
     while todo:
         node = todo.pop()
         through = elementwise(node) or node.target in VIEWS
-        value = node.meta.get("val")
-        if not through and isinstance(value, torch.Tensor) and value.numel() >= size:
+        if not through and size(node) >= size(part):
             found.add(node)
         fresh = [n for n in node.all_input_nodes if n not in seen] if through else []
         seen |= set(fresh)

@@ -10,8 +10,6 @@ from rung.ladder.surgery.writes import aliases, opaque, written
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
 STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
-
-
 # Results of these lie as their inputs do; a copy that is asked to be contiguous does not.
 FOLLOWING = ELEMENTWISE - {"contiguous"}
 
@@ -24,6 +22,7 @@ def free_readers(node: fx.Node) -> bool:
     share its memory with its views, which a reshape of other strides does not.
     """
     given = any(user.op == "output" or opaque(user) for alias in aliases(node) for user in alias.users)
+    # A list: each of them is freed, whatever the others need.
     return any([given, *(_free(each) for each in _lying_alike(node))])
 
 

@@ -43,7 +43,7 @@ def _regrouped(node: fx.Node, lead: Lead, target: Lead, at: fx.Node) -> fx.Node:
     assert tensor is not None
     matrix = tuple(tensor.shape[-2:])
     thin = node.args[0] if kind(node) == "expand" else None
-    if isinstance(thin, fx.Node) and _shape(thin) == (*lead[:-1], 1, *matrix):
+    if isinstance(thin, fx.Node) and shape_of(thin) == (*lead[:-1], 1, *matrix):
         return _regrouped(thin, lead, target, at)  # expanded for a group: shared as it was before
     own = (*(1,) * (len(lead) - len(tensor.shape[:-2])), *tensor.shape[:-2])
     if math.prod(own) == 1:
@@ -65,7 +65,8 @@ def _regrouped(node: fx.Node, lead: Lead, target: Lead, at: fx.Node) -> fx.Node:
     return called(graph, "reshape", node, *sizes, *matrix)
 
 
-def _shape(node: fx.Node) -> tuple[int, ...] | None:
+def shape_of(node: fx.Node) -> tuple[int, ...] | None:
+    """None where it is not known."""
     tensor = value(node)
     return None if tensor is None else tuple(tensor.shape)
 

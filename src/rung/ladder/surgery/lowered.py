@@ -56,6 +56,18 @@ def elementwise(node: fx.Node) -> bool:
     return (torch.Tag.pointwise in tags or cast) and torch.Tag.nondeterministic_seeded not in tags
 
 
+def size(node: fx.Node) -> int:
+    """Elements of its value; 0 where that is no tensor."""
+    made = node.meta.get("val")
+    return made.numel() if isinstance(made, torch.Tensor) else 0
+
+
+def dimension(cat: fx.Node) -> int:
+    """Along which the parts of a join lie one after another, counted from the first."""
+    dim: int = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)  # type: ignore[assignment]
+    return dim % int(cat.meta["val"].dim())
+
+
 def for_products(node: fx.Node) -> bool:
     """Whether a product reads it, or a view of it, and nothing else does but who gets the results of the graph."""
     ends: list[fx.Node] = []

@@ -19,7 +19,7 @@ from torch.fx.node import map_aggregate
 from rung.ladder.surgery.chain import Skip, near_matmul, only_user
 from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.leads import Lead, cut, lead_of, lifted
+from rung.ladder.surgery.leads import Lead, cut, lead_of, lifted, shape_of
 from rung.ladder.surgery.normalize import CASTS, VIEWS, argument, called, kind, value
 from rung.ladder.surgery.spellings import ordered, read_einsum
 from rung.ladder.surgery.stretch import down, factor, sides, up
@@ -46,7 +46,7 @@ class Plain:
         else:
             old.replace_all_uses_with(self.result)
             for node in (*self.shaped.users, self.shaped):
-                if kind(node) in VIEWS and isinstance(source, fx.Node) and _shape(node) == _shape(source):
+                if kind(node) in VIEWS and isinstance(source, fx.Node) and shape_of(node) == shape_of(source):
                     node.replace_all_uses_with(source)  # heads that are split off again
                     left.append(node)
         for node in reversed(self.original):
@@ -102,11 +102,6 @@ def plain_copy(softmax: fx.Node) -> Plain | None:
         shaped, result = _result(product, copies, target)
     made = [node for node in softmax.graph.nodes if node not in before]
     return Plain(softmax.graph, copies[softmax], made, shaped, result, [*rows, product])
-
-
-def _shape(node: fx.Node) -> torch.Size | None:
-    tensor = value(node)
-    return None if tensor is None else tensor.shape
 
 
 def _target(rows: list[fx.Node]) -> Lead | None:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from rung.ladder.surgery import apart
 from rung.ladder.surgery.apart import keep_apart, late
-from rung.ladder.surgery.lowered import PRODUCTS, Pass, aten, elementwise
+from rung.ladder.surgery.lowered import PRODUCTS, Pass, aten, elementwise, size
 
 VIEWS = {*apart.WHOLE, aten.slice.Tensor}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
@@ -67,7 +67,7 @@ class _Joint:
         for operand in {_base(n) for n in product.all_input_nodes if n not in self.late}:
             walked = set(self._walked(operand))
             leaves = [n for n in walked if not self._passes(n) and n.op != "placeholder"]
-            large = [n for n in leaves if _size(n) > SMALL * _size(operand)]
+            large = [n for n in leaves if size(n) > SMALL * size(operand)]
             if self._passes(operand) and large and all(n in self.needed for n in large) and not walked & self.written:
                 found.append(operand)
         return found
@@ -91,7 +91,7 @@ class _Joint:
         """Whether it is elementwise, or a view. A sum of two activations ends the chain in the forward pass: it is the residual
         stream, which would be computed again from its beginning."""
         if node.target in SUMS and node in self.early:
-            return sum(_size(n) == _size(node) for n in node.all_input_nodes) < 2
+            return sum(size(n) == size(node) for n in node.all_input_nodes) < 2
         return node.target in VIEWS or elementwise(node)
 
 
@@ -105,8 +105,3 @@ def _base(node: fx.Node) -> fx.Node:
     while node.target in VIEWS and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node
-
-
-def _size(node: fx.Node) -> float:
-    made = node.meta.get("val")
-    return float(made.numel()) if isinstance(made, torch.Tensor) else 0.0

@@ -16,7 +16,7 @@ from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton
 
 from rung import kernels
 from rung.ladder.surgery import kernel_ops
-from rung.ladder.surgery.lowered import VIEWS, aten, for_products, is_item
+from rung.ladder.surgery.lowered import VIEWS, aten, dimension, for_products, is_item
 
 RESHAPES = {aten.view.default, aten.reshape.default, aten._unsafe_view.default}
 THROUGH = VIEWS | {aten.clone.default}
@@ -47,8 +47,7 @@ def _rewrite(joined: fx.Node) -> bool:
         if all(len(node.users) == 1 for node in chain) and (found := _rotated(chain[-1])) and _tokens_first(chain)
     }
     forms = {(found.interleaved, found.backward, *_rows(found.x)) for found in rotated.values()}
-    dim = joined.args[1] if len(joined.args) > 1 else joined.kwargs.get("dim", 0)
-    last = dim in (-1, made.dim() - 1)
+    last = dimension(joined) == made.dim() - 1
     if len(forms) != 1 or not last or _mixed(joined) or not for_products(joined):
         return False
     interleaved, backward, batch, tokens = forms.pop()
