@@ -4,7 +4,7 @@
     PYTHONPATH=src python benchmarks/ladder/tiny.py table --out tiny
 
 All sides of all rows are loaded and compiled at once and timed in alternating blocks (ranked.py), so that one restart
-serves the whole table; all of them need about 65 GiB of GPU memory so. OUT/tiny.json is written after every restart.
+serves the whole table; by their peaks and contexts all of them need some 65 GiB of GPU memory so. OUT/tiny.json is written after every restart.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_calls import Recorder, copies_of, same_gradients, same_results
 
 from rung.ladder.surgery import Surgeon
 
@@ -18,38 +19,32 @@ def _fresh_dynamo():
     torch.manual_seed(0)
 
 
-class Recorder(Surgeon):
-    """Keeps the SDPA calls and the operations of the graphs it has rewritten."""
+class Operations(Recorder):
+    """Keeps the shapes of the SDPA calls and all operations, too."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.calls, self.operations = [], []
+        self.operations = []
 
     def compiled(self, gm, inputs):
-        for node in gm.graph.nodes:
-            self.operations.append(getattr(node.target, "__name__", str(node.target)))
-            if node.target is F.scaled_dot_product_attention:
-                shapes = [tuple(item.meta["example_value"].shape) for item in node.args[:3]]
-                self.calls.append({**node.kwargs, "shapes": shapes})
+        self.operations += [getattr(node.target, "__name__", str(node.target)) for node in gm.graph.nodes]
         return super().compiled(gm, inputs)
+
+    def call(self, node):
+        shapes = [tuple(item.meta["example_value"].shape) for item in node.args[:3]]
+        return {**super().call(node), "shapes": shapes}
 
 
 def check(fn, inputs, calls=1, tol=1e-5):
     """Training and inference give what the function gives by itself, with this many SDPA calls."""
-    surgeon = Recorder(["sdpa"], "eager")
+    surgeon = Operations(["sdpa"], "eager")
     compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(*inputs), fn(*inputs), rtol=tol, atol=tol)
-    copies = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    copies = copies_of(inputs)
     want, got = fn(*inputs), compiled(*copies)
-    assert got.dtype == want.dtype
-    torch.testing.assert_close(got, want, rtol=tol, atol=tol)
-    weights = torch.randn_like(want)
-    (want * weights).sum().backward()
-    (got * weights).sum().backward()
-    for x, y in zip(inputs, copies, strict=True):
-        if x.requires_grad:
-            torch.testing.assert_close(y.grad, x.grad, rtol=tol, atol=tol)
+    same_results(got, want, tol)
+    same_gradients(got, want, copies, inputs, tol)
     assert len(surgeon.calls) == 2 * calls  # with and without gradients
     assert len(surgeon.skipped) == (not calls), surgeon.skipped
     return surgeon
@@ -473,7 +468,7 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("case", LEFT_ALONE)
 def test_left_alone_with_its_reason(case):
     fn, words = LEFT_ALONE[case]
-    untouched = Recorder([], "eager")
+    untouched = Operations([], "eager")
     torch.compile(fn, backend=untouched, dynamic=False)(*tokens())
     torch._dynamo.reset()
     found = check(fn, tokens(), calls=0)
@@ -535,7 +530,7 @@ def test_a_result_that_is_written_after_its_heads_were_split(again):
 
 
 def test_dropout_stays_where_it_was():
-    surgeon = Recorder(["sdpa"], "eager")
+    surgeon = Operations(["sdpa"], "eager")
 
     def fn(q, k, v):
         probs = F.dropout(split_scores(q, k).softmax(-1).view(B * H, T, T), 0.25, True)

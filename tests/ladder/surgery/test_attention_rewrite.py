@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_calls import Recorder, copies_of, same_gradients, same_results
 from torch import nn
 
 from rung.ladder.surgery import Surgeon
@@ -18,20 +19,6 @@ def _fresh_dynamo():
     torch.manual_seed(0)
 
 
-class Recorder(Surgeon):
-    """Keeps the SDPA calls of the graphs it has rewritten."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.calls = []
-
-    def compiled(self, gm, inputs):
-        for node in gm.graph.nodes:
-            if node.target is F.scaled_dot_product_attention:
-                self.calls.append(dict(node.kwargs))
-        return super().compiled(gm, inputs)
-
-
 def qkv(b=2, h=4, s=6, d=8, hkv=None, t=None, dtype=torch.float32):
     hkv, t = hkv or h, t or s
     shapes = (b, h, s, d), (b, hkv, t, d), (b, hkv, t, d)
@@ -41,19 +28,12 @@ def qkv(b=2, h=4, s=6, d=8, hkv=None, t=None, dtype=torch.float32):
 def check(fn, inputs, inner="eager", tol=1e-5, backward=True):
     surgeon = Recorder(["sdpa"], inner)
     compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
-    copies = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    copies = copies_of(inputs)
     want, got = fn(*inputs), compiled(*copies)
-    assert got.dtype == want.dtype
-    torch.testing.assert_close(got, want, rtol=tol, atol=tol)
+    same_results(got, want, tol)
     assert surgeon.matches == {"sdpa": len(surgeon.calls)}
-    if not backward:
-        return surgeon
-    weights = torch.randn_like(want)
-    (want * weights).sum().backward()
-    (got * weights).sum().backward()
-    for x, y in zip(inputs, copies, strict=True):
-        if x.requires_grad:
-            torch.testing.assert_close(y.grad, x.grad, rtol=tol, atol=tol)
+    if backward:
+        same_gradients(got, want, copies, inputs, tol)
     return surgeon
 
 
