@@ -202,6 +202,8 @@ def allocated(memory: Mapping[str, int]) -> int:
 
 
 def variables(cache: Path, compiled: int) -> dict[str, str]:
-    """What the workers of a case share: one cache of compiled code, and the cores."""
-    threads = max(1, (os.cpu_count() or 1) // max(compiled, 1))
+    """What the workers of a case share: one cache of compiled code, and the cores. Together they ask for more threads than
+    there are, because those that tune compile for minutes when the others are done."""
+    cores = os.cpu_count() or 1
+    threads = min(cores, max(1, 4 * cores // max(compiled, 1)))
     return {"TORCHINDUCTOR_CACHE_DIR": str(cache.resolve()), "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import time
 from dataclasses import replace
@@ -76,7 +75,7 @@ def main() -> int:
             }
     end = time.monotonic() + given.seconds
     ranked = Ranked(path, sides, lambda text: print(text, file=sys.stderr, flush=True))
-    env = variables(given.out / "cache", os.cpu_count() or 1)
+    env = variables(given.out / "cache", len(sides))
     ranked.sides = {name: replace(side, env=env) for name, side in sides.items()}
     setup = Setup(given.device, given.out / "logs", Limits(prepare=given.deadline))
     whole = ranked.run(setup, given.restarts, given.held or len(sides), lambda: time.monotonic() > end)
