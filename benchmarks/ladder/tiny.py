@@ -29,12 +29,13 @@ STEP = "compile,fused-optimizer,capture"
 BF16 = f"bf16,{STEP},{REWRITES},bf16-stream"
 ROTATED = f"{BF16},float32-gradients,triton-rope"
 JOINED = f"{ROTATED},casts-together,joined-gradients"
+TF32 = f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up,triton-rope,joined-gradients,k-major-gradients"
 ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "medium, training": ({"size": "medium"}, {
-        "bf16, rope kernel": ROTATED,
         "bf16, gradients joined": JOINED,
         "bf16, gradients joined, recompute": f"{JOINED},recompute",
-        "tf32": f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up,triton-rope,joined-gradients",
+        "tf32": TF32,
+        "tf32, FlexAttention": f"{TF32},flex-for-sdpa",
     }),
     "small, training": ({"size": "small"}, {
         "bf16, gradients joined": JOINED,

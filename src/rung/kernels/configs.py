@@ -69,6 +69,11 @@ def elementwise(columns: int, warp: int) -> dict[str, Any]:
     return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": _warps(2048, 8, warp)}
 
 
+def tiles(warp: int) -> dict[str, Any]:
+    """Copies that change the order of dimensions: tiles that are cache lines both ways."""
+    return {"ROWS": 64, "COLS": 64, "num_warps": _warps(64 * 64, 16, warp)}
+
+
 def rotation(heads: int, half: int, warp: int) -> dict[str, Any]:
     """RoPE: one token and some of its heads."""
     width = max(1, power_of_2(half))

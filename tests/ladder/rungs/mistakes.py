@@ -365,6 +365,8 @@ FORMATS = [
     Mistake("casts-together", "the last part of a joined weight not written", library(unwritten), "output is off by"),
     Mistake("joined-gradients", "the parts in another order", slopes(lambda g: g.roll(len(g) // 2, 0)), "gradient of", small.TRAINED),
     Mistake("joined-gradients", "the last part not written", slopes(lambda g: g * torch.arange(len(g)).lt(len(g) // 2)[:, None]), "gradient of", small.TRAINED),
+    Mistake("k-major-gradients", "a factor read in the order that it had", slopes(lambda g: g.mT.reshape(g.shape)), "gradient of", small.TRAINED),
+    Mistake("k-major-gradients", "the last tile not written", slopes(lambda g: g * torch.arange(len(g)).lt(len(g) - 1)[:, None]), "gradient of", small.TRAINED),
     Mistake("recompute", "activations of other rows", slopes(lambda g: g.flip(1)), "gradient of", small.TRAINED),
     Mistake("recompute", "activations without their last factor", slopes(lambda g: g * 1.1), "gradient of", small.TRAINED),
 ]  # fmt: skip

@@ -101,6 +101,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "float32-gradients": ({"pass float32-gradients": False}, "the rewrite of gradients is False"),
     "casts-together": ({"pass casts-together": False}, "the rewrite of casts is False"),
     "joined-gradients": ({"pass joined-gradients": False}, "the rewrite of joins is False"),
+    "k-major-gradients": ({"pass k-major-gradients": False}, "the order of factors is False"),
     "recompute": ({"pass recompute": False}, "the choice of what is kept is False"),
     "dynamic-shapes": ({}, "3 -> 3 graphs compiled for 3 shapes"),
     **{name: ({"matches": {name: 0}}, "0 rewritten") for name in (*REWRITES, "aiter-gemm")},

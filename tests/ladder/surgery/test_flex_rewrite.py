@@ -5,12 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import aot_eager
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import flex_attention as torchs
+from torch.torch_version import TorchVersion
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME
 from rung.ladder.surgery import Surgeon, hidden
-from rung.ladder.surgery.flex import flex_attention
+from rung.ladder.surgery.flex import BLOCKS, flex_attention
 
 BATCH, HEADS, GROUPS, TOKENS, DIM, CAP, SCALE = 2, 4, 2, 9, 8, 3.0, 0.7
 
@@ -123,6 +126,27 @@ def test_what_is_compiled_can_be_kept():
     parts = [part for gm in seen for part in gm.modules() if isinstance(part, torch.fx.GraphModule)]
     assert len(parts) >= 3
     assert not [node for part in parts for node in part.graph.nodes if isinstance(node.type, str)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "dtype", "capability", "larger"),
+    [(512, 128, torch.float32, (9, 0), True), (512, 80, torch.float32, (9, 0), True), (512, 64, torch.float32, (9, 0), False),
+     (512, 256, torch.float32, (9, 0), False), (64, 128, torch.float32, (9, 0), False), (512, 128, torch.bfloat16, (9, 0), False),
+     (512, 128, torch.float32, (8, 0), False)],
+    ids=str,
+)  # fmt: skip
+def test_float32_is_cut_into_larger_blocks_where_that_was_measured(
+    tokens, width, dtype, capability, larger, monkeypatch
+):
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    asked = {}
+    monkeypatch.setattr(torchs, "flex_attention", lambda q, *given, **options: asked.update(options) or q)
+    monkeypatch.setattr(torchs, "create_block_mask", lambda *given, **options: None)
+    with FakeTensorMode():
+        q = torch.empty(1, HEADS, tokens, width, dtype=dtype, device="cuda")
+        make_fx(lambda q: flex_attention(q, q, q, SCALE, causal=True))(q)
+    assert asked["kernel_options"] == (BLOCKS if larger else None)
 
 
 def causal_by_hand(q, k, v):

@@ -29,6 +29,7 @@ def launches(warp: int) -> list[Launch]:
         *_layer_norm(warp),
         *_gated(warp),
         *_rope(warp),
+        *_k_major(warp),
         *_cross_entropy(warp),
         *_decode_attention(warp),
     ]
@@ -91,6 +92,12 @@ def _rope(warp: int) -> Iterator[Launch]:
     for interleaved in (False, True):
         name = f"rope_{'interleaved' if interleaved else 'half_split'}"
         yield Launch(name, "rope", "rope_rotate", f"{heads} heads of 128", {**values, "INTERLEAVED": interleaved})
+
+
+def _k_major(warp: int) -> Iterator[Launch]:
+    n = 8192
+    values = {"X": "*fp32", "Y": "*fp32", "n_rows": ROWS, "n_cols": n, "x_row": n, "x_col": 1, **configs.tiles(warp)}
+    yield Launch("k_major_copy", "k_major", "k_major_copy", f"{n} columns", values)
 
 
 def _cross_entropy(warp: int) -> Iterator[Launch]:

@@ -19,7 +19,13 @@ from rung.ladder.rungs.own_switches import OWN_SWITCHES
 from rung.ladder.rungs.precision import BF16, TF32
 from rung.ladder.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
 from rung.ladder.rungs.surgery import SURGERY
-from rung.ladder.rungs.training import FLOAT32_GRADIENTS, FUSED_OPTIMIZER, JOINED_GRADIENTS, RECOMPUTE
+from rung.ladder.rungs.training import (
+    FLOAT32_GRADIENTS,
+    FUSED_OPTIMIZER,
+    JOINED_GRADIENTS,
+    K_MAJOR_GRADIENTS,
+    RECOMPUTE,
+)
 
 __all__ = [
     "BY_NAME", "LADDER", "Context", "Counters", "Evidence", "Inapplicable", "Prediction", "Proof", "Rung", "added",
@@ -41,6 +47,7 @@ LADDER: tuple[Rung, ...] = (
     FLOAT32_GRADIENTS,
     CASTS_TOGETHER,
     JOINED_GRADIENTS,
+    K_MAJOR_GRADIENTS,
     *INDUCTOR,
     REGIONS,
     DYNAMIC,

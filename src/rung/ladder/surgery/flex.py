@@ -9,6 +9,12 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 NARROWEST = 16  # elements of a head, on a GPU: what Triton's matrix product takes
+# For float32 on sm90, heads of 65 to 128: torch 2.11 takes blocks of 16 by 16 going back, and needs 1.85 times the time for it
+# (benchmarks/kernels/tf32.py on one H100).
+BLOCKS = {
+    "fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 1, "fwd_num_warps": 8,
+    "bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 32, "bwd_BLOCK_M2": 32, "bwd_BLOCK_N2": 32, "bwd_num_stages": 2, "bwd_num_warps": 4,
+}  # fmt: skip
 
 
 def flex_attention(
@@ -43,10 +49,20 @@ def flex_attention(
     # The graph being traced comes from Dynamo, for which torch's function would send for once more.
     with mock.patch.object(torch.compiler, "is_dynamo_compiling", return_value=True):
         out = flex.flex_attention(
-            query, key, value, score, blocks, scale=scale, enable_gqa=key.shape[1] != query.shape[1]
-        )
+            query, key, value, score, blocks, scale=scale, enable_gqa=key.shape[1] != query.shape[1],
+            kernel_options=dict(BLOCKS) if _larger(query, value) else None,
+        )  # fmt: skip
     assert isinstance(out, torch.Tensor)
     return out
+
+
+def _larger(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether BLOCKS are for these."""
+    widths = query.shape[-1], value.shape[-1]
+    here = query.is_cuda and query.dtype == torch.float32 and all(64 < width <= 128 for width in widths)
+    here = here and query.shape[2] >= BLOCKS["fwd_BLOCK_M"]  # of fewer queries torch makes another kernel
+    measured = not torch.version.hip and torch.__version__ >= (2, 11)
+    return here and measured and torch.cuda.get_device_capability(query.device) == (9, 0)
 
 
 def _untraced(

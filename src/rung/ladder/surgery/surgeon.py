@@ -65,6 +65,7 @@ WITHIN = {
     "joined-gradients": ("post_grad_custom_pre_pass", "rung.ladder.surgery.joins", "Joins"),
     "casts-together": ("post_grad_custom_pre_pass", "rung.ladder.surgery.casts", "CastTogether"),
     "float32-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.gradients", "Float32Gradients"),
+    "k-major-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.k_major", "KMajor"),
 }
 
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
