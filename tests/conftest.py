@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import pkgutil
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -17,7 +18,9 @@ def _interpreted_kernels():
     if not torch.cuda.is_available():
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TRITON_INTERPRET", "1")
-            importlib.import_module("rung.kernels.functional")
+            families = importlib.import_module("rung.kernels.families")
+            for family in pkgutil.iter_modules(families.__path__, f"{families.__name__}."):
+                importlib.import_module(family.name)
             with contextlib.suppress(ImportError):  # a launch imports it, where this Triton has it
                 importlib.import_module("triton.experimental.gluon")
 

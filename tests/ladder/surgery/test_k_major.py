@@ -1,7 +1,11 @@
 """Factors of weights' gradients, turned: which products, which of the two factors, and that nothing else changes."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,6 +112,34 @@ def test_a_compiled_step_has_the_gradients_that_it_had(monkeypatch: pytest.Monke
         torch.testing.assert_close(got, want)
     assert counts == [0, 2]
     assert KMajor().uuid() == KMajor().uuid()
+
+
+@has_triton
+def test_compiled_code_from_a_cache_finds_the_operator(tmp_path: Path) -> None:
+    """No pass runs then, and what the code calls has to be there all the same."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env |= {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    ran = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", STEP], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        ran.append(done.stdout.split())
+    (first, gradient), (again, same) = ran
+    assert (first, again) == ("1", "0")
+    assert same == gradient
+
+
+STEP = f"""
+import torch
+from rung.ladder.surgery import Surgeon, k_major
+seen, turn = [], k_major.turn_factors
+k_major.turn_factors = lambda graph: seen.append(turn(graph))
+torch.manual_seed(0)
+model, x = torch.nn.Linear(16, {WIDEST}, bias=False), torch.ones(3, 16)
+surgeon = Surgeon([], within=["k-major-gradients"])
+torch.compile(model, backend=surgeon, dynamic=False)(x).square().sum().backward()
+print(sum(seen), float(model.weight.grad.sum()))
+"""
 
 
 def test_it_applies_where_a_compiled_step_trains_in_tf32_on_hopper() -> None:

@@ -11,7 +11,11 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from rung import kernels
 from rung.ladder.surgery.lowered import Pass, aten
+
+if kernels.available():  # compiled code that comes out of a cache calls the operator, too, and no pass has run then
+    from rung.kernels.families import k_major  # noqa: F401  registers it
 
 # The larger side of a gradient from which the copy pays, where the smaller one has 1024 (benchmarks/kernels/tf32.py on one H100: at 1024 it
 # costs as much as it spares).
@@ -27,12 +31,8 @@ class KMajor(Pass):
 
 def turn_factors(graph: fx.Graph) -> int:
     """Copy the smaller factor of each float32 product of which neither has what is summed side by side; how many products."""
-    from rung import kernels
-
     if not kernels.available():
         return 0
-    from rung.kernels.families import k_major  # noqa: F401  registers the operator
-
     copies: dict[tuple[fx.Node, int], fx.Node] = {}
     count = 0
     for product in graph.find_nodes(op="call_function", target=aten.mm.default):
