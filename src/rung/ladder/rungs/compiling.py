@@ -14,7 +14,8 @@ LONG = 60.0  # seconds of a first run that are worth sparing
 COMPILE = Rung(
     "compile", 2, "torch.compile", "reassociated", "forward and loss as one compiled function, static shapes",
     lambda c: None,
-    lambda c: {"pointwise": (0.25, 0.75), "launch_gap": (0.1, 0.8), "attention": (0.5, 1.0)},
+    # Copies are casts and layouts, which Inductor makes part of its kernels: all of 1.4 ms were, of a step of 7.2 under autocast.
+    lambda c: {"pointwise": (0.25, 0.75), "copy": (0.0, 0.6), "launch_gap": (0.1, 0.8), "attention": (0.5, 1.0)},
     lambda p: replace(p, compile=True, regions=False),
     "Inductor compiled the captured graphs", counted("compiled_graphs", "graphs compiled"),
     replaces=("compile-regions",), core=True, prepares=40.0,
