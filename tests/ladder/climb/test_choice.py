@@ -4,49 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up import STEP, rung, state, tried
 
 from rung.ladder.climb import predictions
 from rung.ladder.climb.choice import NEAR, Stop, next_rung, untold
-from rung.ladder.climb.state import Request, State
 from rung.ladder.plan import Plan
-from rung.ladder.rungs import LADDER, Rung
-from rung.ladder.rungs.proofs import told
-from rung.ladder.rungs.rung import Inapplicable
-from rung.runs import Run
-
-STEP = 100e6
-
-
-def rung(name: str, left: float, *, core: bool = False, prepares: float = 0.0, no: str = "") -> Rung:
-    """A rung that leaves this share of the matrix products' time."""
-    return Rung(
-        name, 2, name, "exact", name, lambda c: Inapplicable(no) if no else None, lambda c: {"gemm": (left, left)},
-        lambda p: p, "it shows", told("x", True, "x"), core=core, prepares=prepares,
-    )  # fmt: skip
-
-
-def state(
-    tmp_path: Path,
-    *,
-    budget: float | None = None,
-    named: bool = False,
-    floor: float | None = None,
-    loading: float = 18.0,
-) -> State:
-    run = Run.create(tmp_path, "x", tmp_path / "run")
-    made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event, data: None)
-    made.facts = {"gpu": False, "mode": "infer", "rates": {}}
-    made.breakdown = {"parts": {"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP}}
-    made.baseline = {
-        "time": {"value": STEP}, "first_run_seconds": 1.0, "loading_seconds": loading,
-        "floor": floor and {"seconds": floor},
-    }  # fmt: skip
-    return made
-
-
-def tried(made: State, name: str, verdict: str, against: str = "baseline", **more: Any) -> None:
-    number = len(made.attempts) + 1
-    made.add({"number": number, "rung": name, "verdict": verdict, "against": against, "log": "x", **more})
+from rung.ladder.rungs import LADDER
 
 
 def test_the_best_gain_per_second_comes_first(tmp_path: Path) -> None:
@@ -83,7 +46,7 @@ def test_near_the_floor_only_the_core_is_still_tried(tmp_path: Path) -> None:
 
 
 def test_the_budget_is_kept_for_the_core(tmp_path: Path) -> None:
-    large, core = rung("large", 0.2), rung("core", 0.95, core=True)
+    large, core = rung("large", 0.2, alone=True), rung("core", 0.95, core=True)
     assert next_rung(state(tmp_path / "a", budget=1000), [large, core]) is large
     assert next_rung(state(tmp_path / "b", budget=120), [large, core]) is core
     said = next_rung(state(tmp_path / "c", budget=20), [large, core])
@@ -93,7 +56,7 @@ def test_the_budget_is_kept_for_the_core(tmp_path: Path) -> None:
 
 
 def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> None:
-    short, long = rung("short", 0.9), rung("long", 0.5, prepares=20)
+    short, long = rung("short", 0.9), rung("long", 0.5, prepares=20, alone=True)
     assert next_rung(state(tmp_path / "a", budget=90, loading=6.0), [short, long]) is long
     # A guess alone ends no climb: while there is room for a restart, the shortest is begun.
     assert next_rung(state(tmp_path / "b", budget=90, loading=30.0), [short, long]) is short

@@ -11,9 +11,10 @@ from typing import Any
 from rung.ladder.climb import predictions
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import State
+from rung.ladder.climb.together import idle, stacked
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.duel import Duel, SideFailed, fight
-from rung.ladder.rungs import BY_NAME, Counters, Evidence, Prediction, Rung, added, plan_of
+from rung.ladder.rungs import Counters, Evidence, Prediction, Rung, plan_of
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
 from rung.ladder.workers import open_worker
@@ -26,7 +27,7 @@ def opened(state: State, rung: Rung) -> dict[str, Any]:
     context = state.context()
     no = rung.applies(context)
     prediction = None if no else rung.predict(context)
-    stack = added(state.kept, rung)
+    stack, members = stacked(state.kept, rung), [member.name for member in rung.members]
     return {
         "schema": 1,
         "number": len(state.attempts) + 1,
@@ -40,7 +41,8 @@ def opened(state: State, rung: Rung) -> dict[str, Any]:
         "replaces": [name for name in state.kept if name not in stack],
         "prediction": prediction.as_dict() if prediction else None,
         "clock": (state.breakdown or {}).get("clock"),
-        "graph_breaks": state.facts["graph_breaks"] if rung.name == "compile" else [],
+        "graph_breaks": state.facts["graph_breaks"] if "compile" in (rung.name, *members) else [],
+        **({"members": members} if members else {}),
         "verdict": no.verdict if no else "",
         "why": no.why if no else "",
     }
@@ -60,7 +62,7 @@ def attempt(state: State, rung: Rung) -> None:
             duel = _fight(state, record["stack"], name)
             record |= duel.as_dict()
             seen = state.profiled(name, record["times"]["candidate"]["value"]) if state.trace(name).exists() else seen
-            _judge(state, record, duel, name, seen[1])
+            _judge(state, rung, record, duel, name, seen[1])
         except SideFailed as failure:
             record["verdict"], record["why"] = "failed", f"{failure.error.kind}: {failure}"
         except WorkerFailed as failure:
@@ -107,10 +109,10 @@ def _fight(state: State, candidate: Sequence[str], name: str) -> Duel:
         return fight(state.setup, sides, log=f"{name}-again", left=state.left, trace=trace)
 
 
-def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: Counters | None) -> None:
+def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: str, after: Counters | None) -> None:
     """Three gates: faster with confidence, the effect that it should have, and the same results."""
     assert duel.comparison is not None
-    rung, speedup = BY_NAME[record["rung"]], duel.comparison.speedup
+    speedup = duel.comparison.speedup
     # A budget that ended before a planned look leaves the question open; resuming asks it again.
     record["cut"] = duel.comparison.cut
     if not record["cut"]:
@@ -130,6 +132,8 @@ def _judge(state: State, record: dict[str, Any], duel: Duel, name: str, after: C
     if proof.shown is False:
         record["verdict"], record["why"] = "no-op", f"it should show as: {rung.effect}; but {proof.says}."
         return
+    without = idle(rung, told)
+    record["stack"] = [name for name in record["stack"] if name not in without]
     state.say("verify", record)
     record["verification"] = _verified(state, record["stack"], name)
     if not record["verification"]["passed"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rung.ladder.climb.state import State
+from rung.ladder.climb.together import NAME, together
 from rung.ladder.rungs import Rung
 from rung.measure import CLIMB
 
@@ -58,9 +59,23 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
     # The core of the ladder is not given up for the sake of what promises more.
     reserved = sum(seconds(state, r) for r in core if r is not ranked[0])
-    if core and state.left() - seconds(state, ranked[0]) < reserved:
-        return next(r for r in ranked if r in core)
-    return ranked[0]
+    found = ranked[0]
+    if core and state.left() - seconds(state, found) < reserved:
+        found = next(r for r in ranked if r in core)
+    several = _at_once(state, worth)
+    return several if several and gain_per_second(state, several) > gain_per_second(state, found) else found
+
+
+def _at_once(state: State, worth: Sequence[Rung]) -> Rung | None:
+    """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once."""
+    made = [a for a in state.attempts if a["rung"] == NAME]
+    if any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made):
+        return None
+    if sum(seconds(state, r) for r in worth) <= state.left():
+        return None
+    ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
+    several = together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares))
+    return several if several and seconds(state, several) < state.left() else None
 
 
 def gain_per_second(state: State, rung: Rung) -> float:
@@ -70,7 +85,11 @@ def gain_per_second(state: State, rung: Rung) -> float:
 
 def seconds(state: State, rung: Rung) -> float:
     """What a comparison takes to its first look, as far as can be told."""
-    return CLIMB[0][0] * restart(state) + rung.prepares
+    return _decided(state, rung.prepares)
+
+
+def _decided(state: State, prepares: float) -> float:
+    return CLIMB[0][0] * restart(state) + prepares
 
 
 def restart(state: State) -> float:

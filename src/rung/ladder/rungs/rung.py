@@ -120,6 +120,7 @@ class Rung:
     spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
                  fewer `graphs` compiled over all shapes.
     first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
+    members      the rungs that are tried as this one (`climb.together`).
     """
 
     name: str
@@ -137,6 +138,7 @@ class Rung:
     prepares: float = 0.0
     spares: str = "step"
     first: tuple[tuple[str, str], ...] = ()
+    members: tuple[Rung, ...] = ()
 
     def predict(self, context: Context) -> Prediction:
         """Amdahl's law over the parts of the profile: what the rung leaves alone takes as long as before."""
