@@ -9,7 +9,7 @@ from made_up import STEP, rung, state, tried
 
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.attempt import opened
-from rung.ladder.climb.choice import Stop, next_rung
+from rung.ladder.climb.choice import Stop, next_rung, untold
 from rung.ladder.climb.together import NAME, idle, stacked, together
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung
@@ -85,6 +85,13 @@ def test_members_that_are_not_in_effect_are_named_and_one_that_is_is_enough() ->
     assert found.proof(Evidence(None, None, {"a": False, "b": False})).shown is False
 
 
+def test_who_was_kept_with_others_has_said_so(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    tried(made, NAME, "kept")
+    made.kept = ["compile", "sdpa"]
+    assert untold(made, [BY_NAME["compile"], rung("never", 0.4, no="not here")])[0].name == "never"
+
+
 def test_it_is_tried_no_more_once_it_was_not_kept(tmp_path: Path) -> None:
     three = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
     made = state(tmp_path / "spoiled", budget=200)
@@ -125,6 +132,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     assert kept["verdict"] == "kept"
     assert verified == [["fused-optimizer"]]
     assert made.kept == kept["stack"] == ["fused-optimizer"]
+    assert kept["why"] == "fused-optimizer: verified, and faster with confidence."
     assert kept["effect"]["says"] == "1 of 2 are, not sdpa"
     again = state(tmp_path / "again", budget=600)
     again.add(kept)

@@ -141,7 +141,8 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
         record["verdict"] = "reverted"
         record["why"] = f"it does not compute what the baseline computes: {failure}."
         return
-    record["verdict"], record["why"] = "kept", "verified, and faster with confidence."
+    them = f"{', '.join(n for n in record['stack'] if n not in state.kept)}: " if rung.members else ""
+    record["verdict"], record["why"] = "kept", f"{them}verified, and faster with confidence."
     if duel.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
         record["why"] = f"verified, {pace}, and {spared(record, rung)}."

@@ -123,7 +123,7 @@ def worth_another(state: State, rung: Rung) -> bool:
 
 def untold(state: State, rungs: Sequence[Rung]) -> list[Rung]:
     """Those that do not apply and have not said so yet."""
-    told = {a["rung"] for a in state.attempts}
+    told = {a["rung"] for a in state.attempts} | set(state.kept)
     return [r for r in rungs if r.name not in told and not _applies(state, r)]
 
 
