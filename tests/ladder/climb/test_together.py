@@ -94,6 +94,9 @@ def test_who_was_kept_with_others_has_said_so(tmp_path: Path) -> None:
 
 def test_it_is_tried_no_more_once_it_was_not_kept(tmp_path: Path) -> None:
     three = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
+    made = state(tmp_path / "cut short", budget=200)
+    tried(made, NAME, "inconclusive", cut=True)
+    assert members(next_rung(made, three)) == ["b", "c", "a"]
     made = state(tmp_path / "spoiled", budget=200)
     tried(made, NAME, "reverted")
     assert members(next_rung(made, three)) == []

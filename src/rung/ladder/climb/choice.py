@@ -68,7 +68,7 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
 
 def _at_once(state: State, worth: Sequence[Rung]) -> Rung | None:
     """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once."""
-    made = [a for a in state.attempts if a["rung"] == NAME]
+    made = [a for a in state.attempts if a["rung"] == NAME and not a.get("cut")]
     if any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made):
         return None
     if sum(seconds(state, r) for r in worth) <= state.left():
