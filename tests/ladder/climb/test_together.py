@@ -60,7 +60,8 @@ def test_who_needs_another_one_comes_in_with_it_and_who_replaces_one_stays_out()
     instead = replace(rung("instead", 0.2), replaces=("first",))
     variables = replace(rung("variables", 0.2), change=lambda p: replace(p, env=(("A", "1"),)))
     memory = replace(rung("memory", 0.2), spares="memory")
-    found = together(context(), [], [after, first, instead, variables, memory], lambda prepares: 30.0)
+    setting = replace(rung("setting", 0.2), change=lambda p: replace(p, inductor=(("a", 1),)))
+    found = together(context(), [], [after, first, instead, variables, memory, setting], lambda prepares: 30.0)
     assert members(found) == ["first", "after"]
     assert found is not None
     assert found.change(Plan()).compile

@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as torchs
 from torch.torch_version import TorchVersion
 
 from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME
+from rung.ladder.rungs import BY_NAME, Context
 from rung.ladder.surgery import Surgeon, hidden
 from rung.ladder.surgery.flex import BLOCKS, flex_attention
 
@@ -237,3 +237,12 @@ def test_capped_attention_that_is_left_alone_says_why():
     torch._dynamo.reset()
     inside = compared(lambda q, k, v: (CAP * torch.tanh(q @ k.mT + mask)).softmax(-1) @ v, passes=("sdpa",))
     assert "inside of the cap" in inside.skipped[0]
+
+
+def test_in_16_bits_sdpa_keeps_what_it_can_do():
+    rung = BY_NAME["flex-for-sdpa"]
+    facts = {"gpu": True, "matches": {"flex-for-sdpa": 4}, "dtype": "torch.float32", "amp": None}
+    for plan, more in ((Plan(bf16=True, compile=True), {}), (Plan(compile=True), {"amp": "torch.bfloat16"}),
+                       (Plan(compile=True), {"dtype": "torch.float16"})):  # fmt: skip
+        assert "16 bits" in str(rung.applies(Context(plan, "bf16", {**facts, **more}, {}, {})))
+    assert rung.applies(Context(Plan(tf32=True, compile=True), "tf32", facts, {}, {})) is None

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rung.ladder.climb.state import State
-from rung.ladder.climb.together import NAME, together
+from rung.ladder.climb.together import LEAST_GAIN, NAME, together
 from rung.ladder.rungs import Rung
 from rung.measure import CLIMB
 
-LEAST_GAIN = 0.005  # what a rung must be able to give, at best, for it to be tried
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
 TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
 
@@ -62,11 +61,11 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     found = ranked[0]
     if core and state.left() - seconds(state, found) < reserved:
         found = next(r for r in ranked if r in core)
-    several = _at_once(state, worth)
+    several = _at_once(state, worth, rungs)
     return several if several and gain_per_second(state, several) > gain_per_second(state, found) else found
 
 
-def _at_once(state: State, worth: Sequence[Rung]) -> Rung | None:
+def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung]) -> Rung | None:
     """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once."""
     made = [a for a in state.attempts if a["rung"] == NAME and not a.get("cut")]
     if any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made):
@@ -74,6 +73,7 @@ def _at_once(state: State, worth: Sequence[Rung]) -> Rung | None:
     if sum(seconds(state, r) for r in worth) <= state.left():
         return None
     ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
+    ranked += [r for r in rungs if r not in worth and not tries(state, r)]  # some apply only beside another one
     several = together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares))
     return several if several and seconds(state, several) < state.left() else None
 

@@ -17,6 +17,7 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung, added
 
 NAME = "together"
+LEAST_GAIN = 0.005  # what a rung must be able to give, at best, for it to be tried
 CONTRACTS = ("exact", "reassociated", "tf32", "bf16", "fp8")  # what a rung may do to numbers, the least first
 
 
@@ -35,6 +36,8 @@ def together(
     for rung in (*rungs, *rungs):
         others = [*(BY_NAME[name] for name in kept), *members]
         if rung in others or not _joins(rung, others) or rung.applies(at) is not None:
+            continue
+        if not rung.core and rung.predict(at).high < 1 + LEAST_GAIN:
             continue
         with_it = _joined(made, rung, at)
         gain = math.log(with_it.predict(context).value) / seconds(with_it.prepares)
@@ -56,10 +59,11 @@ def stacked(kept: Sequence[str], rung: Rung) -> list[str]:
 
 
 def _joins(rung: Rung, others: Sequence[Rung]) -> bool:
-    """Whether it can be one of several: it is for the step, has no rehearsal and no variables, which another one may set
-    otherwise, and takes the place of none."""
+    """Whether it can be one of several: it is for the step and takes the place of none. A setting, of the environment or of
+    Inductor, as often costs as it gives, and is tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
-    return rung.spares == "step" and not rung.first and not rung.change(Plan()).env and not apart
+    change = rung.change(Plan())
+    return rung.spares == "step" and not (rung.first or change.env or change.inductor or apart)
 
 
 def _joined(made: Rung | None, rung: Rung, context: Context) -> Rung:

@@ -85,10 +85,16 @@ FLEX = Rung(
 )  # fmt: skip
 
 
+def _flex_for_sdpa_applies(c: Context) -> Inapplicable | None:
+    if c.plan.bf16 or c.facts.get("amp") or c.facts.get("dtype") in ("torch.bfloat16", "torch.float16"):
+        return Inapplicable("in 16 bits SDPA's own kernels leave hidden blocks out, and are faster.")
+    return _flex_applies("flex-for-sdpa", "attention without a mask or with the causal one")(c)
+
+
 FLEX_FOR_SDPA = Rung(
     "flex-for-sdpa", 3, "FlexAttention in the place of other attention", "reassociated",
     "attention without a mask, or with the causal one, becomes FlexAttention: hidden blocks are left out in float32, too",
-    _flex_applies("flex-for-sdpa", "attention without a mask or with the causal one"),
+    _flex_for_sdpa_applies,
     lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
     lambda p: with_pass("flex-for-sdpa")(with_pass("sdpa")(p)),  # which makes calls of what is written by hand
     "attention by FlexAttention", rewritten("flex-for-sdpa"), prepares=20.0,
