@@ -49,13 +49,16 @@ def test_what_doctor_lists_is_a_rung_or_has_a_reason_to_be_none() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
 def test_a_variable_applies_on_its_vendors_gpus_alone(row: Any) -> None:
-    no = BY_NAME[row["name"]].applies(context("nvidia", "sm90"))
-    if row["vendor"] == "any":
-        assert no is None
-    else:
-        assert no is not None
-        assert no.verdict == "no-op"
-        assert "AMD" in no.why
+    for vendor, arch, other in (("nvidia", "sm90", "AMD"), ("amd", "gfx1100", "NVIDIA")):
+        no = BY_NAME[row["name"]].applies(context(vendor, arch))
+        if row["vendor"] == "any":
+            assert no is None
+        elif row["vendor"] != vendor:
+            assert no is not None
+            assert no.verdict == "no-op"
+            assert other in no.why
+        elif vendor == "nvidia":
+            assert no is None
     cpu = Context(Plan(), "exact", {"gpu": False, "mode": "train"}, PARTS, {})
     assert BY_NAME[row["name"]].applies(cpu) is not None
 
