@@ -75,6 +75,7 @@ def test_the_smaller_factor_is_turned_where_neither_is_in_order(function, out, i
     made.graph.lint()
     made.recompile()
     assert [node.args[0].name for node in copies(made)] == turned
+    assert all(node.next.target is aten.mm.default for node in copies(made))
     for product in made.graph.find_nodes(op="call_function", target=aten.mm.default)[:products]:
         left, right = (factor.meta["val"].stride() for factor in product.args)
         assert (left[1] == 1) != (right[0] == 1)

@@ -45,7 +45,7 @@ def turn_factors(graph: fx.Graph) -> int:
         place = int(sides[1] < sides[0])
         key = ((left, 1), (right, 0))[place]
         if key not in copies:
-            with graph.inserting_after(key[0]):
+            with graph.inserting_before(product):  # and not where the factor is made: a copy that waits takes memory
                 copies[key] = graph.call_function(torch.ops.rung.k_major.default, key)
             copies[key].meta["val"] = torch.ops.rung.k_major.default(key[0].meta["val"], key[1])
         product.update_arg(place, copies[key])
