@@ -1,19 +1,23 @@
 """Several rungs as one: when, which of them, and what is kept of it."""
 
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from made_up import STEP, rung, state, tried
 
+from rung.hardware.peaks import named
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.attempt import opened
 from rung.ladder.climb.choice import Stop, next_rung, untold
-from rung.ladder.climb.together import NAME, idle, stacked, together
+from rung.ladder.climb.together import NAME, _as_one, idle, stacked, together
 from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung
+from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, Rung
+from rung.ladder.rungs.proofs import told
 from rung.ladder.rungs.rung import Inapplicable
+from rung.ladder.work import rates
 
 HALF = {"gemm": 50.0, "pointwise": 50.0}
 
@@ -33,8 +37,7 @@ def test_several_are_tried_at_once_where_the_budget_does_not_decide_them_one_by_
     said = next_rung(state(tmp_path / "little", budget=200), three)
     assert members(said) == ["b", "c", "a"]
     assert isinstance(said, Rung)
-    told = said.predict(context())
-    assert told.value == pytest.approx(1 / (0.5 + 0.5 * 0.9 * 0.5 * 0.8))
+    assert said.predict(context()).value == pytest.approx(1 / (0.5 + 0.5 * 0.9 * 0.5 * 0.8))
 
 
 def test_what_is_quickly_decided_and_gives_most_is_not_put_off(tmp_path: Path) -> None:
@@ -75,15 +78,62 @@ def test_it_has_the_loosest_contract_and_the_longest_preparation_of_its_members(
     assert (found.contract, found.prepares, found.level, found.spares) == ("bf16", 20, 4, "step")
 
 
-def test_members_that_are_not_in_effect_are_named_and_one_that_is_is_enough() -> None:
-    found = together(context(), [], [rung("a", 0.5), rung("b", 0.6)], lambda prepares: 30.0)
+def test_who_leaves_another_one_nothing_to_do_takes_its_place() -> None:
+    """Its casts are dear until the step is compiled: bf16 comes in late, after TF32 and what is for TF32 alone."""
+    facts = {
+        "gpu": True, "mode": "train", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",
+        "matches": {}, "optimizer_is_fused": True,
+    }  # fmt: skip
+    parts = {"gemm": 40.0, "pointwise": 30.0, "copy": 30.0}
+    at = Context(Plan(), "bf16", facts, parts, rates(named("H100")))
+    found = together(at, [], [BY_NAME[n] for n in ("tf32", "compile", "bf16", "k-major-gradients")], lambda _: 30.0)
+    assert members(found) == ["compile", "bf16"]
     assert found is not None
-    worker = {"a": True, "b": False}
-    assert idle(found, worker) == ["b"]
-    proof = found.proof(Evidence(None, None, worker))
-    assert proof.shown is True
-    assert proof.says == "1 of 2 are, not b"
-    assert found.proof(Evidence(None, None, {"a": False, "b": False})).shown is False
+    for member in found.members:
+        others = [other for other in found.members if other is not member]
+        assert member.applies(replace(at, plan=reduce(lambda plan, r: r.change(plan), others, Plan()))) is None
+
+
+def test_members_that_did_nothing_are_told_by_the_worker_and_by_the_names_of_kernels() -> None:
+    names = ("joined-gradients", "k-major-gradients", "sdpa", "triton-rope")
+    found = replace(rung(NAME, 0.5), members=tuple(BY_NAME[name] for name in names))
+    passes = {f"pass {name}": True for name in names}
+    worker = {**passes, "matches": {"sdpa": 0, "triton-rope": 4}}
+    before, after = Counters(99, 99, 9), Counters(50, 50, 9, {"rope_rotate": 4.0})
+    # Whether there are fewer joins than before, all of them together decide.
+    assert idle(found, Evidence(before, after, worker)) == ["k-major-gradients", "sdpa"]
+    assert idle(found, Evidence(None, None, worker)) == ["sdpa"]
+
+
+def test_what_is_more_than_a_pass_and_did_nothing_spoils_the_attempt() -> None:
+    made = replace(rung("a", 0.5), proof=told("a", True, "a"))
+    found = _as_one(context(), [BY_NAME["compile"], BY_NAME["bf16-stream"], made])
+    worker = {"compiled_graphs": 1, "matches": {"bf16-stream": 0}, "a": True}
+    assert found.proof(Evidence(None, None, worker)).says == "2 of 3 are, not bf16-stream"
+    assert found.proof(Evidence(None, None, worker)).shown is True
+    assert found.proof(Evidence(None, None, {**worker, "compiled_graphs": 0})).shown is False
+    assert found.proof(Evidence(None, None, {**worker, "a": False})).shown is False
+
+
+def test_the_core_keeps_its_share_of_the_budget(tmp_path: Path) -> None:
+    three, core = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)], rung("core", 0.99, core=True, prepares=60)
+    # 78 s for the three, 138 s for the core, which would take more than it gives.
+    assert next_rung(state(tmp_path / "not for both", budget=150), [*three, core]) is core
+    assert members(next_rung(state(tmp_path / "for both", budget=220), [*three, core])) == ["b", "c", "a"]
+
+
+def test_near_the_floor_nothing_comes_in_beside_the_core(tmp_path: Path) -> None:
+    core = [rung("one", 0.9, core=True), rung("two", 0.9, core=True)]
+    near = state(tmp_path, budget=100, floor=STEP / 1e9)
+    assert members(next_rung(near, [*core, rung("much", 0.2)])) == ["one", "two"]
+
+
+def test_who_did_nothing_is_not_tried_again(tmp_path: Path) -> None:
+    three = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
+    made = state(tmp_path, budget=130)
+    tried(made, NAME, "kept", without=["a"])
+    made.kept = ["compile"]
+    assert members(next_rung(made, three)) == ["b", "c"]
 
 
 def test_who_was_kept_with_others_has_said_so(tmp_path: Path) -> None:
@@ -116,8 +166,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     """The fused optimizer is in effect; there is no attention for SDPA to take."""
     made = state(tmp_path, budget=600)
     both = [BY_NAME["fused-optimizer"], BY_NAME["sdpa"]]
-    found = replace(rung(NAME, 0.5), members=tuple(both))
-    found = replace(found, proof=lambda e: Proof(True, "1 of 2 are, not sdpa"))
+    found = _as_one(context(), both)
     assert stacked(["compile"], found) == ["compile", "fused-optimizer", "sdpa"]
     assert opened(made, found)["members"] == ["fused-optimizer", "sdpa"]
     speedup = SimpleNamespace(value=2.0, low=1.9, high=2.1)
@@ -135,6 +184,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     kept = made.attempts[-1]
     assert kept["verdict"] == "kept"
     assert verified == [["fused-optimizer"]]
+    assert kept["without"] == ["sdpa"]
     assert made.kept == kept["stack"] == ["fused-optimizer"]
     assert kept["why"] == "fused-optimizer: verified, and faster with confidence."
     assert kept["effect"]["says"] == "1 of 2 are, not sdpa"

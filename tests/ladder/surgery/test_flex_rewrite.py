@@ -129,16 +129,17 @@ def test_what_is_compiled_can_be_kept():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "width", "dtype", "capability", "larger"),
-    [(512, 128, torch.float32, (9, 0), True), (512, 80, torch.float32, (9, 0), True), (512, 64, torch.float32, (9, 0), False),
-     (512, 256, torch.float32, (9, 0), False), (64, 128, torch.float32, (9, 0), False), (512, 128, torch.bfloat16, (9, 0), False),
-     (512, 128, torch.float32, (8, 0), False)],
+    ("tokens", "width", "dtype", "capability", "precision", "larger"),
+    [(512, 128, torch.float32, (9, 0), "high", True), (512, 80, torch.float32, (9, 0), "high", True), (512, 64, torch.float32, (9, 0), "high", False),
+     (512, 256, torch.float32, (9, 0), "high", False), (64, 128, torch.float32, (9, 0), "high", False), (512, 128, torch.bfloat16, (9, 0), "high", False),
+     (512, 128, torch.float32, (8, 0), "high", False), (512, 128, torch.float32, (9, 0), "highest", False)],
     ids=str,
 )  # fmt: skip
-def test_float32_is_cut_into_larger_blocks_where_that_was_measured(
-    tokens, width, dtype, capability, larger, monkeypatch
+def test_tf32_is_cut_into_larger_blocks_where_that_was_measured(
+    tokens, width, dtype, capability, precision, larger, monkeypatch
 ):
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0"))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     asked = {}
     monkeypatch.setattr(torchs, "flex_attention", lambda q, *given, **options: asked.update(options) or q)

@@ -68,6 +68,8 @@ def attempt(state: State, rung: Rung) -> None:
         except WorkerFailed as failure:
             record["verdict"], record["why"] = "failed", f"{failure.kind}: {failure}"
     record["seconds"] = time.monotonic() - began
+    if rung.members:
+        record["why"] = f"{', '.join(name for name in record['stack'] if name not in state.kept)}: {record['why']}"
     if record["verdict"] == "kept":
         state.kept = list(record["stack"])
         record["breakdown"] = seen[0]
@@ -124,7 +126,8 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
     ):
         record["over_shapes"] = over_shapes(state, record["stack"], name)
     told = {**record["applied"], "over_shapes": record.get("over_shapes"), "memory": record.get("memory", {})}
-    proof = rung.proof(Evidence(state.counters, after, told))
+    evidence = Evidence(state.counters, after, told)
+    proof = rung.proof(evidence)
     record["effect"] = {"should": rung.effect, "shown": proof.shown, "says": proof.says}
     if why := no_gain(record, rung, duel.comparison, state.request.slower_at_most):
         record["verdict"], record["why"] = why
@@ -132,8 +135,9 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
     if proof.shown is False:
         record["verdict"], record["why"] = "no-op", f"it should show as: {rung.effect}; but {proof.says}."
         return
-    without = idle(rung, told)
-    record["stack"] = [name for name in record["stack"] if name not in without]
+    if without := idle(rung, evidence):
+        record["without"] = without
+        record["stack"] = [name for name in record["stack"] if name not in without]
     state.say("verify", record)
     record["verification"] = _verified(state, record["stack"], name)
     if not record["verification"]["passed"]:
@@ -141,8 +145,7 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
         record["verdict"] = "reverted"
         record["why"] = f"it does not compute what the baseline computes: {failure}."
         return
-    them = f"{', '.join(n for n in record['stack'] if n not in state.kept)}: " if rung.members else ""
-    record["verdict"], record["why"] = "kept", f"{them}verified, and faster with confidence."
+    record["verdict"], record["why"] = "kept", "verified, and faster with confidence."
     if duel.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
         record["why"] = f"verified, {pace}, and {spared(record, rung)}."

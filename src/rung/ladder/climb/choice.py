@@ -61,19 +61,23 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     found = ranked[0]
     if core and state.left() - seconds(state, found) < reserved:
         found = next(r for r in ranked if r in core)
-    several = _at_once(state, worth, rungs)
-    return several if several and gain_per_second(state, several) > gain_per_second(state, found) else found
+    several = _at_once(state, worth, () if near_floor(state) else rungs)
+    if several and gain_per_second(state, several) > gain_per_second(state, found):
+        after = sum(seconds(state, r) for r in core if r not in several.members)
+        return several if state.left() - seconds(state, several) >= after else found
+    return found
 
 
 def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung]) -> Rung | None:
-    """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once."""
+    """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once.
+    rungs: those that may come in beside the ones that are worth a try, because they apply there alone."""
     made = [a for a in state.attempts if a["rung"] == NAME and not a.get("cut")]
     if any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made):
         return None
     if sum(seconds(state, r) for r in worth) <= state.left():
         return None
     ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
-    ranked += [r for r in rungs if r not in worth and not tries(state, r)]  # some apply only beside another one
+    ranked += [r for r in rungs if r not in worth and not tries(state, r)]
     several = together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares))
     return several if several and seconds(state, several) < state.left() else None
 
@@ -105,8 +109,12 @@ def near_floor(state: State) -> bool:
 
 
 def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
-    """The attempts at this rung that were measured, or failed, and came to an end."""
-    return [a for a in state.attempts if a["rung"] == rung.name and not a.get("cut") and a.get("log")]
+    """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too."""
+    return [
+        a
+        for a in state.attempts
+        if rung.name in (a["rung"], *a.get("without", ())) and not a.get("cut") and a.get("log")
+    ]
 
 
 def worth_another(state: State, rung: Rung) -> bool:

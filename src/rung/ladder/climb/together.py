@@ -1,17 +1,16 @@
 """Several rungs tried as one, where the budget does not decide them one by one.
 
 A step is compiled, timed and verified once for all of them, which takes little more than once for any: their gains add
-up at the price of one. What each of them gives alone is not known then; that it is in effect is. One that is not leaves
-the stack before that is verified.
+up at the price of one. What each of them gives alone is not known then. One that did nothing, as far as the worker and the
+names of its kernels tell, leaves the stack before that is verified.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung, added
@@ -29,28 +28,30 @@ def together(
 
     rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of a restart.
     """
-    made: Rung | None = None
-    members: tuple[Rung, ...] = ()
-    at, worth = context, 0.0
+    members: list[Rung] = []
+    worth = 0.0
     # Twice, because some apply only once another one is in effect.
     for rung in (*rungs, *rungs):
-        others = [*(BY_NAME[name] for name in kept), *members]
-        if rung in others or not _joins(rung, others) or rung.applies(at) is not None:
+        at = _with(context, members)
+        if rung in members or not _joins(rung, [*(BY_NAME[name] for name in kept), *members]) or rung.applies(at):
             continue
         if not rung.core and rung.predict(at).high < 1 + LEAST_GAIN:
             continue
-        with_it = _joined(made, rung, at)
-        gain = math.log(with_it.predict(context).value) / seconds(with_it.prepares)
-        if gain > worth:
-            made, members, worth = with_it, with_it.members, gain
-            at = replace(at, plan=rung.change(at.plan))
-    return made if len(members) > 1 else None
+        # One that comes in later may leave those before it nothing to do (bf16 after tf32).
+        found = [*members, rung]
+        found = [m for m in found if not m.applies(_with(context, [other for other in found if other is not m]))]
+        whole = _as_one(context, found)
+        gain = math.log(whole.predict(context).value) / seconds(whole.prepares)
+        if rung in found and gain > worth:
+            members, worth = found, gain
+    return _as_one(context, members) if len(members) > 1 else None
 
 
-def idle(rung: Rung, worker: Mapping[str, Any]) -> list[str]:
-    """Its members that are not in effect, by what the candidate's worker says of itself: a trace shows the work of all."""
-    told = Evidence(None, None, worker)
-    return [member.name for member in rung.members if member.proof(told).shown is False]
+def idle(rung: Rung, e: Evidence) -> list[str]:
+    """Its members that did nothing, by what the candidate's worker says of itself and by the names of kernels. How many kernels
+    there were before and are now is the work of all."""
+    alone = Evidence(None, e.after, e.worker)
+    return [member.name for member in rung.members if member.proof(alone).shown is False]
 
 
 def stacked(kept: Sequence[str], rung: Rung) -> list[str]:
@@ -66,25 +67,33 @@ def _joins(rung: Rung, others: Sequence[Rung]) -> bool:
     return rung.spares == "step" and not (rung.first or change.env or change.inductor or apart)
 
 
-def _joined(made: Rung | None, rung: Rung, context: Context) -> Rung:
-    """One more member. context: with the members before it in effect."""
-    before = [made] if made else []
-    members = (*(made.members if made else ()), rung)
+def _with(context: Context, members: Sequence[Rung]) -> Context:
+    return replace(context, plan=reduce(lambda plan, rung: rung.change(plan), members, context.plan))
+
+
+def _as_one(context: Context, members: Sequence[Rung]) -> Rung:
     shrinks: dict[str, tuple[float, float]] = {}
-    for found in (*(m.shrinks(context) for m in before), rung.shrinks(context)):
-        for part, (best, worst) in found.items():
+    for k, member in enumerate(members):
+        for part, (best, worst) in member.shrinks(_with(context, members[:k])).items():
             so_far = shrinks.get(part, (1.0, 1.0))
             shrinks[part] = (so_far[0] * best, so_far[1] * worst)
 
     def proof(e: Evidence) -> Proof:
-        without = idle(whole, e.worker)
+        without = idle(whole, e)
+        spoilt = [member.name for member in members if member.name in without and not _a_pass(member)]
         but = f", not {', '.join(without)}" if without else ""
-        return Proof(len(without) < len(members), f"{len(members) - len(without)} of {len(members)} are{but}")
+        says = f"{len(members) - len(without)} of {len(members)} are{but}"
+        return Proof(len(without) < len(members) and not spoilt, says)
 
     whole = Rung(
         NAME, max(r.level for r in members), f"{len(members)} rungs at once, which the budget does not decide one by one",
         max((r.contract for r in members), key=CONTRACTS.index), ", ".join(r.name for r in members), lambda c: None,
         lambda c: shrinks, lambda p: reduce(lambda plan, r: r.change(plan), members, p), "each of them is in effect", proof,
-        prepares=max(r.prepares for r in members), members=members,
+        prepares=max(r.prepares for r in members), members=tuple(members),
     )  # fmt: skip
     return whole
+
+
+def _a_pass(rung: Rung) -> bool:
+    """Whether all that it changes is a pass of its name: without it, where that found nothing, the step is the one that was timed."""
+    return rung.change(Plan()) in (Plan(passes=(rung.name,)), Plan(within=(rung.name,)))
