@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,37 @@ from rung.workload import Batch
 
 # Settings of an optimizer that say how it computes, not what.
 HOW = {"params", "fused", "foreach", "capturable", "lr"}
+# Adam's first step is the sign of a gradient, and in so small a share of a tensor (100 times what float32 leaves undecided) the
+# sign may be rounding alone: one of 32,768 elements that goes the other way is 0.5 % of all the change.
+FAINT = 1 / 1000
+FEWEST = 100  # elements of a tensor, of which one may be left out
+SAMPLE = 1 << 20  # elements of a tensor that tell which are its faintest
+
+
+class Faint:
+    """Which elements of every weight had a gradient among the faintest of its tensor in some step: what an optimizer makes of
+    them says nothing about who computed it. What has no gradient at all, as an embedding's unused rows, is not among them."""
+
+    def __init__(self) -> None:
+        self.elements: dict[str, torch.Tensor] = {}
+
+    def look(self, model: torch.nn.Module) -> None:
+        for name, weight in model.named_parameters():
+            if weight.grad is not None and not weight.grad.is_sparse and weight.numel() >= FEWEST:
+                size = weight.grad.detach().abs()
+                some = size.flatten()[:: -(-size.numel() // SAMPLE)]
+                some = some[some > 0]
+                if some.numel():
+                    most = some.kthvalue(math.ceil(some.numel() * FAINT)).values
+                    found = ((size > 0) & (size <= most)).to("cpu" if large(model) else size.device)
+                    self.elements[name] = found | self.elements.get(name, False)
+
+    def left_out(self, name: str, *changes: torch.Tensor) -> list[torch.Tensor]:
+        """The changes of a weight without these elements."""
+        faint = self.elements.get(name)
+        if faint is None or any(change.shape != faint.shape for change in changes):
+            return list(changes)
+        return [change.masked_fill(faint.to(change.device), 0.0) for change in changes]
 
 
 @dataclass(frozen=True)
@@ -30,15 +62,17 @@ class Training:
         step: Any,
         weights: dict[str, torch.Tensor],
         run: Callable[[Any, Batch], Any] = lambda step, batch: step(batch),
+        after: Callable[[torch.nn.Module], None] = lambda model: None,
     ) -> dict[str, torch.Tensor]:
         """Of every weight, from where it began to where it is after all steps, in float64: those of a large model lie in the
-        host's memory."""
+        host's memory. after: is shown the model after every step, its gradients still in place."""
         step.fresh()
         put(step.model, weights)
         for k in range(self.count):
             if k == self.count - 1:
                 _slower(step.optimizer)
             run(step, self.batch(k))
+            after(step.model)
         where = "cpu" if large(step.model) else self.device.torch_name
         found = {n: (t.detach().double() - weights[n].double()).to(where) for n, t in state(step.model).items()
                  if t.is_floating_point()}  # fmt: skip
@@ -48,14 +82,20 @@ class Training:
         return found
 
     def rows(
-        self, truth: dict[str, torch.Tensor], mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]
+        self,
+        truth: dict[str, torch.Tensor],
+        mine: dict[str, torch.Tensor],
+        theirs: dict[str, torch.Tensor],
+        faint: Faint | None = None,
     ) -> list[Row]:
-        """A row for every weight that changes."""
-        return [
-            Row(f"change of {name} over {self.count} steps", "optimizer steps", relative(theirs[name], right), relative(mine[name], right))
-            for name, right in truth.items()
-            if bool(right.any()) or bool(theirs[name].any())
-        ]  # fmt: skip
+        """A row for every weight that changes, without the elements that are told by rounding alone."""
+        found = []
+        for name, right in truth.items():
+            if bool(right.any()) or bool(theirs[name].any()):
+                right, own, other = (faint or Faint()).left_out(name, right, mine[name], theirs[name])
+                errors = relative(other, right), relative(own, right)
+                found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", *errors))
+        return found
 
     def other_integers(self, baseline: torch.nn.Module, candidate: torch.nn.Module) -> list[str]:
         """Of what is no floating-point number, as counters are, what the candidate's steps left otherwise."""

@@ -28,7 +28,7 @@ from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.tolerance import judge
-from rung.ladder.training import Training, other_settings
+from rung.ladder.training import Faint, Training, other_settings
 from rung.ladder.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.ladder.verification import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
@@ -211,9 +211,12 @@ class _At:
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
-        truth = training.change(self.reference.step, weights, lambda step, batch: step(self.reference.cast(batch)))
+        faint = Faint()
+        truth = training.change(
+            self.reference.step, weights, lambda step, batch: step(self.reference.cast(batch)), faint.look
+        )
         mine = training.change(self.baseline, self._noisy(weights, 0))
         theirs = training.change(self.candidate, weights, _theirs)
-        self.rows += training.rows(truth, mine, theirs)
+        self.rows += training.rows(truth, mine, theirs, faint)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)

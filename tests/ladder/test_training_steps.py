@@ -1,0 +1,79 @@
+"""What a few optimizer steps do to the weights: which elements say who computed it, and which say nothing."""
+
+import torch
+from torch import nn
+
+from rung.hardware import pick
+from rung.ladder.training import FEWEST, Faint, Training
+
+NAME = "weight"
+
+
+def looked_at(*gradients: torch.Tensor) -> Faint:
+    """After steps with these gradients of the one weight of a model."""
+    model, faint = nn.Linear(gradients[0].shape[1], gradients[0].shape[0], bias=False), Faint()
+    for gradient in gradients:
+        model.weight.grad = gradient
+        faint.look(model)
+    return faint
+
+
+def error(faint: Faint, right: torch.Tensor, theirs: torch.Tensor) -> float:
+    training = Training(3, lambda k: None, pick("cpu"))
+    [row] = training.rows({NAME: right}, {NAME: right.clone()}, {NAME: theirs}, faint)
+    return row.error
+
+
+def turned(change: torch.Tensor, *place: int) -> torch.Tensor:
+    found = change.clone()
+    found[place] *= -1
+    return found
+
+
+def test_an_element_whose_gradient_rounding_decides_may_go_the_other_way_and_no_other_may() -> None:
+    torch.manual_seed(0)
+    first, second = (torch.randn(30, 40) for _ in range(2))
+    first[3, 4], second[5, 6] = 1e-9, 1e-9
+    faint, change = looked_at(first, second), torch.randn(30, 40).sign()
+    assert error(faint, change, turned(turned(change, 3, 4), 5, 6)) == 0
+    assert error(faint, change, turned(change, 7, 8)) > 0.01
+    assert error(Faint(), change, turned(change, 3, 4)) > 0.01
+
+
+def test_as_few_are_left_out_as_a_thousandth_a_step() -> None:
+    torch.manual_seed(0)
+    faint = looked_at(*(torch.randn(100, 90) for _ in range(3)))
+    assert 0 < int(faint.elements[NAME].sum()) <= 3 * 9
+
+
+def test_the_end_of_a_weight_that_an_optimizer_forgets_shows() -> None:
+    torch.manual_seed(0)
+    faint, change = looked_at(torch.randn(40, 50)), torch.randn(40, 50).sign()
+    forgotten = change.clone()
+    forgotten.view(-1)[-3:] = 0
+    assert error(faint, change, forgotten) > 0.01
+
+
+def test_rows_without_a_gradient_are_compared() -> None:
+    """As an embedding's unused rows are: whatever moves them is wrong, or decays them."""
+    gradient = torch.zeros(40, 50)
+    gradient[:4] = torch.randn(4, 50)
+    faint, change = looked_at(gradient), gradient.sign()
+    moved = change.clone()
+    moved[20, 3] = 1.0
+    assert error(faint, change, moved) > 0.01
+
+
+def test_of_few_elements_none_is_left_out() -> None:
+    faint = looked_at(torch.randn(1, FEWEST - 1))
+    assert faint.elements == {}
+    assert looked_at(torch.randn(1, FEWEST)).elements[NAME].sum() == 1
+
+
+def test_a_large_weight_is_judged_by_a_sample_of_it() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(1500, 2000)
+    gradient[777, 1] = 1e-12
+    found = looked_at(gradient).elements[NAME]
+    assert found[777, 1]
+    assert 2000 < int(found.sum()) < 4000
