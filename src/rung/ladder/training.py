@@ -86,13 +86,13 @@ class Training:
         truth: dict[str, torch.Tensor],
         mine: dict[str, torch.Tensor],
         theirs: dict[str, torch.Tensor],
-        faint: Faint | None = None,
+        faint: Faint,
     ) -> list[Row]:
         """A row for every weight that changes, without the elements that are told by rounding alone."""
         found = []
         for name, right in truth.items():
             if bool(right.any()) or bool(theirs[name].any()):
-                right, own, other = (faint or Faint()).left_out(name, right, mine[name], theirs[name])
+                right, own, other = faint.left_out(name, right, mine[name], theirs[name])
                 errors = relative(other, right), relative(own, right)
                 found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", *errors))
         return found

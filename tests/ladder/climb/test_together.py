@@ -155,7 +155,6 @@ def test_it_is_tried_no_more_once_it_was_not_kept(tmp_path: Path) -> None:
     tried(kept, NAME, "kept")
     kept.kept = ["compile"]
     assert members(next_rung(kept, three)) == ["b", "c", "a"]
-    kept.breakdown = {"parts": {"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP}}
     kept.kept = []
     assert members(next_rung(kept, three)) == []
 

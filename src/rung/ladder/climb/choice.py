@@ -56,16 +56,17 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
         return _out_of_budget(state, cheapest, best_case)
     core = [r for r in affordable if r.core and not tries(state, r)]
     ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
-    # The core of the ladder is not given up for the sake of what promises more.
-    reserved = sum(seconds(state, r) for r in core if r is not ranked[0])
-    found = ranked[0]
-    if core and state.left() - seconds(state, found) < reserved:
-        found = next(r for r in ranked if r in core)
+    found = ranked[0] if _spares(state, ranked[0], core) else next(r for r in ranked if r in core)
     several = _at_once(state, worth, () if near_floor(state) else rungs)
-    if several and gain_per_second(state, several) > gain_per_second(state, found):
-        after = sum(seconds(state, r) for r in core if r not in several.members)
-        return several if state.left() - seconds(state, several) >= after else found
+    if several and gain_per_second(state, several) > gain_per_second(state, found) and _spares(state, several, core):
+        return several
     return found
+
+
+def _spares(state: State, rung: Rung, core: Sequence[Rung]) -> bool:
+    """Whether there is time for the core of the ladder after it, which is not given up for the sake of what promises more."""
+    reserved = sum(seconds(state, r) for r in core if r not in (rung, *rung.members))
+    return not reserved or state.left() - seconds(state, rung) >= reserved
 
 
 def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung]) -> Rung | None:

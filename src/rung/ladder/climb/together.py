@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from rung.ladder.plan import Plan
+from rung.ladder.plan import CONTRACTS, Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung, added
 
 NAME = "together"
 LEAST_GAIN = 0.005  # what a rung must be able to give, at best, for it to be tried
-CONTRACTS = ("exact", "reassociated", "tf32", "bf16", "fp8")  # what a rung may do to numbers, the least first
+STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
 
 
 def together(
@@ -87,7 +87,7 @@ def _as_one(context: Context, members: Sequence[Rung]) -> Rung:
 
     whole = Rung(
         NAME, max(r.level for r in members), f"{len(members)} rungs at once, which the budget does not decide one by one",
-        max((r.contract for r in members), key=CONTRACTS.index), ", ".join(r.name for r in members), lambda c: None,
+        max((r.contract for r in members), key=STRONGER.index), ", ".join(r.name for r in members), lambda c: None,
         lambda c: shrinks, lambda p: reduce(lambda plan, r: r.change(plan), members, p), "each of them is in effect", proof,
         prepares=max(r.prepares for r in members), members=tuple(members),
     )  # fmt: skip

@@ -35,7 +35,7 @@ def _applies(c: Context) -> Inapplicable | None:
         return Inapplicable("cuDNN refuses even a plain call here: torch without it, an old one, or switched off.")
     if not _calls(c):
         return Inapplicable("nothing calls scaled_dot_product_attention so far.")
-    if not (c.plan.bf16 or c.facts.get("amp") or c.facts.get("dtype") in ("torch.bfloat16", "torch.float16")):
+    if not c.half:
         return Inapplicable("it takes half precision only; nothing runs in it so far.")
     return None
 

@@ -87,7 +87,7 @@ DYNAMIC = Rung(
 def _casts_apply(c: Context) -> Inapplicable | None:
     if not c.gpu:
         return Inapplicable("it is one kernel of a GPU in the place of many.")
-    if not c.plan.bf16 and not c.facts.get("amp"):
+    if not c.autocast:
         return Inapplicable("the step does not run under autocast, which casts the weights in every step.")
     if c.facts.get("dtype") != "torch.float32":
         return already(f"the weights are {c.facts.get('dtype')}: they are not cast.")

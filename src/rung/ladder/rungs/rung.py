@@ -33,6 +33,16 @@ class Context:
     def training(self) -> bool:
         return bool(self.facts["mode"] == "train")
 
+    @property
+    def autocast(self) -> bool:
+        """Whether products of float32 weights are computed in 16 bits."""
+        return bool(self.plan.bf16 or self.facts.get("amp"))
+
+    @property
+    def half(self) -> bool:
+        """Whether products are computed in 16 bits, by autocast or because the weights are."""
+        return self.autocast or self.facts.get("dtype") in ("torch.bfloat16", "torch.float16")
+
     def share(self, *names: str) -> float:
         total = sum(self.parts.values())
         return sum(self.parts.get(n, 0.0) for n in names) / total if total else 0.0

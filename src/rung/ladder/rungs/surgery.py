@@ -86,7 +86,7 @@ FLEX = Rung(
 
 
 def _flex_for_sdpa_applies(c: Context) -> Inapplicable | None:
-    if c.plan.bf16 or c.facts.get("amp") or c.facts.get("dtype") in ("torch.bfloat16", "torch.float16"):
+    if c.half:
         return Inapplicable("in 16 bits SDPA's own kernels leave hidden blocks out, and are faster.")
     return _flex_applies("flex-for-sdpa", "attention without a mask or with the causal one")(c)
 

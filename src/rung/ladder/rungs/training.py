@@ -34,7 +34,7 @@ def _gradients_apply(c: Context) -> Inapplicable | None:
         return Inapplicable("inference has no gradients.")
     if not c.gpu:
         return Inapplicable("such products exist on GPUs only.")
-    if not c.plan.bf16 and not c.facts.get("amp"):
+    if not c.autocast:
         return Inapplicable("products are not computed in half precision by autocast, whose gradients are widened.")
     if c.facts.get("dtype") != "torch.float32":
         return already(f"the weights are {c.facts.get('dtype')}: their gradients are not widened.")
@@ -95,7 +95,7 @@ def _k_major_applies(c: Context) -> Inapplicable | None:
         return Inapplicable(
             "the order of a factor was measured to matter on sm90 alone, whose TF32 products take one order only."
         )
-    if c.plan.bf16 or c.facts.get("amp") or c.facts.get("dtype") != "torch.float32":
+    if c.autocast or c.facts.get("dtype") != "torch.float32":
         return Inapplicable("products are not computed in float32: in 16 bits the chip takes both orders.")
     if not c.plan.tf32 and c.facts.get("matmul_precision") == "highest":
         return Inapplicable("float32 products do not use TF32 so far.")
