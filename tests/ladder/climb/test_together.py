@@ -14,7 +14,7 @@ from rung.ladder.climb.attempt import opened
 from rung.ladder.climb.choice import Stop, next_rung, untold
 from rung.ladder.climb.together import NAME, _as_one, idle, stacked, together
 from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, Rung
+from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
 from rung.ladder.rungs.proofs import told
 from rung.ladder.rungs.rung import Inapplicable
 from rung.ladder.work import rates
@@ -157,6 +157,30 @@ def test_it_is_tried_no_more_once_it_was_not_kept(tmp_path: Path) -> None:
     assert members(next_rung(kept, three)) == ["b", "c", "a"]
     kept.kept = []
     assert members(next_rung(kept, three)) == []
+
+
+def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Path) -> None:
+    """Nor once the climb is resumed: the stack, the plan and the words have each rung once."""
+    rungs = [BY_NAME[name] for name in ("compile", "fused-optimizer", "sdpa", "fused-qkv", "hoisted-constants")]
+    made = state(tmp_path, budget=250)
+    made.facts |= {
+        "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8, "hoisted-constants": 32}, "skipped": [], "graph_breaks": [],
+        "optimizer_is_fused": False, "optimizer_can_fuse": True,
+    }  # fmt: skip
+    made.breakdown = {"parts": dict.fromkeys(("gemm", "pointwise", "attention", "optimizer", "launch_gap"), 0.2 * STEP)}
+    kept = ["sdpa", "fused-optimizer"]
+    tried(made, NAME, "kept", stack=kept)
+    attempts.taken_up(made)
+    found = next_rung(made, rungs)
+    assert isinstance(found, Rung)
+    assert members(found) == ["compile", "hoisted-constants", "fused-qkv"]
+    # What is kept is in the profile already, and is not predicted once more.
+    assert "optimizer" not in found.shrinks(made.context())
+    record = opened(made, found)
+    assert record["stack"] == [*kept, "compile", "hoisted-constants", "fused-qkv"]
+    assert record["title"].startswith("3 more rungs at once, ")
+    assert record["changes"] == "compile, hoisted-constants, fused-qkv"
+    assert plan_of(record["stack"]).passes == ("sdpa", "hoisted-constants", "fused-qkv")
 
 
 def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(

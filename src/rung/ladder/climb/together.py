@@ -23,8 +23,8 @@ STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do 
 def together(
     context: Context, kept: Sequence[str], rungs: Sequence[Rung], seconds: Callable[[float], float]
 ) -> Rung | None:
-    """Those of the rungs that raise the expected gain per second of deciding them all at once, as one rung; None where fewer
-    than two do.
+    """Those of the rungs that are not kept yet and raise the expected gain per second of deciding them all at once, as one;
+    None where fewer than two do.
 
     rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of a restart.
     """
@@ -32,8 +32,8 @@ def together(
     worth = 0.0
     # Twice, because some apply only once another one is in effect.
     for rung in (*rungs, *rungs):
-        at = _with(context, members)
-        if rung in members or not _joins(rung, [*(BY_NAME[name] for name in kept), *members]) or rung.applies(at):
+        at, stack = _with(context, members), [*(BY_NAME[name] for name in kept), *members]
+        if rung in stack or not _joins(rung, stack) or rung.applies(at):
             continue
         if not rung.core and rung.predict(at).high < 1 + LEAST_GAIN:
             continue
@@ -85,8 +85,9 @@ def _as_one(context: Context, members: Sequence[Rung]) -> Rung:
         says = f"{len(members) - len(without)} of {len(members)} are{but}"
         return Proof(len(without) < len(members) and not spoilt, says)
 
+    count = f"{len(members)} more" if context.plan != Plan() else f"{len(members)}"
     whole = Rung(
-        NAME, max(r.level for r in members), f"{len(members)} rungs at once, which the budget does not decide one by one",
+        NAME, max(r.level for r in members), f"{count} rungs at once, which the budget does not decide one by one",
         max((r.contract for r in members), key=STRONGER.index), ", ".join(r.name for r in members), lambda c: None,
         lambda c: shrinks, lambda p: reduce(lambda plan, r: r.change(plan), members, p), "each of them is in effect", proof,
         prepares=max(r.prepares for r in members), members=tuple(members),
