@@ -12,6 +12,7 @@ computes gradients going forward. Prints Markdown; a part that fails says so, an
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
 import time
@@ -74,19 +75,20 @@ def copy_bandwidth() -> float:
 def passes(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> tuple[Step, Step]:
     """The forward pass, which keeps what the backward pass needs, and the backward pass.
 
-    A backward pass runs on the stream of its forward pass. So that it can be recorded on a stream, the first call there
-    runs the forward pass; that is one of those that a timer makes before it records.
+    A backward pass runs on the stream of its forward pass, and its leaves' gradients on that of the first pass which read
+    them. So that it can be recorded on a stream, the first call there runs the forward pass, on leaves of its own; that is
+    one of those that a timer makes before it records.
     """
-    wanted = [x for x in inputs if x.requires_grad]
     kept: dict[torch.cuda.Stream, Any] = {}
 
     def backward() -> object:
         stream = torch.cuda.current_stream()
         if stream not in kept:
-            found = fn(*inputs)
+            own = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+            found = fn(*own)
             outputs = found if isinstance(found, tuple) else (found,)
-            kept[stream] = outputs, [torch.randn_like(y) for y in outputs]
-        outputs, grads = kept[stream]
+            kept[stream] = outputs, [x for x in own if x.requires_grad], [torch.randn_like(y) for y in outputs]
+        outputs, wanted, grads = kept[stream]
         return torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
 
     return lambda: fn(*inputs), backward
@@ -104,8 +106,10 @@ def or_failed(call: Callable[[], Any], what: str) -> Any:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0][:160]
         print(f"{what}: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)
-        torch.cuda.empty_cache()
         return None
+    finally:  # what a failed call leaves behind is held by its traceback, in a circle
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def speed(case: Case, shape: tuple[int, ...], dtype: torch.dtype, copy: float) -> None:
@@ -221,7 +225,6 @@ def main() -> None:
         for case in wanted:
             for shape in case.shapes:
                 or_failed(lambda c=case, s=shape: speed(c, s, dtype, copy), f"{case.name} {shape}")
-                torch.cuda.empty_cache()
     if "memory" in parts:
         print("\nPeak memory of forward and backward above the inputs, GiB\n\n| | ours | eager | Inductor | Liger |\n|---|---|---|---|---|")  # fmt: skip
         or_failed(lambda: memory(dtype), "memory")

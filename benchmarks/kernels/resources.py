@@ -12,7 +12,7 @@ print("| kernel | for | " + " | ".join(arches) + " | LDS, shared memory |")
 print("|---|---|" + "---|" * (len(arches) + 1))
 for name, about in dict.fromkeys((row["kernel"], row["source"]) for row in rows):
     same = {row["arch"]: row for row in rows if (row["kernel"], row["source"]) == (name, about)}
-    cells = [f"{same[a]['registers']}, {same[a]['waves']:g}/{same[a]['most']}" for a in arches]
+    cells = [f"{same[a]['registers']}, {same[a]['waves']:g}/{same[a]['most']}" if a in same else "" for a in arches]
     shared = sorted({row["shared"] for row in same.values()})
     sizes = f"{shared[0]}" if len(shared) == 1 else f"{shared[0]} – {shared[-1]}"
     print(f"| {name} | {about} | " + " | ".join(cells) + f" | {sizes} |")

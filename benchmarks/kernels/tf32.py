@@ -4,7 +4,8 @@
 
 The products are those of the built-in transformer's `medium`: a forward product, and the gradients of input and weight, whose
 factors are read as autograd leaves them or with one of them, or both, copied so that what is summed lies side by side (K). The
-copy that `k-major-gradients` makes is timed beside them. Attention is medium's, forward and backward together. Times are those of the
+copy that `k-major-gradients` makes is timed beside them. Attention is medium's, forward and backward together, with the kernels of
+`tf32-attention` beside torch's. Times are those of the
 kernels alone, means over 20 calls, by torch.profiler. Prints Markdown.
 """
 
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity, profile
 
+from rung.kernels.families import float32_attention
 from rung.kernels.families.k_major import k_major
 from rung.ladder.surgery import flex
 from rung.workload.tiny_transformer import SIZES
@@ -85,11 +87,14 @@ def attention() -> None:
     def by_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
+    def by_kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return float32_attention.apply(q, k, v, True, width**-0.5, True)[0]
+
     truth = torch.autograd.grad(by_hand(q.double(), k.double(), v.double()), (q, k, v), slope.double())
     print("| attention | forward and backward | error of the gradients |\n|---|---|---|")
     for name, call in (
         ("by hand", by_hand), ("SDPA", by_sdpa), ("FlexAttention, torch's blocks", by_flex),
-        ("FlexAttention, larger blocks", partial(by_flex, options=dict(flex.BLOCKS))),
+        ("FlexAttention, larger blocks", partial(by_flex, options=dict(flex.BLOCKS))), ("`tf32-attention`", by_kernel),
     ):  # fmt: skip
         compiled = torch.compile(call)
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from rung.ladder.compare import idle
 from rung.ladder.duel import Duel, SideFailed, Start
 from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.workers import open_worker
@@ -136,6 +137,8 @@ class Ranked:
                 self.fails(failure.side, str(failure))
                 continue
             self.record["environment"] = list(duel.environments.values())[-1]
+            for line in idle(start.state) if not self.record["restarts"] else ():
+                self.say(line)
             return {
                 name: {
                     "visits": [[r[k], r[-1 - k]] for r in visits],

@@ -34,8 +34,9 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "medium, training": ({"size": "medium"}, {
         "bf16, gradients joined": JOINED,
         "bf16, gradients joined, recompute": f"{JOINED},recompute",
-        "tf32": TF32,
+        "tf32": f"{TF32},tf32-attention",
         "tf32, FlexAttention": f"{TF32},flex-for-sdpa",
+        "tf32, attention by hand": TF32,
     }),
     "small, training": ({"size": "small"}, {
         "bf16, gradients joined": JOINED,

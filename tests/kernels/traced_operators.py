@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 
 from rung import kernels
 from rung.kernels import functional
+from rung.kernels.families import float32_attention
 
 
 class Driver:
@@ -36,8 +37,8 @@ class Loss(torch.nn.Module):
         return (sum(y.float().sum() for y in (found if isinstance(found, tuple) else (found,))),)
 
 
-def t(*shape: int, grad: bool = True) -> torch.Tensor:
-    return torch.empty(*shape, dtype=torch.bfloat16, requires_grad=grad)
+def t(*shape: int, grad: bool = True, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, requires_grad=grad)
 
 
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
@@ -47,6 +48,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     "silu_mul, packed": (kernels.silu_mul, lambda: (t(4, 8, 256),)),
     "rope": (kernels.rope, lambda: (t(2, 8, 4, 64).transpose(1, 2), t(8, 64, grad=False), t(8, 64, grad=False))),
     "cross_entropy": (kernels.cross_entropy, lambda: (t(8, 500), torch.empty(8, dtype=torch.int64))),
+    "float32_attention": (
+        lambda q, k, v: q * float32_attention.apply(2 * q, k, v, True, 0.1, True)[0],
+        lambda: tuple(t(2, heads, 200, 64, dtype=torch.float32) for heads in (4, 2, 2)),
+    ),
     "linear_cross_entropy": (
         kernels.linear_cross_entropy,
         lambda: (t(8, 64), t(500, 64), torch.empty(8, dtype=torch.int64)),

@@ -109,17 +109,20 @@ def synchronize(device: Device) -> None:
 def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, device: Device) -> Iterator[None]:
     """What is launched inside becomes the graph; nothing runs. Where that fails the process can go on.
 
-    torch leaves its generator marked as one that is being recorded when a capture is broken off, and then every random
+    When a capture is broken off, torch leaves its generator marked as one that is being recorded, and then every random
     number raises ("Offset increment outside graph capture"): it gets a state of its own again, with its seed and offset.
+    The stream of the capture stays the current one, too, where its end raises: the one before is put back.
     """
     import torch
 
+    before = torch.cuda.current_stream(device.index)
     try:
         with torch.cuda.graph(graph, stream=stream):
             yield
     except BaseException:
         with contextlib.suppress(Exception):  # the capture that was broken off may be what is reported here
             synchronize(device)
+        torch.cuda.set_stream(before)
         generator = torch.cuda.default_generators[device.index]
         generator.graphsafe_set_state(generator.clone_state())
         raise

@@ -2,8 +2,8 @@
 
 Plain rules instead of a search. These kernels wait for memory; what matters is that a thread has 16 bytes or more in
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
-architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. None of the kernels but
-attention's has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: only the backward passes of
+architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that AMD's
+GPUs run, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: only the backward passes of
 the norms lie just above a step of the register file (64 to 82 registers), and told to fit 8 waves the compiler spills.
 """
 
@@ -72,6 +72,27 @@ def elementwise(columns: int, warp: int) -> dict[str, Any]:
 def tiles(warp: int) -> dict[str, Any]:
     """Copies that change the order of dimensions: tiles that are cache lines both ways."""
     return {"ROWS": 64, "COLS": 64, "num_warps": _warps(64 * 64, 16, warp)}
+
+
+def turning() -> dict[str, Any]:
+    """Attention's copies with the tokens of a head side by side."""
+    return {"ROWS": 32, "num_warps": 4}
+
+
+def float32_attention(part: str, dim: int, tf32: bool) -> dict[str, Any]:
+    """Attention in float32 on sm90. part: forward, or the gradient of q, k or v. M rows of what is found stay in a program, N
+    of what they meet come in a block: the quickest of those that spill nothing, on one H100 (benchmarks/kernels/tf32.py)."""
+    if not tf32:  # on the plain units, for what is to be exact and not fast
+        return {"M": 32, "N": 16, "STAGES": 1, "num_warps": 4}
+    small = {"M": 64, "N": 64, "STAGES": 1, "num_warps": 4}  # two programs a multiprocessor: one computes, one loads
+    if dim <= 64:
+        return {"M": 128, "N": 64, "STAGES": 2, "num_warps": 8} if part == "v" else small
+    return {
+        "forward": small,
+        "q": {"M": 64, "N": 32, "STAGES": 1, "num_warps": 4},
+        "k": {"M": 128, "N": 32, "STAGES": 2, "num_warps": 8},
+        "v": {"M": 128, "N": 32, "STAGES": 3, "num_warps": 8},
+    }[part]
 
 
 def rotation(heads: int, half: int, warp: int) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def compare(
         "memory": found["memory"],
         "first_run_seconds": found["first_run_seconds"],
         "restarts": [lowered(r) for r in duel.samples],
-        "warnings": found["warnings"],
+        "warnings": [*found["warnings"], *idle(duel.warm[0])],
         "environment": list(duel.environments.values())[-1],
         "differs": differences(list(duel.environments.values())),
         "seconds": time.monotonic() - began,
@@ -107,6 +107,17 @@ def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) 
     assert ranking is not None
     open_ = any(p["answer"] == "undecided" for p in ranking["pairs"])
     return {"verdict": "inconclusive" if open_ else "ranked", "ranking": ranking}
+
+
+def idle(sides: Mapping[str, dict[str, Any]]) -> list[str]:
+    """What to say of rewrites that a side was given and that found nothing in its graph."""
+    said = []
+    for side, state in sides.items():
+        applied = state.get("applied", {})
+        for name in (name for name, count in applied.get("matches", {}).items() if not count):
+            why = next((f": {s[len(name) + 2 :]}" for s in applied["skipped"] if s.startswith(f"{name}: ")), "")
+            said.append(f"{side}: {name} rewrote nothing{why}")
+    return said
 
 
 def lowered(record: Mapping[str, Any]) -> dict[str, Any]:

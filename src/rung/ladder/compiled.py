@@ -68,6 +68,7 @@ class Compiled:
         inductor = self.surgeon is not None and self.surgeon.inner == "inductor"
         return {
             "matches": dict(self.surgeon.matches) if self.surgeon else {},
+            "skipped": list(self.surgeon.skipped) if self.surgeon else [],
             "compiled_graphs": self.surgeon.graphs if self.surgeon and inductor else 0,
             "graph_breaks": sum(b["count"] for b in self.breaks),
             "regions": len(self._regions),

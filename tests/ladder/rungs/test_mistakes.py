@@ -19,6 +19,7 @@ from rung.ladder import verify as verifying
 from rung.ladder.climb import attempt
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, LADDER, Counters
+from rung.ladder.rungs.attention import TF32_ATTENTION
 from rung.ladder.rungs.kernels import KERNELS
 from rung.ladder.rungs.surgery import SURGERY
 from rung.ladder.step import Step
@@ -82,7 +83,7 @@ def test_the_same_rung_done_right_passes(mistake: Mistake) -> None:
 
 
 # Their mistakes are in tests/ladder/surgery/test_rewrites_gone_wrong.py.
-REWRITES = {rung.name for rung in (*SURGERY, *KERNELS)} - {"channels-last"}
+REWRITES = {rung.name for rung in (*SURGERY, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
 
 # What the worker of a candidate, or its trace, says where the rung is not in effect; and what is said of it then.
 OFF: dict[str, tuple[dict[str, Any], str]] = {

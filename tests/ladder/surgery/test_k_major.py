@@ -1,4 +1,4 @@
-"""Factors of weights' gradients, turned: which products, which of the two factors, and that nothing else changes."""
+"""Factors of gradients, turned: which products, which of the two factors, and that nothing else changes."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence
 from rung.ladder.rungs.rung import Counters
 from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.k_major import WIDEST, KMajor, turn_factors
+from rung.ladder.surgery.k_major import LONGEST, ROWS, WIDEST, KMajor, turn_factors
 
 aten = torch.ops.aten
 has_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -82,6 +82,21 @@ def test_the_smaller_factor_is_turned_where_neither_is_in_order(function, out, i
     given = torch.randn(TOKENS, out), torch.randn(TOKENS, into)
     for got, want in zip(made(*given), function(*given), strict=True):
         torch.testing.assert_close(got, want)
+
+
+@has_triton
+@pytest.mark.parametrize(
+    ("rows", "summed", "products"), [(ROWS, 16, 1), (ROWS - 1, 16, 0), (ROWS, LONGEST + 1, 0)], ids=str
+)
+def test_a_weight_is_turned_for_the_gradient_of_its_input_where_there_are_many_rows(rows, summed, products) -> None:
+    with FakeTensorMode():
+        made = make_fx(torch.mm)(torch.empty(rows, summed), torch.empty(summed, 3))
+    assert turn_factors(made.graph) == products
+    _, weight = made.graph.find_nodes(op="placeholder")
+    assert [node.args for node in copies(made)] == [(weight, 0)] * products
+    with FakeTensorMode():
+        forward = make_fx(lambda x, w: x @ w.t())(torch.empty(rows, summed), torch.empty(3, summed))
+    assert turn_factors(forward.graph) == 0
 
 
 @has_triton

@@ -13,7 +13,7 @@ from rung.hardware import pick
 from rung.kernels import reference
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
-from rung.ladder.surgery import chunked, cross_entropy, flex_calls, joined, kernel_ops
+from rung.ladder.surgery import chunked, cross_entropy, flex_calls, float32_attention, joined, kernel_ops
 from rung.ladder.surgery import sdpa as sdpa_module
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
@@ -365,17 +365,21 @@ def decoded(q, k, v, keep, scale):
     return reference.decode_attention(q, k, v, keep, scale=scale)
 
 
-turn.namespace = losses.namespace = decoded.namespace = "rung"
+def attended(q, k, v, causal, scale, tf32):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True), None
+
+
+turn.namespace = losses.namespace = decoded.namespace = attended.namespace = "rung"
 
 
 @pytest.fixture(autouse=True)
 def _kernels_as_their_references(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
-    for module in (sdpa_module, flex_calls):
+    for module in (sdpa_module, flex_calls, float32_attention):
         monkeypatch.setattr(module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
-    monkeypatch.setattr(
-        kernel_ops, "operator", {"rope": turn, "cross_entropy": losses, "decode_attention": decoded}.__getitem__
-    )
+    monkeypatch.setattr(float32_attention, "WIDTHS", range(1, 129))
+    plain = {"rope": turn, "cross_entropy": losses, "decode_attention": decoded, "float32_attention": attended}
+    monkeypatch.setattr(kernel_ops, "operator", plain.__getitem__)
 
 
 def kernel(target: object, position: int, new: object) -> Callable[[fx.Graph], None]:
@@ -504,6 +508,8 @@ MUTATIONS = {
     "flex-attention: scale of the uncapped form": (CAPPED, "flex-attention", flexible(scale=0.4)),
     "flex-for-sdpa: causal mask dropped": (LEAN, "flex-for-sdpa", flexible(causal=False)),
     "flex-for-sdpa: scale 3 % off": (LEAN, "flex-for-sdpa", flexible(scale=0.4 * 1.03)),
+    "tf32-attention: mask dropped": (LEAN, "tf32-attention", kernel(attended, 3, False)),
+    "tf32-attention: scale 3 % off": (LEAN, "tf32-attention", kernel(attended, 4, 0.4 * 1.03)),
     "triton-rope: pairs of the other layout": (TURNED, "triton-rope", kernel(turn, 3, True)),
     "triton-rope: sine and cosine swapped": (TURNED, "triton-rope", tables_swapped),
     "triton-rope: turned back": (TURNED, "triton-rope", turned_back),

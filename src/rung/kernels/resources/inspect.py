@@ -36,24 +36,22 @@ def inspect(
 
 
 def named(what: str | None, warp: int) -> list[Launch]:
-    """Rung's own kernels of that name or beginning. Raises UsageError where there are none."""
+    """Rung's own kernels of that name or beginning."""
     every = launches(warp)
     exact = [k for k in every if k.name == what]
-    found = exact or [k for k in every if k.name.startswith(what or "")]
-    if not found:
-        names = ", ".join(dict.fromkeys(k.name for k in every))
-        raise UsageError(f"there is no kernel {what!r}, and no file of that name; Rung has {names}.")
-    return found
+    return exact or [k for k in every if k.name.startswith(what or "")]
 
 
 def _own(what: str | None, arches: Sequence[str]) -> list[Resources]:
-    named(what, 32)
+    """Raises UsageError where there is no such kernel, or none for these."""
+    if not named(what, 32):
+        names = ", ".join(dict.fromkeys(k.name for k in launches(32)))
+        raise UsageError(f"there is no kernel {what!r}, and no file of that name; Rung has {names}.")
     need_triton()
-    return [
-        compile_for(arch, k.name, _function(k), k.values, source=k.about)
-        for arch in arches
-        for k in named(what, warp_size(arch))
-    ]
+    wanted = [(arch, k) for arch in arches for k in named(what, warp_size(arch)) if k.only in ("", arch)]
+    if not wanted:
+        raise UsageError(f"{what} is made for one architecture; give --arch {named(what, 32)[0].only}.")
+    return [compile_for(arch, k.name, _function(k), k.values, source=k.about) for arch, k in wanted]
 
 
 def _function(launch: Launch) -> Any:

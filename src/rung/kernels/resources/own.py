@@ -9,13 +9,15 @@ from rung.kernels import configs
 
 
 class Launch(NamedTuple):
-    """name: as `rung kernels` shows it; family: the file; kernel: the function; about: the shape it stands for."""
+    """name: as `rung kernels` shows it; family: the file; kernel: the function; about: the shape it stands for; only: the one
+    architecture that it is made for."""
 
     name: str
     family: str
     kernel: str
     about: str
     values: dict[str, Any]
+    only: str = ""
 
 
 ROWS = 4096
@@ -32,6 +34,7 @@ def launches(warp: int) -> list[Launch]:
         *_k_major(warp),
         *_cross_entropy(warp),
         *_decode_attention(warp),
+        *_float32_attention(),
     ]
 
 
@@ -125,6 +128,27 @@ def _decode_attention(warp: int) -> Iterator[Launch]:
         whole = {**dict.fromkeys(("PART", "TOP", "SUM"), "*fp32"), "OUT": TYPE, "parts": parts, "v_dim": dim,
                  "PARTS": configs.power_of_2(parts), "V_WIDTH": config["V_WIDTH"], "num_warps": 4}  # fmt: skip
         yield Launch("decode_attention_whole", "decode_attention", "decode_attention_whole", about, whole)
+
+
+def _float32_attention() -> Iterator[Launch]:
+    heads, kv_heads = 32, 8
+
+    def launch(name: str, kernel: str, pointers: str, strided: str, dim: int, more: dict[str, Any]) -> Launch:
+        strides = {f"{t}_{axis}": 4096 for t in strided.split() for axis in ("batch", "head", "row")}
+        sizes = {"heads": heads, "length": ROWS, "padded": ROWS, "WIDTH": dim, "TF32": True}
+        values = {**dict.fromkeys(pointers.split(), "*fp32"), **strides, **sizes, **more}
+        family = "float32_attention"
+        about = f"{heads} heads of {dim}, {ROWS} tokens"
+        return Launch(f"{family}_{name}", family, f"{family}_{kernel}", about, values, "sm90")
+
+    for dim in (64, 128):
+        yield launch("turn", "turn", "X Y XT SUM", "x y", dim, {"SUMMED": True, **configs.turning()})
+        shared = {"group": heads // kv_heads, "scale": 0.125, "CAUSAL": True, "EVEN": True}
+        more = {**shared, **configs.float32_attention("forward", dim, True)}
+        yield launch("forward", "forward", "Q K VT OUT LSE", "q k o", dim, more)
+        for of in ("q", "k", "v"):
+            more = {**shared, "OF": of, **configs.float32_attention(of, dim, True)}
+            yield launch(f"backward_{of}", "backward", "A A2 B B2 BT LSE SUM GRAD", "a a2 b b2 g", dim, more)
 
 
 _COMPUTES = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rung.errors import UsageError
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.aiter import AITER_GEMM
-from rung.ladder.rungs.attention import CUDNN_ATTENTION
+from rung.ladder.rungs.attention import CUDNN_ATTENTION, TF32_ATTENTION
 from rung.ladder.rungs.compiling import CASTS_TOGETHER, COMPILE, DYNAMIC, REGIONS
 from rung.ladder.rungs.eight_bits import EIGHT_BITS
 from rung.ladder.rungs.environment import ENVIRONMENT
@@ -43,6 +43,7 @@ LADDER: tuple[Rung, ...] = (
     *OWN_SWITCHES,
     *SURGERY,
     CUDNN_ATTENTION,
+    TF32_ATTENTION,
     *KERNELS,
     FLOAT32_GRADIENTS,
     CASTS_TOGETHER,

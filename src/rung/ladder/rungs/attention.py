@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from rung.ladder.rungs.proofs import named
+from rung.ladder.rungs.proofs import both, named, rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.surgery import matches, with_pass
 
 # cuDNN's attention uses the matrix units of Hopper and later as they were made for; torch's flash kernels are those of
 # the architecture before (FlashAttention 2). On older chips both are alike. Source: cuDNN release notes, 9.0 and later.
@@ -47,4 +48,34 @@ CUDNN_ATTENTION = Rung(
     lambda c: {"attention": (0.5, 1.0)}, lambda p: replace(p, attention="cudnn"),
     "attention kernels of cuDNN", named(r"(?i)cudnn.*(sdpa|fmha|attention)", "attention kernels of cuDNN"),
     prepares=10.0,
+)  # fmt: skip
+
+
+def _tf32_applies(c: Context) -> Inapplicable | None:
+    if not c.gpu:
+        return Inapplicable("its kernel is for GPUs.")
+    if c.facts.get("arch") != "sm90":
+        return Inapplicable("its kernel is made for the order in which sm90 takes factors of TF32 products.")
+    if c.half:
+        return Inapplicable("in 16 bits SDPA's own kernels are faster.")
+    if not c.tf32:
+        return Inapplicable("float32 products do not use TF32 so far.")
+    if no := matches("tf32-attention", "attention in float32 without a mask or with the causal one")(c):
+        return no
+    if not c.plan.compiles:
+        return Inapplicable("it is to beat what torch.compile makes, which is not in effect so far.")
+    return None
+
+
+TF32_ATTENTION = Rung(
+    "tf32-attention", 5, "attention in TF32 by a kernel for Hopper", "reassociated",
+    "attention in float32, without a mask or with the causal one, is a Triton kernel: hidden blocks are left out, and factors "
+    "are copied into the one order in which sm90 multiplies TF32",
+    _tf32_applies,
+    # Hand-written attention is products and elementwise kernels in a profile.
+    lambda c: {"attention": (0.3, 1.0), "gemm": (0.85, 1.0), "pointwise": (0.75, 1.0), "copy": (0.8, 1.0)},
+    lambda p: with_pass("tf32-attention")(with_pass("sdpa")(p)),  # which makes calls of what is written by hand
+    "the kernel float32_attention_forward in the trace",
+    both(rewritten("tf32-attention"), named("float32_attention_forward", "float32_attention_forward kernels")),
+    replaces=("flex-for-sdpa",), prepares=20.0,
 )  # fmt: skip

@@ -43,6 +43,11 @@ class Context:
         """Whether products are computed in 16 bits, by autocast or because the weights are."""
         return self.autocast or self.facts.get("dtype") in ("torch.bfloat16", "torch.float16")
 
+    @property
+    def tf32(self) -> bool:
+        """Whether products of float32 use TF32."""
+        return self.plan.tf32 or self.facts.get("matmul_precision") != "highest"
+
     def share(self, *names: str) -> float:
         total = sum(self.parts.values())
         return sum(self.parts.get(n, 0.0) for n in names) / total if total else 0.0

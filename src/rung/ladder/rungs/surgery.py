@@ -35,7 +35,7 @@ def matches(pattern: str, what: str) -> Callable[[Context], Inapplicable | None]
 
 
 def with_pass(name: str) -> Callable[[Plan], Plan]:
-    return lambda plan: replace(plan, passes=(*plan.passes, name))
+    return lambda plan: replace(plan, passes=tuple(dict.fromkeys((*plan.passes, name))))
 
 
 SDPA = Rung(

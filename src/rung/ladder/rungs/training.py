@@ -97,7 +97,7 @@ def _k_major_applies(c: Context) -> Inapplicable | None:
         )
     if c.autocast or c.facts.get("dtype") != "torch.float32":
         return Inapplicable("products are not computed in float32: in 16 bits the chip takes both orders.")
-    if not c.plan.tf32 and c.facts.get("matmul_precision") == "highest":
+    if not c.tf32:
         return Inapplicable("float32 products do not use TF32 so far.")
     if not c.plan.compiles:
         return Inapplicable("it changes what torch.compile makes of the backward pass, which is not in effect so far.")

@@ -1,9 +1,10 @@
-"""Gradients of weights from factors in the order that the chip multiplies.
+"""Gradients from factors in the order that the chip multiplies.
 
-A weight's gradient sums over tokens, and both its factors hold the features of a token side by side. In 16 bits a tensor core
-takes either order; Hopper's in TF32 takes only the one in which what is summed lies side by side (PTX, wgmma: no transpose of
-tf32 operands), so the library's kernel turns both around on their way, at two thirds of the rate. The smaller one is copied
-into that order first here. This is a pass on Inductor's graphs, because gradients are nodes only there.
+A weight's gradient sums over tokens, and both its factors hold the features of a token side by side; an input's gradient sums
+over what a weight has one above the other. In 16 bits a tensor core takes either order; Hopper's in TF32 takes only the one in
+which what is summed lies side by side (PTX, wgmma: no transpose of tf32 operands), so the library's kernel turns factors around
+on their way, at two thirds of the rate where it does so with both. The smaller one is copied into that order first here. This
+is a pass on Inductor's graphs, because gradients are nodes only there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if kernels.available():  # compiled code that comes out of a cache calls the ope
 # The larger side of a gradient from which the copy pays, where the smaller one has 1024 (benchmarks/kernels/tf32.py on one H100: at 1024 it
 # costs as much as it spares).
 WIDEST = 2048
+# Where one factor alone is turned: the rows of the other from which its copy pays, whatever else its size is (it costs what it
+# holds, and spares that times the rows), and the longest sum; of more the library's kernel is as fast in either order there.
+ROWS, LONGEST = 4096, 2048
 
 
 class KMajor(Pass):
@@ -30,19 +34,16 @@ class KMajor(Pass):
 
 
 def turn_factors(graph: fx.Graph) -> int:
-    """Copy the smaller factor of each float32 product of which neither has what is summed side by side; how many products."""
+    """Copy a factor of each float32 product that does not have what is summed side by side, where that pays; how many products."""
     if not kernels.available():
         return 0
     copies: dict[tuple[fx.Node, int], fx.Node] = {}
     count = 0
     for product in graph.find_nodes(op="call_function", target=aten.mm.default):
         left, right = product.args
-        if not (_apart(left, 1) and _apart(right, 0)):
+        place = _turned(left, right)
+        if place is None:
             continue
-        sides = left.meta["val"].shape[0], right.meta["val"].shape[1]
-        if max(sides) < WIDEST:
-            continue
-        place = int(sides[1] < sides[0])
         key = ((left, 1), (right, 0))[place]
         if key not in copies:
             with graph.inserting_before(product):  # and not where the factor is made: a copy that waits takes memory
@@ -53,10 +54,20 @@ def turn_factors(graph: fx.Graph) -> int:
     return count
 
 
-def _apart(factor: fx.Node, summed: int) -> bool:
-    """Whether it is a float32 matrix whose other dimension is the one that lies side by side."""
+def _turned(left: fx.Node, right: fx.Node) -> int | None:
+    """Which of the two it pays to copy; None: neither."""
+    a, b = _dense(left), _dense(right)
+    if a is None or b is None or b.stride(0) == 1:
+        return None
+    (rows, summed), cols = a.shape, b.shape[1]
+    if a.stride(1) != 1:
+        return int(cols < rows) if max(rows, cols) >= WIDEST else None
+    return 1 if rows >= ROWS and summed <= LONGEST else None
+
+
+def _dense(factor: fx.Node) -> torch.Tensor | None:
+    """The factor, where it is a float32 matrix of fixed size with one dimension side by side."""
     made = factor.meta.get("val") if isinstance(factor, fx.Node) else None
     if not isinstance(made, torch.Tensor) or made.dtype != torch.float32:
-        return False
-    fixed = all(isinstance(n, int) for n in (*made.shape, *made.stride()))
-    return fixed and made.stride(summed) != 1 and made.stride(1 - summed) == 1
+        return None
+    return made if all(isinstance(n, int) for n in (*made.shape, *made.stride())) and 1 in made.stride() else None

@@ -11,7 +11,8 @@ from torch import fx
 
 def operator(name: str) -> Callable[..., Any]:
     """`torch.ops.rung.NAME`, with its gradient: AOTAutograd takes it apart into launches of the kernel."""
-    import rung.kernels.functional  # noqa: F401  registers the operators
+    import rung.kernels.families.float32_attention
+    import rung.kernels.functional  # noqa: F401  both register the operators
 
     return getattr(torch.ops.rung, name).default  # type: ignore[no-any-return]
 

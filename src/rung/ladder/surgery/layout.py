@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import fx
 
+from rung.ladder.surgery.kernel_ops import called
 from rung.ladder.surgery.normalize import ELEMENTWISE, VIEWS, kind, value
 from rung.ladder.surgery.writes import aliases, opaque, written
 
@@ -30,12 +33,20 @@ def _lying_alike(node: fx.Node) -> list[fx.Node]:
     found = [node]
     for item in found:
         found += dict.fromkeys(
-            user
+            made
             for alias in aliases(item)
             for user in alias.users
-            if kind(user) in FOLLOWING and user not in found and _size(user) == _size(alias)
+            for made in _following(user)
+            if made not in found and _size(made) == _size(alias)
         )
     return found
+
+
+def _following(user: fx.Node) -> list[fx.Node]:
+    """What a node makes that lies as what it reads: our kernels' results do so, too, of which some are a pair's first."""
+    if called(user):
+        return [user, *(part for part in user.users if part.target is operator.getitem)]
+    return [user] if kind(user) in FOLLOWING else []
 
 
 def _size(node: fx.Node) -> int:

@@ -23,6 +23,7 @@ from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.decoding import fuse_decoding
 from rung.ladder.surgery.experts import group_experts
 from rung.ladder.surgery.flex_calls import fuse_calls
+from rung.ladder.surgery.float32_attention import fuse_float32
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
 from rung.ladder.surgery.lean import lean_attention
@@ -39,6 +40,7 @@ _RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
     "sdpa": fuse_attention,
     "triton-decode-attention": fuse_decoding,
     "lean-sdpa": lean_attention,
+    "tf32-attention": fuse_float32,
     "flex-for-sdpa": fuse_calls,
     "in-place-cache": write_in_place,
     "folded-batch-norm": fold_batch_norm,
@@ -72,6 +74,7 @@ WITHIN = {
 _INSTEAD = {
     "flex-attention": ("sdpa",),
     "triton-decode-attention": ("lean-sdpa",),
+    "tf32-attention": ("flex-for-sdpa",),
     "fused-cross-entropy": ("triton-cross-entropy",),
 }
 

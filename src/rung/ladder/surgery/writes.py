@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import fx
 
+from rung.ladder.surgery.kernel_ops import called
 from rung.ladder.surgery.normalize import kind, names, value
 
 _IN_PLACE_NAMES = names("setitem delitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul")
@@ -31,7 +32,7 @@ def opaque(node: fx.Node) -> bool:
         return True
     if node.op != "call_function" or node.target is getattr or switches_mode(node):
         return False
-    if getattr(node.target, "reads_only", False):  # a function of ours
+    if getattr(node.target, "reads_only", False) or called(node):  # a function or a kernel of ours
         return False
     module = getattr(node.target, "__module__", None) or ""
     return kind(node) == "" and not module.startswith(("torch.nn.functional", "torch._C._nn", "torch.functional"))

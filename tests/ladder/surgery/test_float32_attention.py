@@ -1,0 +1,162 @@
+"""SDPA calls in float32 become calls of the kernel for TF32: by plain PyTorch here, and once by itself."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context, Evidence, added
+from rung.ladder.rungs.rung import Counters
+from rung.ladder.surgery import Surgeon, float32_attention, hidden, kernel_ops
+
+BATCH, HEADS, GROUPS, TOKENS, WIDTH, SCALE = 2, 4, 2, 9, 64, 0.3
+sdpa = F.scaled_dot_product_attention
+
+
+def plain(q, k, v, causal, scale, tf32):
+    told.append((k.shape[1], causal, round(scale, 4), tf32))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    return sdpa(q, k, v, is_causal=causal, scale=scale).transpose(1, 2).contiguous().transpose(1, 2), None
+
+
+plain.namespace = "rung"
+told: list = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo(monkeypatch):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    told.clear()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+
+
+@pytest.fixture
+def _as_reference(monkeypatch):
+    monkeypatch.setattr(float32_attention, "obstacle", lambda *tensors: "")
+    monkeypatch.setattr(kernel_ops, "operator", {"float32_attention": plain}.__getitem__)
+
+
+def hide():
+    return torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+
+
+def by_hand(q, k, v):
+    k, v = (x.repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
+    scores = (q @ k.mT * SCALE).masked_fill(~hide(), float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(BATCH, TOKENS, -1)
+
+
+def by_a_mask(q, k, v):
+    return sdpa(q, k, v, attn_mask=hide(), enable_gqa=True)
+
+
+def no_mask(q, k, v):
+    return sdpa(q, k, v, scale=SCALE, enable_gqa=True).transpose(1, 2).flatten(2)
+
+
+def check(fn, passes=("sdpa", "tf32-attention"), dtype=torch.float32, width=WIDTH, **changes):
+    given = [torch.randn(BATCH, n, TOKENS, width, dtype=dtype, requires_grad=True) for n in (HEADS, GROUPS, GROUPS)]
+    surgeon = Surgeon(list(passes), "eager")
+    compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
+    out, want = compiled(*given), fn(*given)
+    torch.testing.assert_close(out, want)
+    assert out.stride() == want.stride()
+    slope = torch.randn_like(out)
+    for got, right in zip(torch.autograd.grad(out, given, slope), torch.autograd.grad(want, given, slope), strict=True):
+        torch.testing.assert_close(got, right)
+    return surgeon
+
+
+@pytest.mark.usefixtures("_as_reference")
+@pytest.mark.parametrize(
+    ("fn", "causal", "scale"), [(by_hand, True, SCALE), (by_a_mask, True, 0.125), (no_mask, False, SCALE)]
+)
+def test_attention_in_float32_is_the_kernels_without_repeated_heads(fn, causal, scale):
+    assert check(fn).matches["tf32-attention"] == 1
+    assert told == [(GROUPS, causal, scale, True)]
+
+
+@pytest.mark.usefixtures("_as_reference")
+def test_where_products_are_to_be_exact_so_are_the_kernels(monkeypatch):
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    check(by_hand)
+    assert told == [(GROUPS, True, SCALE, False)]
+
+
+def windowed(q, k, v):
+    return sdpa(q, k, v, attn_mask=hide() & ~hide().tril(-3), enable_gqa=True)
+
+
+def dropped(q, k, v):
+    return sdpa(q, k, v, dropout_p=1e-9, enable_gqa=True)
+
+
+def broadcast(q, k, v):
+    return sdpa(q[:, :GROUPS], k[:1], v[:1])
+
+
+@pytest.mark.usefixtures("_as_reference")
+@pytest.mark.parametrize(
+    ("fn", "changes", "why"),
+    [(windowed, {}, None), (dropped, {}, "dropout"), (broadcast, {}, "broadcast"), (by_a_mask, {"width": 40}, "40 elements"),
+     (by_a_mask, {"dtype": torch.float64}, None)],
+)  # fmt: skip
+def test_other_attention_is_left(fn, changes, why):
+    surgeon = check(fn, passes=("tf32-attention",), **changes)
+    assert surgeon.rewritten == {}
+    assert (why in surgeon.skipped[0]) if why else surgeon.skipped == []
+
+
+def test_without_a_gpu_it_is_left(monkeypatch):
+    monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "its kernel runs on a GPU")
+    surgeon = check(by_a_mask)
+    assert surgeon.matches["tf32-attention"] == 0
+    assert "runs on a GPU" in surgeon.skipped[0]
+
+
+@pytest.mark.usefixtures("_as_reference")
+def test_flexattention_is_asked_by_itself_where_this_one_found_what_it_would_find():
+    assert hidden(check(by_hand, ("sdpa", "tf32-attention", "flex-for-sdpa")).matches) == ("flex-for-sdpa",)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+def test_the_kernel_itself_does_as_its_reference(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert check(by_hand).matches["tf32-attention"] == 1
+
+
+FACTS = {
+    "gpu": True, "mode": "train", "amp": None, "dtype": "torch.float32", "arch": "sm90", "matmul_precision": "highest",
+    "matches": {"tf32-attention": 4}, "skipped": [],
+}  # fmt: skip
+
+
+def test_it_applies_to_compiled_tf32_on_hopper():
+    rung = BY_NAME["tf32-attention"]
+    here = Context(Plan(tf32=True, compile=True), "tf32", FACTS, {}, {})
+    assert rung.applies(here) is None
+    own = {**FACTS, "matmul_precision": "high", "mode": "infer"}
+    assert rung.applies(replace(here, plan=Plan(compile=True), facts=own)) is None
+    for change, says in (({"gpu": False}, "GPUs"), ({"arch": "gfx942"}, "sm90"), ({"amp": "torch.bfloat16"}, "16 bits"),
+                         ({"matches": {}}, "no attention in float32")):  # fmt: skip
+        assert says in str(rung.applies(replace(here, facts={**FACTS, **change})))
+    for plan, says in ((Plan(compile=True), "TF32"), (Plan(tf32=True), "torch.compile")):
+        assert says in str(rung.applies(replace(here, plan=plan)))
+
+
+def test_it_takes_the_place_of_flexattention_and_calls_of_sdpa_are_made_for_it_once():
+    rung = BY_NAME["tf32-attention"]
+    assert added(["compile", "sdpa", "flex-for-sdpa"], rung) == ["compile", "sdpa", "tf32-attention"]
+    assert rung.change(Plan()).passes == rung.change(Plan(passes=("sdpa",))).passes == ("sdpa", "tf32-attention")
+
+
+def test_it_shows_by_its_kernels():
+    rung, said = BY_NAME["tf32-attention"], {"matches": {"tf32-attention": 12}}
+    before, after = Counters(300, 300, 90, {}), Counters(324, 324, 66, {"float32_attention_forward": 12.0})
+    assert rung.proof(Evidence(before, after, said)).shown is True
+    assert rung.proof(Evidence(before, before, said)).shown is False
