@@ -44,23 +44,37 @@ def row_forward(columns: int, warp: int) -> dict[str, Any]:
     return {"ROWS": count, "BLOCK": block, "num_warps": _warps(count * block, 16, warp)}
 
 
-def row_backward(columns: int, warp: int) -> dict[str, Any]:
-    """The same with the row's gradient, and the weight's gradient summed up over the rows of a program."""
+def row_backward(columns: int, warp: int, size: int = 2) -> dict[str, Any]:
+    """The same with the row's gradient, and the weight's gradient summed up over the rows of a program. size: bytes of an
+    element."""
     long = columns > LONGEST_ROW_BACKWARD
-    # Of long rows four at a time: the weight's gradient, which waits in memory then, is read and written once for them.
-    block = 1024 if long else power_of_2(columns)
-    count = 4 if long else max(1, min(32, 2048 // block))
-    # Rows on their way at once. With NVIDIA's asynchronous copies the next row waits in shared memory and costs no
-    # registers; on AMD it would wait in registers, 8 to 14 more of them, which costs resident waves.
-    stages = {} if long else {"STAGES": 2 if warp == 32 else 1}
-    return {"ROWS": count, "BLOCK": block, **stages, "num_warps": _warps(count * block, 4 if long else 8, warp)}
+    block = 8192 if long else power_of_2(columns)
+    count = 1 if long else max(1, min(32, 2048 // block))
+    # Rows on their way at once, less one. With NVIDIA's asynchronous copies the next row waits in shared memory and costs no
+    # registers; on AMD it would wait in registers, 8 to 14 more of them, which costs resident waves. Of rows that leave
+    # room for one program on a multiprocessor, two wait: nobody else asks for memory while that program adds up. Of float32
+    # these would be 192 KiB, which not every GPU has.
+    stages = {} if long else {"STAGES": 1 if warp == 64 else 3 if block == 8192 and size == 2 else 2}
+    return {"ROWS": count, "BLOCK": block, **stages, "num_warps": _warps(count * block, 8, warp)}
+
+
+def row_backward_wide(warp: int) -> dict[str, Any]:
+    """RMSNorm's rows of 8193 to 16384: one a program, its weight's gradient in registers."""
+    return {"BLOCK": LONGEST_ROW, "num_warps": _warps(LONGEST_ROW, 32 if warp == 32 else 16, warp)}
 
 
 def programs(row_count: int, config: dict[str, Any], warp: int, unit_count: int) -> int:
     """How many programs share the rows where each keeps a partial sum: as many as run at once
     (with 64 registers a thread, as these kernels have: 32 waves on a compute unit, 1024 threads on a multiprocessor)."""
     resident = max(1, (2048 if warp == 64 else 1024) // (config["num_warps"] * warp))
-    return max(1, min(-(-row_count // config["ROWS"]), resident * unit_count))
+    # A partial sum is read again: one for 4 rows or more, if that leaves no unit idle.
+    most = max(min(row_count, unit_count), row_count // 4)
+    return max(1, min(-(-row_count // config.get("ROWS", 1)), most, resident * unit_count))
+
+
+def partial_sums() -> dict[str, Any]:
+    """The sum of the programs' sums: few columns each, so that many programs share it."""
+    return {"ROWS": 64, "BLOCK": 32, "num_warps": 4}
 
 
 def elementwise(columns: int, warp: int) -> dict[str, Any]:

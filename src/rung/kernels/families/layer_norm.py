@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
+from rung.kernels.families.column_sums import column_sums
 from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
@@ -69,7 +70,7 @@ def layer_norm_forward_long(
 
 @triton.jit
 def layer_norm_backward(
-    DY, X, W, MEAN, RSTD, DX, DW, DB, n_rows, n_cols, dy_stride, x_stride,
+    DY, X, W, MEAN, RSTD, DX, PART, n_rows, n_cols, dy_stride, x_stride,
     WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -95,20 +96,21 @@ def layer_norm_backward(
             g *= w
         dx = rstd * (g - (tl.sum(g, axis=1) / n_cols)[:, None] - n * (tl.sum(g * n, axis=1) / n_cols)[:, None])
         tl.store(DX + row[:, None] * n_cols + col[None, :], dx.to(DX.dtype.element_ty), mask=mask)
-    own = tl.program_id(0).to(tl.int64) * n_cols
+    own = PART + tl.program_id(0).to(tl.int64) * n_cols  # of the weight's gradient; the bias's follow them
     if WEIGHT:
-        tl.store(DW + own + col, tl.sum(dw, axis=0), mask=col < n_cols)
+        tl.store(own + col, tl.sum(dw, axis=0), mask=col < n_cols)
     if BIAS:
-        tl.store(DB + own + col, tl.sum(db, axis=0), mask=col < n_cols)
+        tl.store(own + tl.num_programs(0).to(tl.int64) * n_cols + col, tl.sum(db, axis=0), mask=col < n_cols)
 
 
 @triton.jit
 def layer_norm_backward_long(
-    DY, X, W, MEAN, RSTD, DX, DW, DB, n_rows, n_cols, dy_stride, x_stride,
+    DY, X, W, MEAN, RSTD, DX, PART, n_rows, n_cols, dy_stride, x_stride,
     WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # DW and DB are zero at the beginning; every program adds up in rows of its own.
-    own = tl.program_id(0).to(tl.int64) * n_cols
+    # PART is zero at the beginning; every program adds up in rows of its own, the weight's gradient and then the bias's.
+    DW = PART + tl.program_id(0).to(tl.int64) * n_cols
+    DB = DW + tl.num_programs(0).to(tl.int64) * n_cols
     for at in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
         row = at + tl.arange(0, ROWS).to(tl.int64)[:, None]
         mean = tl.load(MEAN + row, mask=row < n_rows, other=0.0)
@@ -131,11 +133,11 @@ def layer_norm_backward_long(
             n = (tl.load(X + row * x_stride + col, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
             g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
             if BIAS:
-                db = tl.load(DB + own + col, mask=col < n_cols, other=0.0)
-                tl.store(DB + own + col, db + tl.sum(g, axis=0, keep_dims=True), mask=col < n_cols)
+                db = tl.load(DB + col, mask=col < n_cols, other=0.0)
+                tl.store(DB + col, db + tl.sum(g, axis=0, keep_dims=True), mask=col < n_cols)
             if WEIGHT:
-                dw = tl.load(DW + own + col, mask=col < n_cols, other=0.0)
-                tl.store(DW + own + col, dw + tl.sum(g * n, axis=0, keep_dims=True), mask=col < n_cols)
+                dw = tl.load(DW + col, mask=col < n_cols, other=0.0)
+                tl.store(DW + col, dw + tl.sum(g * n, axis=0, keep_dims=True), mask=col < n_cols)
                 g *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
             dx = rstd * (g - sum_mean - n * dot_mean)
             tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=mask)
@@ -172,33 +174,31 @@ def _forward_fake(
 
 def _backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor, bias: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     dx = x.new_empty(x.shape)
     flat, flat_dy = rows(x), rows(dy)
     w = flat if weight is None else weight.contiguous()
     n_rows, n_cols = flat.shape
     warp = configs.warp_size(x.device)
-    config = configs.row_backward(n_cols, warp)
+    config = configs.row_backward(n_cols, warp, x.element_size())
     count = configs.programs(n_rows, config, warp, configs.units(x.device))
     long = n_cols > configs.LONGEST_ROW_BACKWARD
     make = rstd.new_zeros if long else rstd.new_empty
-    dw = make((count if weight is not None else 0, n_cols))
-    db = make((count if bias else 0, n_cols))
-    arguments = (flat_dy, flat, w, mean, rstd, dx, dw, db, n_rows, n_cols, flat_dy.stride(0), flat.stride(0),
+    partial = make((2, count if bias or weight is not None else 0, n_cols))
+    arguments = (flat_dy, flat, w, mean, rstd, dx, partial, n_rows, n_cols, flat_dy.stride(0), flat.stride(0),
                  weight is not None, bias)  # fmt: skip
     if long:
         wrap_triton(layer_norm_backward_long)[(count,)](*arguments, **config)
     else:
         wrap_triton(layer_norm_backward)[(count,)](*arguments, **config)
-    dtype = x.dtype if weight is None else weight.dtype
-    return dx, dw.sum(0).to(dtype), db.sum(0).to(dtype)
+    return dx, column_sums(partial, x.dtype if weight is None else weight.dtype)
 
 
 def _backward_fake(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor, bias: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    dw = x.new_empty((x.shape[-1],), dtype=x.dtype if weight is None else weight.dtype)
-    return x.new_empty(x.shape), dw, dw.new_empty(dw.shape)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    sums = x.new_empty((2, x.shape[-1]), dtype=x.dtype if weight is None else weight.dtype)
+    return x.new_empty(x.shape), sums
 
 
 def _save(ctx, inputs, output) -> None:
@@ -212,8 +212,8 @@ def _save(ctx, inputs, output) -> None:
 def _gradient(backward, ctx, dy, *_):
     x, weight, mean, rstd = ctx.saved_tensors
     dy = torch.zeros_like(x) if dy is None else dy
-    dx, dw, db = backward(dy, x, weight, mean, rstd, ctx.bias is not None)
-    return dx, dw if weight is not None else None, db.to(ctx.bias) if ctx.bias else None, None
+    dx, sums = backward(dy, x, weight, mean, rstd, ctx.bias is not None)
+    return dx, sums[0] if weight is not None else None, sums[1].to(ctx.bias) if ctx.bias else None, None
 
 
 apply = differentiable("layer_norm", _forward, _forward_fake, _save, _gradient, _backward, _backward_fake)

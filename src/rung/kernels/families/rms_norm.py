@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
+from rung.kernels.families.column_sums import column_sums
 from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
@@ -100,6 +101,39 @@ def rms_norm_backward(
         tl.store(DX + row[:, None] * n_cols + col[None, :], dx.to(DX.dtype.element_ty), mask=mask)
     if WEIGHT:
         tl.store(DW + tl.program_id(0).to(tl.int64) * n_cols + col, tl.sum(dw, axis=0), mask=col < n_cols)
+
+
+@triton.jit
+def rms_norm_backward_wide(
+    DY, DS, V, W, RSTD, DX, DW, n_rows, n_cols, dy_stride, ds_stride, v_stride, offset,
+    SUM_GRAD: tl.constexpr, WEIGHT: tl.constexpr, CAST_FIRST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    col = tl.arange(0, BLOCK)
+    here = col < n_cols
+    dw = tl.zeros([BLOCK], tl.float32)
+    for at in range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        row = at + tl.zeros([], tl.int64)
+        rstd = tl.load(RSTD + row)
+        v = tl.load(V + row * v_stride + col, mask=here, other=0.0).to(tl.float32)
+        g = tl.load(DY + row * dy_stride + col, mask=here, other=0.0).to(tl.float32)
+        if WEIGHT:
+            g *= single(offset) + tl.load(W + col, mask=here, other=0.0).to(tl.float32)
+        mean = tl.sum(g * v, axis=0) * rstd * rstd / n_cols
+        # Registers have room for the weight's gradient or for the row; the row is in a cache still. Another eviction policy
+        # keeps the compiler from taking the first loads' values.
+        v = tl.load(V + row * v_stride + col, mask=here, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        g = tl.load(DY + row * dy_stride + col, mask=here, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        if WEIGHT:
+            n = v * rstd
+            dw += g * (n.to(V.dtype.element_ty).to(tl.float32) if CAST_FIRST else n)
+            w = tl.load(W + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            g *= single(offset) + w
+        dx = rstd * (g - v * mean)
+        if SUM_GRAD:
+            dx += tl.load(DS + row * ds_stride + col, mask=here, other=0.0).to(tl.float32)
+        tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=here)
+    if WEIGHT:
+        tl.store(DW + tl.program_id(0).to(tl.int64) * n_cols + col, dw, mask=here)
 
 
 @triton.jit
@@ -194,18 +228,21 @@ def _backward(
     w = flat if weight is None else weight.contiguous()
     n_rows, n_cols = flat.shape
     warp = configs.warp_size(v.device)
-    config = configs.row_backward(n_cols, warp)
+    wide = configs.LONGEST_ROW_BACKWARD < n_cols <= configs.LONGEST_ROW
+    config = configs.row_backward_wide(warp) if wide else configs.row_backward(n_cols, warp, v.element_size())
     count = configs.programs(n_rows, config, warp, configs.units(v.device))
-    long = n_cols > configs.LONGEST_ROW_BACKWARD
+    long = n_cols > configs.LONGEST_ROW
     make = rstd.new_zeros if long else rstd.new_empty
     partial = make((count if weight is not None else 0, n_cols))
     arguments = (flat_dy, flat_ds, flat, w, rstd, dx, partial, n_rows, n_cols, flat_dy.stride(0), flat_ds.stride(0),
                  flat.stride(0), offset, ds is not None, weight is not None, cast_first)  # fmt: skip
-    if long:
+    if wide:
+        wrap_triton(rms_norm_backward_wide)[(count,)](*arguments, **config)
+    elif long:
         wrap_triton(rms_norm_backward_long)[(count,)](*arguments, **config)
     else:
         wrap_triton(rms_norm_backward)[(count,)](*arguments, **config)
-    return dx, partial.sum(0).to(v.dtype if weight is None else weight.dtype)
+    return dx, column_sums(partial[None], v.dtype if weight is None else weight.dtype)[0]
 
 
 def _backward_fake(

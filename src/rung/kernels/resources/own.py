@@ -29,6 +29,7 @@ def launches(warp: int) -> list[Launch]:
     return [
         *_rms_norm(warp),
         *_layer_norm(warp),
+        _column_sums(),
         *_gated(warp),
         *_rope(warp),
         *_k_major(warp),
@@ -48,9 +49,11 @@ def _row(columns: int, warp: int, backward: bool) -> tuple[bool, dict[str, Any]]
 
 def _rms_norm(warp: int) -> Iterator[Launch]:
     for backward in (False, True):
-        for n in (128, 4096, 8192 if backward else 16384, 65536):
+        for n in (128, 4096, *((8192,) if backward else ()), 16384, 65536):
             long, config = _row(n, warp, backward)
-            kernel = f"rms_norm_{'backward' if backward else 'forward'}{'_long' if long else ''}"
+            wide = backward and configs.LONGEST_ROW_BACKWARD < n <= configs.LONGEST_ROW
+            config = configs.row_backward_wide(warp) if wide else config
+            kernel = f"rms_norm_{'backward' if backward else 'forward'}{'_wide' if wide else '_long' if long else ''}"
             rows = {} if long and not backward else {"n_rows": ROWS}
             shared: dict[str, Any] = {**rows, "n_cols": n, "offset": 1.0, "WEIGHT": True, "CAST_FIRST": True, **config}
             pointers = ("DY", "DS", "V", "W", "DX") if backward else ("X", "R", "W", "Y", "S")
@@ -70,9 +73,14 @@ def _layer_norm(warp: int) -> Iterator[Launch]:
             rows = {} if long and not backward else {"n_rows": ROWS}
             values: dict[str, Any] = {**rows, "n_cols": n, "x_stride": n, "WEIGHT": True, "BIAS": True, **config}
             values |= dict.fromkeys(("DY", "X", "W", "DX") if backward else ("X", "W", "B", "Y"), TYPE)
-            values |= dict.fromkeys(("MEAN", "RSTD", "DW", "DB") if backward else ("MEAN", "RSTD"), "*fp32")
+            values |= dict.fromkeys(("MEAN", "RSTD", "PART") if backward else ("MEAN", "RSTD"), "*fp32")
             values |= {"dy_stride": n} if backward else {"eps": 1e-5}
             yield Launch(kernel, "layer_norm", kernel, f"{n} columns", values)
+
+
+def _column_sums() -> Launch:
+    values = {"PART": "*fp32", "SUM": TYPE, "n_rows": 132, "n_cols": 4096, **configs.partial_sums()}
+    return Launch("column_sums", "column_sums", "column_sums_kernel", "4096 columns", values)
 
 
 def _gated(warp: int) -> Iterator[Launch]:
