@@ -1,13 +1,14 @@
 """Devices and settings by name."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from rung.errors import UsageError
 from rung.hardware import environment, pick
-from rung.hardware.device import matmul_precision_name
+from rung.hardware.device import matmul_precision_name, recording
 
 
 @pytest.mark.parametrize("wanted", ["cudax", "cuda:", "cuda:x", "cuda:-1", "cuda1", "mps", ""])
@@ -34,3 +35,32 @@ def test_the_precision_has_a_name_whichever_api_set_it() -> None:
         torch.backends.cuda.matmul.fp32_precision = newer
         assert matmul_precision_name() == name
         assert environment(pick("cpu"))["float32_matmul_precision"] == name
+
+
+def test_a_capture_that_is_broken_off_leaves_stream_and_random_numbers_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a stand-in for torch.cuda, whose graph raises at its end, as torch's does, with its own stream still the current one."""
+    state = SimpleNamespace(stream="before", generators=[SimpleNamespace(clone_state=lambda: "own")])
+
+    class Broken:
+        def __init__(self, graph: object, stream: str) -> None:
+            state.stream = stream
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            raise RuntimeError("the capture was invalidated")
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: state.stream)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(state, "stream", stream))
+    monkeypatch.setattr(torch.cuda, "graph", Broken)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    kept: list[str] = []
+    state.generators[0].graphsafe_set_state = kept.append
+    monkeypatch.setattr(torch.cuda, "default_generators", state.generators)
+    gpu = SimpleNamespace(index=0, is_gpu=True, torch_name="cuda:0")
+    with pytest.raises(RuntimeError, match="invalidated"), recording("graph", "side", gpu):  # type: ignore[arg-type]
+        assert state.stream == "side"
+    assert (state.stream, kept) == ("before", ["own"])

@@ -30,6 +30,8 @@ ASKED: dict[str, list[str]] = {
     "matrix": [f"{MINE}:product", "X=*bf16", "Y=*bf16", "Z=*fp32", "BLOCK=64", "matrix_instr_nonkdim=16", "--arch", "gfx942,sm90"],
     "inductor": [str(LOG), "--arch", "gfx942,sm90"],
     "lacks": [f"{MINE}:double", "--call", "double_example", "wrong=1"],
+    "hopper": ["float32_attention", "--arch", "gfx942,sm90"],
+    "another": ["float32_attention", "--arch", "gfx942"],
     "no kernel": [f"{MINE}:not_a_kernel"],
     "no call": [f"{MINE}:double", "--call", "nothing"],
     "no type": [f"{MINE}:tuned", "X=*fp99", "Y=*fp32", "n=i32", "--arch", "sm90"],
@@ -72,6 +74,12 @@ def test_no_kernel_of_rungs_spills_at_its_configuration(name: str, answers: dict
     for row in found:
         assert row["spills"] == row["scratch"] == 0, row
         assert row["waves"] >= 0.25 * row["most"], row
+
+
+def test_a_kernel_for_one_architecture_is_compiled_for_that_alone_and_spills_nothing(answers: dict[str, Any]) -> None:
+    found = rows(answers["hopper"])
+    assert len(found) == 10
+    assert {(row["arch"], row["spills"], row["scratch"]) for row in found} == {("sm90", 0, 0)}
 
 
 def test_registers_and_sizes_are_told_for_every_architecture(answers: dict[str, Any]) -> None:
@@ -139,6 +147,7 @@ def test_the_table_is_read_at_a_glance(answers: dict[str, Any]) -> None:
     [
         ("lacks", 2, "double has no argument wrong; its arguments are X, Y, n, BLOCK"),
         ("no kernel", 2, "has no @triton.jit function 'not_a_kernel'; it has double, tuned, greedy, product"),
+        ("another", 2, "float32_attention is made for one architecture; give --arch sm90"),
         ("no call", 2, "has no function 'nothing' for --call"),
         ("no type", 4, "tuned does not compile for sm90"),
     ],

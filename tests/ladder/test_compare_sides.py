@@ -8,6 +8,7 @@ import pytest
 from climbing import MICRO, rung
 
 from rung.cli.main import main
+from rung.ladder.compare import idle
 
 SUMS = """
 import time
@@ -137,3 +138,9 @@ def test_three_functions_are_ranked_against_the_first(functions: Path) -> None:
     assert "rank" in done.stdout
     assert "speedup over A" in done.stdout
     assert "pairs judged together (Holm)" in done.stdout
+
+
+def test_a_rewrite_that_found_nothing_is_named_with_its_reason() -> None:
+    applied = {"matches": {"sdpa": 4, "triton-rope": 0, "lean-sdpa": 0}, "skipped": ["triton-rope: it runs on a GPU"]}
+    said = idle({"A": {}, "B": {"applied": applied}})
+    assert said == ["B: triton-rope rewrote nothing: it runs on a GPU", "B: lean-sdpa rewrote nothing"]

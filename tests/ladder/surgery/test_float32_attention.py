@@ -7,10 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rung.kernels import reference
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, added
 from rung.ladder.rungs.rung import Counters
 from rung.ladder.surgery import Surgeon, float32_attention, hidden, kernel_ops
+from rung.workload.tiny_transformer import TinyTransformer
 
 BATCH, HEADS, GROUPS, TOKENS, WIDTH, SCALE = 2, 4, 2, 9, 64, 0.3
 sdpa = F.scaled_dot_product_attention
@@ -31,7 +33,7 @@ def _fresh_dynamo(monkeypatch):
     torch._dynamo.reset()
     torch.manual_seed(0)
     told.clear()
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    monkeypatch.setattr(float32_attention, "matmul_precision_name", lambda: "high")
 
 
 @pytest.fixture
@@ -80,9 +82,33 @@ def test_attention_in_float32_is_the_kernels_without_repeated_heads(fn, causal, 
     assert told == [(GROUPS, causal, scale, True)]
 
 
+class Copies(Surgeon):
+    """Counts what is asked to be dense in the graph as the passes left it."""
+
+    def compiled(self, gm, inputs):
+        self.dense = sum(node.target == "contiguous" for node in gm.graph.nodes)
+        return super().compiled(gm, inputs)
+
+
+def test_what_our_own_kernels_read_and_write_is_not_copied_between_them(monkeypatch):
+    def rope(x, cos, sin, interleaved, backward):
+        return reference.rope(x, cos, sin, interleaved=interleaved).transpose(1, 2).contiguous().transpose(1, 2)
+
+    rope.namespace = "rung"
+    monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
+    monkeypatch.setattr(float32_attention, "obstacle", lambda *tensors: "")
+    monkeypatch.setattr(kernel_ops, "operator", {"float32_attention": plain, "rope": rope}.__getitem__)
+    model, tokens = TinyTransformer(512, 1, 8), torch.randint(0, 1000, (2, TOKENS))
+    surgeon = Copies(["sdpa", "tf32-attention", "hoisted-constants", "fused-qkv", "triton-rope"], "eager")
+    torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(tokens), model(tokens))
+    assert surgeon.rewritten["tf32-attention"] == surgeon.rewritten["fused-qkv"] == 1
+    assert surgeon.rewritten["triton-rope"] == 2
+    assert surgeon.dense == 0
+
+
 @pytest.mark.usefixtures("_as_reference")
 def test_where_products_are_to_be_exact_so_are_the_kernels(monkeypatch):
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    monkeypatch.setattr(float32_attention, "matmul_precision_name", lambda: "highest")
     check(by_hand)
     assert told == [(GROUPS, True, SCALE, False)]
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from rung.hardware.device import matmul_precision_name
+
 NARROWEST = 16  # elements of a head, on a GPU: what Triton's matrix product takes
 # For TF32 on sm90, heads of 65 to 128: torch 2.11 takes blocks of 16 by 16 going back, and needs 1.85 times the time for it
 # (benchmarks/kernels/tf32.py on one H100).
@@ -61,9 +63,7 @@ def _larger(query: torch.Tensor, value: torch.Tensor) -> bool:
     widths = query.shape[-1], value.shape[-1]
     here = query.is_cuda and query.dtype == torch.float32 and all(64 < width <= 128 for width in widths)
     here = here and query.shape[2] >= BLOCKS["fwd_BLOCK_M"]  # of fewer queries torch makes another kernel
-    measured = (
-        not torch.version.hip and torch.__version__ >= (2, 11) and torch.get_float32_matmul_precision() != "highest"
-    )
+    measured = not torch.version.hip and torch.__version__ >= (2, 11) and matmul_precision_name() != "highest"
     return here and measured and torch.cuda.get_device_capability(query.device) == (9, 0)
 
 

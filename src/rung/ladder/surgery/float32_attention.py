@@ -7,6 +7,7 @@ import operator
 import torch
 from torch import fx
 
+from rung.hardware.device import matmul_precision_name
 from rung.ladder.surgery import kernel_ops
 from rung.ladder.surgery.layout import free_readers
 from rung.ladder.surgery.lean import each_call, sdpa_options, take_place, unrepeated
@@ -49,7 +50,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         return reason
     key, values = unrepeated(node, key, values, q) or (key, values)
     # Read while the graph is compiled: where products are to be exact, the kernel's are.
-    tf32 = torch.get_float32_matmul_precision() != "highest"
+    tf32 = matmul_precision_name() != "highest"
     copied = free_readers(node)
     with graph.inserting_before(node):
         told = (query, key, values, causal, float(q.shape[3] ** -0.5 if scale is None else scale), tf32)
