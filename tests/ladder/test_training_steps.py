@@ -4,14 +4,15 @@ import torch
 from torch import nn
 
 from rung.hardware import pick
+from rung.ladder.plan import Numerics
 from rung.ladder.training import FEWEST, Faint, Training
 
 NAME = "weight"
 
 
-def looked_at(*gradients: torch.Tensor) -> Faint:
+def looked_at(*gradients: torch.Tensor, numerics: Numerics = "exact") -> Faint:
     """After steps with these gradients of the one weight of a model."""
-    model, faint = nn.Linear(gradients[0].shape[1], gradients[0].shape[0], bias=False), Faint()
+    model, faint = nn.Linear(gradients[0].shape[1], gradients[0].shape[0], bias=False), Faint(numerics)
     for gradient in gradients:
         model.weight.grad = gradient
         faint.look(model)
@@ -44,6 +45,16 @@ def test_as_few_are_left_out_as_a_thousandth_a_step() -> None:
     torch.manual_seed(0)
     faint = looked_at(*(torch.randn(100, 90) for _ in range(3)))
     assert 0 < int(faint.elements[NAME].sum()) <= 3 * 9
+
+
+def test_what_tf32_leaves_undecided_is_left_out_where_products_are_tf32() -> None:
+    """Of a norm's weight of 1024, as each of its steps' gradients is off by 0.4 %: the signs that turn are chance."""
+    torch.manual_seed(0)
+    right = [torch.randn(1, 1024) for _ in range(3)]
+    theirs = [gradient + 0.004 * torch.randn(1, 1024) for gradient in right]
+    change, other = (sum(step.sign() for step in steps) for steps in (right, theirs))
+    assert error(looked_at(*right), change, other) > 0.03
+    assert error(looked_at(*right, numerics="tf32"), change, other) == 0
 
 
 def test_the_end_of_a_weight_that_an_optimizer_forgets_shows() -> None:

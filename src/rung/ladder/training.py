@@ -12,13 +12,15 @@ import torch
 from rung.hardware.device import Device
 from rung.ladder.observe import Row, identical, large, relative
 from rung.ladder.perturb import put, state
+from rung.ladder.plan import Numerics
 from rung.workload import Batch
 
 # Settings of an optimizer that say how it computes, not what.
 HOW = {"params", "fused", "foreach", "capturable", "lr"}
-# Adam's first step is the sign of a gradient, and in so small a share of a tensor (100 times what float32 leaves undecided) the
-# sign may be rounding alone: one of 32,768 elements that goes the other way is 0.5 % of all the change.
-FAINT = 1 / 1000
+# Adam's first step is the sign of a gradient, and in so small a share of a tensor the sign may be rounding alone: 100 times what
+# float32 leaves undecided; and of TF32, whose gradients are off by 0.1 to 0.5 %, a few times that. One of 1000 elements that
+# goes the other way in one of three steps is 3 % of all the change, and whether one does is chance.
+FAINT: dict[Numerics, float] = {"exact": 1 / 1000, "tf32": 1 / 100, "bf16": 1 / 1000, "fp8": 1 / 1000}
 FEWEST = 100  # elements of a tensor, of which one may be left out
 SAMPLE = 1 << 20  # elements of a tensor that tell which are its faintest
 
@@ -27,7 +29,8 @@ class Faint:
     """Which elements of every weight had a gradient among the faintest of its tensor in some step: what an optimizer makes of
     them says nothing about who computed it. What has no gradient at all, as an embedding's unused rows, is not among them."""
 
-    def __init__(self) -> None:
+    def __init__(self, numerics: Numerics = "exact") -> None:
+        self.share = FAINT[numerics]
         self.elements: dict[str, torch.Tensor] = {}
 
     def look(self, model: torch.nn.Module) -> None:
@@ -37,7 +40,7 @@ class Faint:
                 some = size.flatten()[:: -(-size.numel() // SAMPLE)]
                 some = some[some > 0]
                 if some.numel():
-                    most = some.kthvalue(math.ceil(some.numel() * FAINT)).values
+                    most = some.kthvalue(math.ceil(some.numel() * self.share)).values
                     found = ((size > 0) & (size <= most)).to("cpu" if large(model) else size.device)
                     self.elements[name] = found | self.elements.get(name, False)
 
