@@ -41,6 +41,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Surgeon, "__call__", stand)
     monkeypatch.setattr(Surgeon, "matches", {})
+    monkeypatch.setattr(Surgeon, "skipped", [])
     return graphs
 
 
