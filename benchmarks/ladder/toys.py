@@ -10,6 +10,7 @@ import torch
 from rung import Workload
 
 VOCABULARY, WIDTH, HEADS, IMAGE, MELS = 100, 32, 4, 16, 8
+LAST = VOCABULARY - 1
 _COMMON = {
     "vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": HEADS, "max_position_embeddings": 64,
@@ -55,7 +56,7 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
                  "num_mel_bins": MELS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
                  "decoder_start_token_id": 1, "dropout": 0.0}, "speech"),
     "CLIP": ("CLIPModel", "CLIPConfig",
-             {"text_config": {**_COMMON, "eos_token_id": 99}, "vision_config": _VISION, "projection_dim": 16},
+             {"text_config": {**_COMMON, "eos_token_id": LAST}, "vision_config": _VISION, "projection_dim": 16},
              "image and tokens"),
 }  # fmt: skip
 
@@ -99,7 +100,9 @@ def _batch(reads: str, rows: int, length: int, seed: int) -> dict[str, torch.Ten
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(count: int) -> torch.Tensor:
-        return torch.randint(3, VOCABULARY - 1, (rows, count), generator=generator)
+        found = torch.randint(3, VOCABULARY - 1, (rows, count), generator=generator)
+        found[:, -1] = LAST  # CLIP reads its first token where none ends the text, and that one attends to itself alone
+        return found
 
     def floats(*shape: int) -> torch.Tensor:
         return torch.randn(rows, *shape, generator=generator)

@@ -42,12 +42,12 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         return "it has dropout, or a scale that is no plain number"
     if q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[1] % max(1, k.shape[1]) or q.shape[3] != k.shape[3]:
         return "its inputs differ in size, or are broadcast"
+    if reason := obstacle(q, k, v):
+        return reason
     if q.shape[3] not in WIDTHS:
         return f"its heads have {q.shape[3]} elements; the kernel takes {' or '.join(map(str, WIDTHS))}"
     if any(t.shape[2] * t.stride(2) >= FARTHEST for t in (q, k, v)):
         return "a sequence lies too far apart for offsets of 32 bits"
-    if reason := obstacle(q, k, v):
-        return reason
     key, values = unrepeated(node, key, values, q) or (key, values)
     # Read while the graph is compiled: where products are to be exact, the kernel's are.
     tf32 = matmul_precision_name() != "highest"
