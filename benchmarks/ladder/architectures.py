@@ -28,7 +28,7 @@ from rung.ladder.verify import judge
 from rung.workload import seeded_model
 
 SHARP_SEED = 12
-ANYWHERE = tuple(name for name in PASSES if not name.startswith("flex-"))  # which trains on GPUs alone
+ANYWHERE = tuple(name for name in PASSES if not name.startswith(("flex-", "tf32-")))  # which train on GPUs alone
 
 
 @dataclass(frozen=True)

@@ -129,3 +129,11 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
         kernels.add_rms_norm(x, x.half())
     with pytest.raises(UsageError, match="float64"):
         kernels.layer_norm(x.double())
+
+
+def test_two_rows_wait_only_where_they_fit_the_smallest_shared_memory() -> None:
+    """100 KiB on sm86, sm89 and sm120; a waiting row is x, dy and, with a sum, its gradient. In float32 one row waits."""
+    for size in (2, 4):
+        config = configs.row_backward(8192, 32, size)
+        assert (config["STAGES"] - 1) * 3 * config["BLOCK"] * size <= 100 * 1024
+    assert configs.row_backward(8192, 32, 2)["STAGES"] == 3

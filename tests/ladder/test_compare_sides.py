@@ -144,3 +144,5 @@ def test_a_rewrite_that_found_nothing_is_named_with_its_reason() -> None:
     applied = {"matches": {"sdpa": 4, "triton-rope": 0, "lean-sdpa": 0}, "skipped": ["triton-rope: it runs on a GPU"]}
     said = idle({"A": {}, "B": {"applied": applied}})
     assert said == ["B: triton-rope rewrote nothing: it runs on a GPU", "B: lean-sdpa rewrote nothing"]
+    brought = {"matches": {"sdpa": 0, "tf32-attention": 4}, "skipped": []}
+    assert idle({"B": {"applied": brought}}) == []

@@ -95,7 +95,7 @@ def turning() -> dict[str, Any]:
 
 def float32_attention(part: str, dim: int, tf32: bool) -> dict[str, Any]:
     """Attention in float32 on sm90. part: forward, or the gradient of q, k or v. M rows of what is found stay in a program, N
-    of what they meet come in a block: the quickest of those that spill nothing, on one H100 (benchmarks/kernels/tf32.py)."""
+    of what they meet come in a block: the quickest, on one H100, of those that spill nothing where PADDED divides the length."""
     if not tf32:  # on the plain units, for what is to be exact and not fast
         return {"M": 32, "N": 16, "STAGES": 1, "num_warps": 4}
     small = {"M": 64, "N": 64, "STAGES": 1, "num_warps": 4}  # two programs a multiprocessor: one computes, one loads

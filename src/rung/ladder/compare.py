@@ -114,7 +114,11 @@ def idle(sides: Mapping[str, dict[str, Any]]) -> list[str]:
     said = []
     for side, state in sides.items():
         applied = state.get("applied", {})
-        for name in (name for name, count in applied.get("matches", {}).items() if not count):
+        matches = applied.get("matches", {})
+        brought = any(
+            matches.get(name) for name in ("tf32-attention", "flex-for-sdpa")
+        )  # with sdpa, which may find nothing
+        for name in (n for n, count in matches.items() if not count and not (n == "sdpa" and brought)):
             why = next((f": {s[len(name) + 2 :]}" for s in applied["skipped"] if s.startswith(f"{name}: ")), "")
             said.append(f"{side}: {name} rewrote nothing{why}")
     return said

@@ -90,20 +90,93 @@ class Copies(Surgeon):
         return super().compiled(gm, inputs)
 
 
-def test_what_our_own_kernels_read_and_write_is_not_copied_between_them(monkeypatch):
-    def rope(x, cos, sin, interleaved, backward):
-        return reference.rope(x, cos, sin, interleaved=interleaved).transpose(1, 2).contiguous().transpose(1, 2)
+def rope(x, cos, sin, interleaved, backward):
+    """Lies as x does, as the kernel's result."""
+    found = reference.rope(x, cos, sin, interleaved=interleaved)
+    return found.transpose(1, 2).contiguous().transpose(1, 2) if x.stride(1) < x.stride(2) else found.contiguous()
 
-    rope.namespace = "rung"
+
+rope.namespace = "rung"
+
+
+@pytest.fixture
+def _both_as_references(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
     monkeypatch.setattr(float32_attention, "obstacle", lambda *tensors: "")
-    monkeypatch.setattr(kernel_ops, "operator", {"float32_attention": plain, "rope": rope}.__getitem__)
+    monkeypatch.setattr(kernel_ops, "operator", {"float32_attention": along, "rope": rope}.__getitem__)
+
+
+def along(q, k, v, causal, scale, tf32):
+    out, _ = plain(q, k, v, causal, scale, tf32)
+    return (out if q.stride(1) < q.stride(2) else out.contiguous()), None
+
+
+along.namespace = "rung"
+
+
+@pytest.mark.usefixtures("_both_as_references")
+def test_what_our_own_kernels_read_and_write_is_not_copied_between_them():
     model, tokens = TinyTransformer(512, 1, 8), torch.randint(0, 1000, (2, TOKENS))
     surgeon = Copies(["sdpa", "tf32-attention", "hoisted-constants", "fused-qkv", "triton-rope"], "eager")
     torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(tokens), model(tokens))
     assert surgeon.rewritten["tf32-attention"] == surgeon.rewritten["fused-qkv"] == 1
     assert surgeon.rewritten["triton-rope"] == 2
     assert surgeon.dense == 0
+
+
+class Rotated(torch.nn.Module):
+    """Queries and keys turned in halves, and what `after` makes of attention's result."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.projections = torch.nn.ModuleList(torch.nn.Linear(HEADS * WIDTH, HEADS * WIDTH, bias=False) for _ in "qkv")
+        self.register_buffer("angle", torch.outer(torch.arange(float(TOKENS)), torch.rand(WIDTH // 2)))
+        self.after = after
+
+    def forward(self, x):
+        q, k, v = (layer(x).view(BATCH, TOKENS, HEADS, WIDTH).transpose(1, 2) for layer in self.projections)
+        cos, sin = self.angle.cos(), self.angle.sin()
+        halves = [x.chunk(2, -1) for x in (q, k)]
+        q, k = (torch.cat((a * cos - b * sin, b * cos + a * sin), -1) for a, b in halves)
+        return self.after(sdpa(q, k, v, is_causal=True))
+
+
+def written_through_a_copy(out):
+    joined = out.transpose(1, 2).reshape(BATCH, TOKENS, -1)
+    joined.mul_(2)
+    return out.sum((1, 3)) + joined.sum(-1)
+
+
+@pytest.mark.usefixtures("_both_as_references")
+@pytest.mark.parametrize(
+    "after",
+    [lambda out: out * 2, lambda out: out.transpose(1, 2) * 2, lambda out: (out * 2).view(-1), written_through_a_copy],
+)
+def test_what_is_made_of_rotated_queries_lies_and_is_as_it_was(after):
+    model, x = Rotated(after), torch.randn(BATCH, TOKENS, HEADS * WIDTH)
+    surgeon = Surgeon(["tf32-attention", "fused-qkv", "triton-rope"], "eager")
+    with torch.no_grad():
+        got, want = torch.compile(model, backend=surgeon, dynamic=False)(x), model(x)
+    assert surgeon.matches["triton-rope"] == 2
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride()
+
+
+def straight(q, k, v):
+    return sdpa(*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)), is_causal=True, enable_gqa=True)
+
+
+def in_16_bits(q, k, v):
+    with torch.autocast("cpu", torch.bfloat16):
+        return sdpa(q, k, v, is_causal=True, enable_gqa=True) + 0
+
+
+@pytest.mark.usefixtures("_as_reference")
+@pytest.mark.parametrize(("fn", "why"), [(straight, "layout of its own"), (in_16_bits, "another size or dtype")])
+def test_a_result_that_would_be_another_is_left(fn, why):
+    surgeon = check(fn, passes=("tf32-attention",))
+    assert surgeon.rewritten == {}
+    assert why in surgeon.skipped[0]
 
 
 @pytest.mark.usefixtures("_as_reference")

@@ -173,8 +173,8 @@ def _along(x: torch.Tensor) -> torch.Tensor:
 
 
 def _dense(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """With the elements of a row side by side."""
-    return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in given)
+    """With the elements of a row side by side, and a head's rows near enough to each other for offsets of 32 bits."""
+    return tuple(x if x.stride(-1) == 1 and x.shape[2] * x.stride(2) < 2**31 else x.contiguous() for x in given)
 
 
 def _padded(length: int) -> int:

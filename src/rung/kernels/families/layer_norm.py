@@ -180,7 +180,7 @@ def _backward(
     w = flat if weight is None else weight.contiguous()
     n_rows, n_cols = flat.shape
     warp = configs.warp_size(x.device)
-    config = configs.row_backward(n_cols, warp, x.element_size())
+    config = configs.row_backward(n_cols, warp, max(x.element_size(), dy.element_size()))
     count = configs.programs(n_rows, config, warp, configs.units(x.device))
     long = n_cols > configs.LONGEST_ROW_BACKWARD
     make = rstd.new_zeros if long else rstd.new_empty

@@ -105,8 +105,9 @@ def _k_major_applies(c: Context) -> Inapplicable | None:
 
 
 K_MAJOR_GRADIENTS = Rung(
-    "k-major-gradients", 5, "a factor of weights' gradients in the order that TF32 takes", "reassociated",
-    "the smaller factor of a weight's gradient is copied with its tokens side by side, the order in which Hopper multiplies TF32",
+    "k-major-gradients", 5, "factors of gradients in the order that TF32 takes", "reassociated",
+    "the smaller factor of a weight's gradient is copied with its tokens side by side, the order in which Hopper multiplies TF32; "
+    "so is the weight for its input's gradient, where there are many tokens",
     _k_major_applies,
     # A third of the products are gradients of weights; on one H100 they took two thirds to all of their time, with the copies.
     lambda c: {"gemm": (0.85, 1.0), "pointwise": (1.0, 1.1)},

@@ -40,18 +40,25 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
             return ""
     if options["dropout_p"] or (scale is not None and number(scale) is None):
         return "it has dropout, or a scale that is no plain number"
-    if q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[1] % max(1, k.shape[1]) or q.shape[3] != k.shape[3]:
+    if q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[3] != k.shape[3]:
         return "its inputs differ in size, or are broadcast"
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        return "its heads of queries are no multiple of those of keys"
+    whole = value(node)
+    if whole is None or (whole.shape, whole.dtype) != (q.shape, q.dtype):
+        return "its result has another size or dtype than its kernel's (autocast)"
     if reason := obstacle(q, k, v):
         return reason
     if q.shape[3] not in WIDTHS:
         return f"its heads have {q.shape[3]} elements; the kernel takes {' or '.join(map(str, WIDTHS))}"
     if any(t.shape[2] * t.stride(2) >= FARTHEST for t in (q, k, v)):
         return "a sequence lies too far apart for offsets of 32 bits"
+    copied = free_readers(node)
+    if copied and not whole.is_contiguous():
+        return "its result leaves the graph in a layout of its own"
     key, values = unrepeated(node, key, values, q) or (key, values)
     # Read while the graph is compiled: where products are to be exact, the kernel's are.
     tf32 = matmul_precision_name() != "highest"
-    copied = free_readers(node)
     with graph.inserting_before(node):
         told = (query, key, values, causal, float(q.shape[3] ** -0.5 if scale is None else scale), tf32)
         found = graph.call_function(kernel_ops.operator("float32_attention"), told)

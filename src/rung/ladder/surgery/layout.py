@@ -24,21 +24,26 @@ def free_readers(node: fx.Node) -> bool:
     A value that leaves the graph must keep the strides that Dynamo promised to the code after it. One that is written to must
     share its memory with its views, which a reshape of other strides does not.
     """
-    given = any(user.op == "output" or opaque(user) for alias in aliases(node) for user in alias.users)
+    alike = _lying_alike(node)
+    given = any(_leaves(each) for each, ours in alike.items() if each is node or ours)
     # A list: each of them is freed, whatever the others need.
-    return any([given, *(_free(each) for each in _lying_alike(node))])
+    return any([given, *(_free(each) for each in alike)])
 
 
-def _lying_alike(node: fx.Node) -> list[fx.Node]:
-    found = [node]
-    for item in found:
-        found += dict.fromkeys(
-            made
-            for alias in aliases(item)
-            for user in alias.users
-            for made in _following(user)
-            if made not in found and _size(made) == _size(alias)
-        )
+def _leaves(node: fx.Node) -> bool:
+    return any(user.op == "output" or opaque(user) for alias in aliases(node) for user in alias.users)
+
+
+def _lying_alike(node: fx.Node) -> dict[fx.Node, bool]:
+    """What lies in memory as the node does, itself included; and whether one of our kernels is on the way to it."""
+    found, waiting = {node: False}, [node]
+    for item in waiting:
+        for alias in aliases(item):
+            for user in list(alias.users):
+                for made in _following(user):
+                    if made not in found and _size(made) == _size(alias):
+                        found[made] = found[item] or called(user)
+                        waiting.append(made)
     return found
 
 
@@ -56,12 +61,14 @@ def _size(node: fx.Node) -> int:
 
 def _free(node: fx.Node) -> bool:
     needs_copy, viewed, shared = False, False, aliases(node)
+    held = list(shared)  # with what is a copy now and is none where strides are others
     for alias in shared:
         for user in list(alias.users):
             if kind(user) in STRIDE_READERS:
                 needs_copy = True
             elif kind(user) in VIEWS:  # of other strides, some of them are copies
                 viewed = True
+                held += aliases(user)
                 if kind(user) != "view":
                     continue
                 if any(isinstance(item, torch.dtype) for item in (*user.args, *user.kwargs.values())):
@@ -70,4 +77,4 @@ def _free(node: fx.Node) -> bool:
                     user.op, user.target = "call_method", "reshape"
                 else:
                     needs_copy = True
-    return needs_copy or (viewed and any(item in shared for user in node.graph.nodes for item in written(user)))
+    return needs_copy or (viewed and any(item in held for user in node.graph.nodes for item in written(user)))
