@@ -137,7 +137,7 @@ class Ranked:
                 self.fails(failure.side, str(failure))
                 continue
             self.record["environment"] = list(duel.environments.values())[-1]
-            for line in idle(start.state) if not self.record["restarts"] else ():
+            for line in idle(self.sides, start.state) if not self.record["restarts"] else ():
                 self.say(line)
             return {
                 name: {

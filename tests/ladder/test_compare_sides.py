@@ -9,6 +9,7 @@ from climbing import MICRO, rung
 
 from rung.cli.main import main
 from rung.ladder.compare import idle
+from rung.ladder.side import Side
 
 SUMS = """
 import time
@@ -142,7 +143,8 @@ def test_three_functions_are_ranked_against_the_first(functions: Path) -> None:
 
 def test_a_rewrite_that_found_nothing_is_named_with_its_reason() -> None:
     applied = {"matches": {"sdpa": 4, "triton-rope": 0, "lean-sdpa": 0}, "skipped": ["triton-rope: it runs on a GPU"]}
-    said = idle({"A": {}, "B": {"applied": applied}})
+    asked = {"A": Side("m.py"), "B": Side("m.py", rungs=("sdpa", "triton-rope", "lean-sdpa"))}
+    said = idle(asked, {"A": {}, "B": {"applied": applied}})
     assert said == ["B: triton-rope rewrote nothing: it runs on a GPU", "B: lean-sdpa rewrote nothing"]
     brought = {"matches": {"sdpa": 0, "tf32-attention": 4}, "skipped": []}
-    assert idle({"B": {"applied": brought}}) == []
+    assert idle({"B": Side("m.py", rungs=("tf32-attention",))}, {"B": {"applied": brought}}) == []

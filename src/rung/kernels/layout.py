@@ -1,4 +1,4 @@
-"""Tensors as the kernels see them: rows with one distance between them, elements side by side."""
+"""Tensors as the kernels see them: rows with one distance between them, elements side by side, heads and tokens in either order."""
 
 import torch
 
@@ -22,3 +22,12 @@ def same_rows(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if all(t.is_contiguous() for t in tensors):
         return tuple(t.view(1, -1) for t in tensors)
     return tuple(rows(t) for t in tensors)
+
+
+def along(x: torch.Tensor) -> torch.Tensor:
+    """Memory for (batch, heads, tokens, d) of x's size: heads lie inside tokens where they do so in x, as after
+    `view(b, t, h, d).transpose(1, 2)`."""
+    batch, heads, tokens, dim = x.shape
+    if x.stride(1) < x.stride(2):
+        return x.new_empty((batch, tokens, heads, dim)).transpose(1, 2)
+    return x.new_empty((batch, heads, tokens, dim))

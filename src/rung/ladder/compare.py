@@ -85,7 +85,7 @@ def compare(
         "memory": found["memory"],
         "first_run_seconds": found["first_run_seconds"],
         "restarts": [lowered(r) for r in duel.samples],
-        "warnings": [*found["warnings"], *idle(duel.warm[0])],
+        "warnings": [*found["warnings"], *idle(named, duel.warm[0])],
         "environment": list(duel.environments.values())[-1],
         "differs": differences(list(duel.environments.values())),
         "seconds": time.monotonic() - began,
@@ -109,16 +109,12 @@ def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) 
     return {"verdict": "inconclusive" if open_ else "ranked", "ranking": ranking}
 
 
-def idle(sides: Mapping[str, dict[str, Any]]) -> list[str]:
-    """What to say of rewrites that a side was given and that found nothing in its graph."""
+def idle(sides: Mapping[str, Side], warm: Mapping[str, dict[str, Any]]) -> list[str]:
+    """What to say of rewrites that a side was given and that found nothing in its graph. warm: what its worker said."""
     said = []
-    for side, state in sides.items():
+    for side, state in warm.items():
         applied = state.get("applied", {})
-        matches = applied.get("matches", {})
-        brought = any(
-            matches.get(name) for name in ("tf32-attention", "flex-for-sdpa")
-        )  # with sdpa, which may find nothing
-        for name in (n for n, count in matches.items() if not count and not (n == "sdpa" and brought)):
+        for name in (n for n, count in applied.get("matches", {}).items() if not count and n in sides[side].rungs):
             why = next((f": {s[len(name) + 2 :]}" for s in applied["skipped"] if s.startswith(f"{name}: ")), "")
             said.append(f"{side}: {name} rewrote nothing{why}")
     return said

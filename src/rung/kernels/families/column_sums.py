@@ -1,11 +1,12 @@
 """Sums of partial sums: what programs added up apart, in one kernel that rounds once, at the end."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.ops import wrap_triton
 
 
 @triton.jit
@@ -21,12 +22,10 @@ def column_sums_kernel(PART, SUM, n_rows, n_cols, ROWS: tl.constexpr, BLOCK: tl.
     tl.store(SUM + which * n_cols + col, found.to(SUM.dtype.element_ty), mask=col < n_cols)
 
 
-def column_sums(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The sum over dimension 1 of (sums, programs, columns)."""
+def column_sums(partial: torch.Tensor, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The sum over dimension 1 of (sums, programs, columns): memory for it, and grid, arguments and configuration of the
+    launch that writes it."""
     count, n_rows, n_cols = partial.shape
     found = partial.new_empty((count, n_cols), dtype=dtype)
     config = configs.partial_sums()
-    wrap_triton(column_sums_kernel)[(triton.cdiv(n_cols, config["BLOCK"]), count)](
-        partial, found, n_rows, n_cols, **config
-    )
-    return found
+    return found, (triton.cdiv(n_cols, config["BLOCK"]), count), (partial, found, n_rows, n_cols), config

@@ -7,12 +7,15 @@ in registers: the tensor core cuts off what it does not take, which shifts every
 leaves the chip (Dao 2023, FlashAttention-2), and blocks that the causal mask hides are not computed.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
 from rung.kernels import configs
 from rung.kernels.families.numbers import single
+from rung.kernels.layout import along
 from rung.kernels.ops import INTERPRETED, differentiable, wrap_triton
 
 PADDED = 128  # what a copy's rows are a multiple of: no block reads behind its end
@@ -89,7 +92,7 @@ def float32_attention_forward(
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     out = tl.zeros([M, WIDTH], tl.float32)
-    factor = single(scale) * 1.4426950408889634
+    factor = single(scale) * 1.4426950408889634  # log2(e): weights are powers of 2
     end = tl.minimum(first + M, length) if CAUSAL else length
     for at in tl.range(0, end, N, num_stages=STAGES):
         key = at + tl.arange(0, N)
@@ -127,7 +130,7 @@ def float32_attention_backward(
     if OF != "v":
         a2 = _rounded(_rows(A2 + batch * a2_batch + head * a2_head, a2_row, row, length, WIDTH, EVEN), TF32)
     grad = tl.zeros([M, WIDTH], tl.float32)
-    factor = single(scale) * 1.4426950408889634
+    factor = single(scale) * 1.4426950408889634  # log2(e): weights are powers of 2
     begin = 0
     end = length
     if CAUSAL and OF == "q":
@@ -164,14 +167,6 @@ def float32_attention_backward(
     _store(GRAD + batch * g_batch + head * g_head, g_row, row, length, grad, WIDTH)
 
 
-def _along(x: torch.Tensor) -> torch.Tensor:
-    """Memory for what has x's size: heads lie inside tokens where they do so in x, as after `view(b, t, h, d).transpose(1, 2)`."""
-    batch, heads, tokens, dim = x.shape
-    if x.stride(1) < x.stride(2):
-        return x.new_empty((batch, tokens, heads, dim)).transpose(1, 2)
-    return x.new_empty((batch, heads, tokens, dim))
-
-
 def _dense(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """With the elements of a row side by side, and a head's rows near enough to each other for offsets of 32 bits."""
     return tuple(x if x.stride(-1) == 1 and x.shape[2] * x.stride(2) < 2**31 else x.contiguous() for x in given)
@@ -181,18 +176,16 @@ def _padded(length: int) -> int:
     return triton.cdiv(length, PADDED) * PADDED
 
 
-def _turn(x: torch.Tensor, tf32: bool, other: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [batch, heads, length, d] as [batch, heads, d, padded], zeros at the end; with another, the sums of x * other, too."""
+def _turn(x: torch.Tensor, tf32: bool, other: torch.Tensor | None = None) -> tuple[Any, ...]:
+    """x [batch, heads, length, d] as [batch, heads, d, padded], zeros at the end; with another, the sums of x * other, too. Then
+    grid, arguments and configuration of the launch that writes them."""
     batch, heads, length, dim = x.shape
     padded, y = _padded(length), x if other is None else other
     turned = x.new_empty((batch, heads, dim, padded))
     total = x.new_empty((batch, heads, padded)) if other is not None else turned
-    config = configs.turning()
-    wrap_triton(float32_attention_turn)[(batch * heads, padded // config["ROWS"])](
-        x, y, turned, total, heads, length, padded, *x.stride()[:3], *y.stride()[:3],
-        SUMMED=other is not None, WIDTH=dim, TF32=tf32, **config,
-    )  # fmt: skip
-    return turned, total
+    config = {"SUMMED": other is not None, "WIDTH": dim, "TF32": tf32, **configs.turning()}
+    arguments = (x, y, turned, total, heads, length, padded, *x.stride()[:3], *y.stride()[:3])
+    return turned, total, (batch * heads, padded // config["ROWS"]), arguments, config
 
 
 def _attend(
@@ -203,7 +196,8 @@ def _attend(
     q, k, v = _dense(q, k, v)
     batch, heads, length, dim = q.shape
     config = configs.float32_attention("forward", dim, tf32)
-    turned, _ = _turn(v, tf32)
+    turned, _, grid, arguments, options = _turn(v, tf32)
+    wrap_triton(float32_attention_turn)[grid](*arguments, **options)
     wrap_triton(float32_attention_forward)[(batch * heads, triton.cdiv(length, config["M"]))](
         q, k, turned, out, lse, heads, heads // k.shape[1], length, lse.shape[2], scale,
         *q.stride()[:3], *k.stride()[:3], *out.stride()[:3],
@@ -216,7 +210,7 @@ def _attend_fake(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, tf32: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result, and for each query the logarithm to base 2 of the sum of its exponentials."""
-    return _along(q), q.new_empty((*q.shape[:2], _padded(q.shape[2])))
+    return along(q), q.new_empty((*q.shape[:2], _padded(q.shape[2])))
 
 
 def _back(
@@ -227,8 +221,10 @@ def _back(
     found = _back_fake(slope, q, k, v, out, lse, causal, scale, tf32)
     slope, q, k, v = _dense(slope, q, k, v)
     heads, length, dim = q.shape[1:]
-    slope_t, total = _turn(slope, tf32, out)
-    q_t, k_t = _turn(q, tf32)[0], _turn(k, tf32)[0]
+    turns = _turn(slope, tf32, out), _turn(q, tf32), _turn(k, tf32)
+    for _, _, grid, arguments, options in turns:
+        wrap_triton(float32_attention_turn)[grid](*arguments, **options)
+    (slope_t, total, *_), (q_t, *_), (k_t, *_) = turns
     sides = {"q": (q, slope, k, v, k_t), "k": (k, v, q, slope, q_t), "v": (k, k, q, q, slope_t)}
     for (of, side), grad in zip(sides.items(), found, strict=True):
         config = configs.float32_attention(of, dim, tf32)
@@ -244,7 +240,7 @@ def _back(
 def _back_fake(
     slope: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return _along(q), _along(k), _along(v)
+    return along(q), along(k), along(v)
 
 
 def _save(ctx, inputs, output) -> None:

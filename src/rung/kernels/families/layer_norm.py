@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.families.column_sums import column_sums
+from rung.kernels.families.column_sums import column_sums, column_sums_kernel
 from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
@@ -191,7 +191,9 @@ def _backward(
         wrap_triton(layer_norm_backward_long)[(count,)](*arguments, **config)
     else:
         wrap_triton(layer_norm_backward)[(count,)](*arguments, **config)
-    return dx, column_sums(partial, x.dtype if weight is None else weight.dtype)
+    sums, grid, arguments, config = column_sums(partial, x.dtype if weight is None else weight.dtype)
+    wrap_triton(column_sums_kernel)[grid](*arguments, **config)
+    return dx, sums
 
 
 def _backward_fake(

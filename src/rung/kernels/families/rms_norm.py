@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.families.column_sums import column_sums
+from rung.kernels.families.column_sums import column_sums, column_sums_kernel
 from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
@@ -246,7 +246,9 @@ def _backward(
         wrap_triton(rms_norm_backward_long)[(count,)](*arguments, **config)
     else:
         wrap_triton(rms_norm_backward)[(count,)](*arguments, **config)
-    return dx, column_sums(partial[None], v.dtype if weight is None else weight.dtype)[0]
+    dw, grid, arguments, config = column_sums(partial[None], v.dtype if weight is None else weight.dtype)
+    wrap_triton(column_sums_kernel)[grid](*arguments, **config)
+    return dx, dw[0]
 
 
 def _backward_fake(

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
+from rung.kernels.layout import along
 from rung.kernels.ops import differentiable, operator, wrap_triton
 
 
@@ -90,11 +91,7 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: 
 def _rotate_fake(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, backward: bool
 ) -> torch.Tensor:
-    """Heads lie inside tokens in the result where they do so in x, as after `view(b, t, h, d).transpose(1, 2)`."""
-    batch, heads, tokens, dim = x.shape
-    if x.stride(1) < x.stride(2):
-        return x.new_empty((batch, tokens, heads, dim)).transpose(1, 2)
-    return x.new_empty((batch, heads, tokens, dim))
+    return along(x)
 
 
 def _save(ctx, inputs, output) -> None:

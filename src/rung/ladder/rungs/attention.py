@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from rung.ladder.rungs.precision import turned_on_the_way
 from rung.ladder.rungs.proofs import both, named, rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 from rung.ladder.rungs.surgery import matches, with_pass
@@ -54,12 +55,8 @@ CUDNN_ATTENTION = Rung(
 def _tf32_applies(c: Context) -> Inapplicable | None:
     if not c.gpu:
         return Inapplicable("its kernel is for GPUs.")
-    if c.facts.get("arch") != "sm90":
-        return Inapplicable("its kernel is made for the order in which sm90 takes factors of TF32 products.")
-    if c.half:
-        return Inapplicable("in 16 bits SDPA's own kernels are faster.")
-    if not c.tf32:
-        return Inapplicable("float32 products do not use TF32 so far.")
+    if no := turned_on_the_way(c):
+        return no
     if no := matches("tf32-attention", "attention in float32 without a mask or with the causal one")(c):
         return no
     if not c.plan.compiles:

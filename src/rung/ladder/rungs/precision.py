@@ -16,6 +16,17 @@ def allowed(c: Context, contract: str) -> Inapplicable | None:
     return None
 
 
+def turned_on_the_way(c: Context) -> Inapplicable | None:
+    """None where products are TF32 on a chip that takes their factors in one order only (PTX, wgmma), as Hopper does."""
+    if c.facts.get("arch") != "sm90":
+        return Inapplicable("it is for sm90, whose TF32 products take factors in one order only.")
+    if c.autocast or c.facts.get("dtype") != "torch.float32":
+        return Inapplicable("products are not computed in float32: in 16 bits the chip takes factors in both orders.")
+    if not c.tf32:
+        return Inapplicable("float32 products do not use TF32 so far.")
+    return None
+
+
 def _tf32_applies(c: Context) -> Inapplicable | None:
     if not c.gpu:
         return Inapplicable("TF32 is a GPU's matrix format.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rung.ladder.rungs.precision import turned_on_the_way
 from rung.ladder.rungs.proofs import both, fewer, less_memory, named, rarer, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 
@@ -91,14 +92,8 @@ JOINED_GRADIENTS = Rung(
 def _k_major_applies(c: Context) -> Inapplicable | None:
     if not c.training:
         return Inapplicable("inference has no gradients.")
-    if c.facts.get("arch") != "sm90":
-        return Inapplicable(
-            "the order of a factor was measured to matter on sm90 alone, whose TF32 products take one order only."
-        )
-    if c.autocast or c.facts.get("dtype") != "torch.float32":
-        return Inapplicable("products are not computed in float32: in 16 bits the chip takes both orders.")
-    if not c.tf32:
-        return Inapplicable("float32 products do not use TF32 so far.")
+    if no := turned_on_the_way(c):
+        return no
     if not c.plan.compiles:
         return Inapplicable("it changes what torch.compile makes of the backward pass, which is not in effect so far.")
     return None
