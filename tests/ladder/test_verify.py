@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -408,6 +410,34 @@ def test_a_model_that_cannot_be_run_in_double_or_be_moved_far_is_still_verified(
     assert not wrong.passed
 
 
+class NoDouble(nn.Module):
+    """In bfloat16, with an operation that knows no float64, as grouped products are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8).bfloat16(), nn.Linear(8, 8).bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.inner.weight.dtype == torch.float64:
+            raise NotImplementedError("not for Double")
+        y: torch.Tensor = self.outer(self.inner(x.to(self.inner.weight.dtype)).tanh())
+        return y
+
+
+def test_the_reference_of_a_model_in_16_bits_is_not_in_16_bits() -> None:
+    """Its own rounding would be no error then, and no other rounding would pass."""
+    w = classifier(lambda m, b: m(b["x"]), NoDouble)
+
+    def rounded(y: torch.Tensor) -> torch.Tensor:
+        return y * (1 + 2**-8) if y.dtype == torch.bfloat16 else y
+
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, rounded))
+    assert found.reference == "float32"
+    assert found.passed, found.failures
+    wrong = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: rounded(y) * 1.1))
+    assert not wrong.passed
+
+
 def test_rewrites_pass_against_a_reference_of_the_same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     from rung.ladder.reference import Reference
 
@@ -452,3 +482,17 @@ def test_a_part_that_its_author_froze_stays_frozen() -> None:
     trained = replace(w, mode="train", loss=lambda y, b: y.sum(), optimizer=lambda p: torch.optim.SGD(p))
     assert [m.training for m in seeded_model(trained)] == [True, False]
     assert not seeded_model(w).training
+
+
+def test_what_torch_replaces_when_it_is_imported_further_is_nobodys_doing() -> None:
+    """In a process that compiled nothing so far."""
+    script = """
+import sys, torch
+from rung.ladder.untouched import functions, replaced
+assert "torch._dynamo" not in sys.modules
+before = functions(torch.nn.Linear(1, 1))
+import torch._dynamo
+print(replaced(before))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

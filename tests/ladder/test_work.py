@@ -20,7 +20,7 @@ CPU = Device("cpu", 0, "cpu", "a CPU", "x86_64", 0, 0)
 @pytest.fixture(scope="module")
 def nap() -> dict[str, Any]:
     """A call of about 2 ms for which 2 GFLOP and 4 MB were told."""
-    return rung.bench(lambda: time.sleep(0.002), seconds=0.3, flops=2e9, nbytes=4e6).to_dict()
+    return rung.bench(lambda: time.sleep(0.002), seconds=0.3, flops=2e9, nbytes=4e6, device="cpu").to_dict()
 
 
 def test_told_work_becomes_rates_and_shares_of_the_chip_it_ran_on() -> None:

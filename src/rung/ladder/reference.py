@@ -24,7 +24,8 @@ ULP = 2.0**-23  # of float32
 
 class Reference:
     """The untouched workload in float64. Where it does not run so (a model that makes float32 tensors of its own) or
-    does not fit, in float32: its error is then its own noise, which `jittered` weights show.
+    does not fit, in float32, whatever its own precision: the error of a float32 workload is then its own noise, which
+    `jittered` weights show.
     """
 
     def __init__(self, workload: Workload, model: nn.Module, device: Device) -> None:
@@ -38,11 +39,13 @@ class Reference:
                 return observe(self.step, weights, self.cast(batch))
             self._fall_back()
         with full_precision():
-            return observe(self.step, weights, batch)
+            return observe(self.step, weights, self.cast(batch))
 
     def cast(self, batch: Batch) -> Batch:
         """The batch in the reference's precision."""
-        return _cast(batch, lambda t: t.double() if self.name == "float64" and t.is_floating_point() else t)
+        if self.name == "float64":
+            return _cast(batch, lambda t: t.double() if t.is_floating_point() else t)
+        return _cast(batch, _raised)
 
     def _fall_back(self) -> None:
         # Outside of the handler: an exception's traceback keeps what did not fit alive.
@@ -50,7 +53,7 @@ class Reference:
         if self._device.is_gpu:
             torch.cuda.empty_cache()
         self.name = "float32"
-        self.step = Step(self._workload, copy.deepcopy(self._model), Plan(), self._device)
+        self.step = Step(self._workload, _raise(copy.deepcopy(self._model)), Plan(), self._device)
 
 
 def jittered(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -67,18 +70,23 @@ def jittered(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Ten
 def exactly(workload: Workload) -> Workload:
     """The workload in full precision: without its own autocast, half-precision weights and inputs as float32."""
 
-    def model() -> nn.Module:
-        made = workload.model()
-        for tensor in (*made.parameters(), *made.buffers()):
-            if tensor.dtype in LOW:
-                tensor.data = tensor.data.float()
-        return made
-
     def raised(make: Callable[[int], Batch]) -> Callable[[int], Batch]:
-        return lambda seed: _cast(make(seed), lambda t: t.float() if t.dtype in LOW else t)
+        return lambda seed: _cast(make(seed), _raised)
 
     others = tuple(raised(make) for make in workload.other_shapes)
-    return replace(workload, amp=None, model=model, inputs=raised(workload.inputs), other_shapes=others)
+    return replace(
+        workload, amp=None, model=lambda: _raise(workload.model()), inputs=raised(workload.inputs), other_shapes=others
+    )
+
+
+def _raise(model: nn.Module) -> nn.Module:
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = _raised(tensor.data)
+    return model
+
+
+def _raised(t: torch.Tensor) -> torch.Tensor:
+    return t.float() if t.dtype in LOW else t
 
 
 def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numerics:

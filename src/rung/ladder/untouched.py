@@ -72,6 +72,8 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 def functions(model: nn.Module) -> dict[tuple[str, str], tuple[Any, str, Any]]:
     """What computes and what tells the time, for all code in the process: (holder, name, function) by what they are
     called. torch's and `time`'s own functions, tensors' methods, and the `forward` of every class in the model."""
+    import torch._dynamo  # which replaces torch.manual_seed when it is first imported, by whomever
+
     found = {}
     for holder in (time, torch, torch.Tensor, nn.functional, torch.cuda, torch.linalg, torch.autograd):
         for name, function in vars(holder).items():

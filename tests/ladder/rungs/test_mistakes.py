@@ -57,6 +57,13 @@ def verified(name: str, workload: Workload, precision: Numerics, change: Any = N
     return verifying.verify(workload, planned(name), CPU, build, [precision]).as_dict()
 
 
+@pytest.fixture
+def runs(mistake: Mistake, request: pytest.FixtureRequest) -> None:
+    if mistake.rung == "fp8-linears":
+        request.getfixturevalue("fp8_on_a_cpu")
+
+
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.rung}: {mistake.what}")
 def test_a_mistake_is_refused_by_name(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     change = mistake.slip(monkeypatch)
@@ -76,6 +83,7 @@ def stand_in(m: Mistake) -> Any:
 RIGHT = {stand_in(m): m for m in MISTAKES}
 
 
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("mistake", RIGHT.values(), ids=lambda m: f"{m.rung}, {m.workload.name}, {m.workload.mode}")
 def test_the_same_rung_done_right_passes(mistake: Mistake) -> None:
     found = verified(mistake.rung, mistake.workload, mistake.precision)

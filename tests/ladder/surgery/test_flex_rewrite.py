@@ -141,13 +141,24 @@ def test_tf32_is_cut_into_larger_blocks_where_that_was_measured(
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0"))
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert (asked_of_a_gpu(monkeypatch, tokens, width, dtype) == BLOCKS) == larger
+
+
+@pytest.mark.parametrize(("queries", "decoding"), [(1, True), (8, True), (9, False), (127, False)])
+def test_only_a_few_queries_are_for_the_kernel_that_decodes(queries, decoding, monkeypatch):
+    asked = asked_of_a_gpu(monkeypatch, queries, 64, torch.bfloat16, HEADS // 2)
+    assert asked == (None if decoding else {"FORCE_USE_FLEX_ATTENTION": True})
+
+
+def asked_of_a_gpu(monkeypatch, tokens, width, dtype, groups=HEADS):
+    """What torch is told of its kernel."""
     asked = {}
     monkeypatch.setattr(torchs, "flex_attention", lambda q, *given, **options: asked.update(options) or q)
     monkeypatch.setattr(torchs, "create_block_mask", lambda *given, **options: None)
     with FakeTensorMode():
-        q = torch.empty(1, HEADS, tokens, width, dtype=dtype, device="cuda")
-        make_fx(lambda q: flex_attention(q, q, q, SCALE, causal=True))(q)
-    assert asked["kernel_options"] == (BLOCKS if larger else None)
+        q, k = (torch.empty(1, heads, tokens, width, dtype=dtype, device="cuda") for heads in (HEADS, groups))
+        make_fx(lambda q, k: flex_attention(q, k, k, SCALE, causal=True))(q, k)
+    return asked["kernel_options"]
 
 
 def causal_by_hand(q, k, v):
@@ -215,6 +226,23 @@ def test_what_sdpa_broadcasts_stays_with_it(fn):
 def test_a_scale_of_zero_is_one():
     fn = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.0)  # noqa: E731
     assert compared(fn, passes=("flex-for-sdpa",)).rewritten == {"flex-for-sdpa": 1}
+
+
+@pytest.mark.parametrize("copied", ["", "q k", "k v"])
+def test_a_cpu_is_given_parts_of_one_product_as_they_lie(copied):
+    """What fused-qkv leaves: views beside what is computed from them. torch's own kernel fails at two of the three."""
+    joined = torch.randn(BATCH, TOKENS, HEADS * 16 + 2 * GROUPS * 16)
+
+    def fn(x, kernel):
+        q, k, v = (
+            (part * 1 if name in copied else part).unflatten(-1, (-1, 16)).transpose(1, 2)
+            for name, part in zip("qkv", x.split([HEADS * 16, GROUPS * 16, GROUPS * 16], -1), strict=True)
+        )
+        return kernel(q, k, v, SCALE, CAP, True)
+
+    with torch.no_grad():
+        got = torch.compile(fn, dynamic=False)(joined, flex_attention)
+    torch.testing.assert_close(got, fn(joined, flex_attention), rtol=1e-5, atol=1e-5)
 
 
 def test_what_sdpa_can_do_is_left_to_it():

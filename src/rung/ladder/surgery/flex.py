@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from rung.hardware.device import matmul_precision_name
 
 NARROWEST = 16  # elements of a head, on a GPU: what Triton's matrix product takes
+DECODED = 16  # rows of a block, the least that its product takes: what the kernel for decoding is for
 # For TF32 on sm90, heads of 65 to 128: torch 2.11 takes blocks of 16 by 16 going back, and needs 1.85 times the time for it
 # (benchmarks/kernels/tf32.py on one H100).
 BLOCKS = {
@@ -45,6 +46,9 @@ def flex_attention(
     def seen(b, h, i, j):  # type: ignore[no-untyped-def]
         return i >= j if window is None else (i >= j) & (i - j < window)
 
+    if query.device.type == "cpu":
+        # torch's kernel for CPUs (2.13 at least) reads one of them with another's strides where some are views and some are not.
+        query, key, value = (x.clone(memory_format=torch.contiguous_format) for x in (query, key, value))
     blocks = None
     if causal or window is not None:
         blocks = flex.create_block_mask(seen, None, None, query.shape[2], key.shape[2], device=str(query.device))
@@ -52,10 +56,20 @@ def flex_attention(
     with mock.patch.object(torch.compiler, "is_dynamo_compiling", return_value=True):
         out = flex.flex_attention(
             query, key, value, score, blocks, scale=scale, enable_gqa=key.shape[1] != query.shape[1],
-            kernel_options=dict(BLOCKS) if _larger(query, value) else None,
+            kernel_options=_options(query, key, value),
         )  # fmt: skip
     assert isinstance(out, torch.Tensor)
     return out
+
+
+def _options(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, object] | None:
+    if _larger(query, value):
+        return dict(BLOCKS)
+    # torch takes its kernel for decoding for fewer queries than 128, all heads of a group in one block: in float32, of 127
+    # queries, two heads a group and a width of 64, no choice of blocks fits into an H100.
+    if query.is_cuda and query.shape[2] * (query.shape[1] // key.shape[1]) > DECODED:
+        return {"FORCE_USE_FLEX_ATTENTION": True}
+    return None
 
 
 def _larger(query: torch.Tensor, value: torch.Tensor) -> bool:
