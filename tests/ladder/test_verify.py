@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.ladder import audit as auditing
 from rung.ladder import verify as verifying
-from rung.ladder.plan import Plan
+from rung.ladder.observe import Seen, rows
+from rung.ladder.plan import Numerics, Plan
 from rung.ladder.step import Step
+from rung.ladder.tolerance import judge
 from rung.workload import Workload, load, tiny_transformer
 
 CPU = pick("cpu")
@@ -496,3 +499,61 @@ print(replaced(before))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+class ByHand(nn.Module):
+    """Attention with biases: no score depends on the key's, whose gradient is nothing but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (p(self.norm(x)).unflatten(-1, (4, 8)).transpose(1, 2) for p in (self.query, self.key, self.value))
+        made = (q @ k.mT / 8**0.5).softmax(-1) @ v
+        out: torch.Tensor = x + self.out(made.transpose(1, 2).flatten(2))
+        return out
+
+
+def encoder() -> Workload:
+    def inputs(tokens: int) -> Callable[[int], torch.Tensor]:
+        return lambda seed: torch.randn(2, tokens, 32, generator=torch.Generator().manual_seed(seed))
+
+    return Workload(
+        "encoder", lambda: nn.Sequential(ByHand(), ByHand(), ByHand()), inputs(9), mode="train", loss=lambda y, _: (y * y.detach().sin()).mean(),
+        optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3), other_shapes=(inputs(7),),
+    )  # fmt: skip
+
+
+def test_a_gradient_that_is_rounding_alone_refuses_nobody() -> None:
+    found = verifying.verify(encoder(), Plan(bf16=True, passes=("sdpa",)), CPU).as_dict()
+    assert found["passed"], found["failures"]
+
+    def without(step: Step) -> None:
+        for p in step.model[1].query.parameters():  # type: ignore[index,union-attr]
+            p.register_hook(torch.zeros_like)
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(encoder(), model, at, CPU)
+        without(step)
+        return step
+
+    wrong = verifying.verify(encoder(), BF16, CPU, build, ["bf16"]).as_dict()
+    assert "gradient of 1.query.weight" in " ".join(wrong["failures"])
+
+
+def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:
+    large, none = torch.linspace(1, 2, 50).double(), torch.zeros(50).double()
+
+    def seen(error: float, faint: float) -> Seen:
+        return Seen({}, {"large": large + error, "middle": large + error, "none": none + faint}, [])
+
+    def passes(error: float, faint: float, numerics: Numerics = "bf16") -> bool:
+        return all(c.passed for c in judge(rows(seen(0, 0), seen(1e-3, 0), seen(error, faint), ""), numerics))
+
+    assert passes(1e-3, 1e-3)
+    assert passes(1e-3, 1e-2, "exact")
+    assert not passes(1e-3, 2e-3)
+    assert not passes(1e-2, 0.0)
+    assert not passes(1e-3, math.nan)

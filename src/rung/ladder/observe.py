@@ -21,13 +21,17 @@ INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that ma
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity of one case: a candidate's error and the untouched model's own, both against the reference."""
+    """One quantity of one case: a candidate's error and the untouched model's own, both against the reference and over its size.
+
+    beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one.
+    """
 
     what: str
     case: str
     error: float
     noise: float
     floor: float = 0.0
+    beside: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,26 @@ def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
             if right.is_floating_point() and right.numel() >= ENOUGH:
                 noise = max(scale(mine.values[name], right), 0.1 * found[-1].noise)
                 found.append(Row(f"scale of {name}", case, scale(theirs.values[name], right), noise))
-    for name, right_gradient in truth.gradients.items():
+    return found + _of_gradients(truth, mine, theirs, case)
+
+
+def _of_gradients(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
+    """Sizes and errors are root mean squares: what is off by less than gradients are anywhere is no mistake, however little
+    there is of it. That of a key's bias is exactly zero, because attention does not depend on it; where attention is nearly
+    uniform, those of queries and keys are sums of what cancels out, in other orders."""
+    off = {}
+    for name, right in truth.gradients.items():
         a, b = theirs.gradients.get(name), mine.gradients.get(name)
-        if right_gradient is not None and a is not None and b is not None:
-            found.append(Row(f"gradient of {name}", case, relative(a, right_gradient), relative(b, right_gradient)))
+        if right is not None and a is not None and b is not None:
+            off[name] = _distance(a, right), _distance(b, right), _rms(right)
+    own = sorted(noise for _, noise, _ in off.values() if math.isfinite(noise))
+    median = own[len(own) // 2] if own else 0.0
+    found = []
+    for name, (error, noise, size) in off.items():
+        size = size or median
+        found.append(
+            Row(f"gradient of {name}", case, _over(error, size), _over(noise, size), beside=_over(median, size))
+        )
     return found
 
 
@@ -129,11 +149,20 @@ def missing(mine: Seen, theirs: Seen, case: str) -> list[str]:
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
     """The relative L2 error of a against b; infinite where the shapes differ or a is not finite."""
-    if a.shape != b.shape or not bool(a.isfinite().all()):
-        return math.inf
-    a, b = a.double(), b.double()
-    size = float(b.norm())
-    return float((a - b).norm()) / size if size > 0 else (0.0 if not bool(a.any()) else math.inf)
+    return _over(_distance(a, b), _rms(b))
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The root mean square of a - b; infinite where the shapes differ or a is not finite."""
+    return _rms(a.double() - b.double()) if a.shape == b.shape and bool(a.isfinite().all()) else math.inf
+
+
+def _rms(t: torch.Tensor) -> float:
+    return float(t.double().norm()) / math.sqrt(t.numel()) if t.numel() else 0.0
+
+
+def _over(error: float, size: float) -> float:
+    return error / size if size > 0 else (math.inf if error > 0 else 0.0)
 
 
 def scale(a: torch.Tensor, b: torch.Tensor) -> float:

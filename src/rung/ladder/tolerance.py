@@ -14,13 +14,17 @@ from rung.ladder.verification import Check
 # fp8 is judged by bfloat16's error, whose unit in the last place is 1/32 of FP8's: on sharp weights an honest product
 # was seen at 8 times, a layer zeroed at 40 times of it.
 ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 16.0}
+# Half of the median error of its kind is any quantity's noise; of gradients, whatever their sizes: SDPA in the place of attention
+# by hand needs a fifth of that (seven architectures at toy size, in bfloat16).
+MEDIAN = 0.5
 # Errors below this are rounding, whatever the untouched model's are: a few ulp of the format's products.
 FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.02}
 
 
 def judge(found: Sequence[Row], numerics: Numerics) -> list[Check]:
     """A quantity's noise is the untouched model's worst error over the cases: one lucky case must not make
-    a candidate wrong. A single number (the loss) may be right by chance, so its kind's median counts too."""
+    a candidate wrong. A single number (the loss) may be right by chance, so its kind's median counts too; and a gradient is
+    next to nothing beside others, so theirs does."""
 
     def kind(what: str) -> str:
         return what.split(" ")[0] if what != "loss" else "output"
@@ -36,7 +40,8 @@ def judge(found: Sequence[Row], numerics: Numerics) -> list[Check]:
         if numerics == "tf32" and kind(row.what) == "scale":
             continue  # float32 cut off to TF32, not rounded, has a common factor
         of_kind = sorted(by_kind.get(kind(row.what), [0.0]))
-        noise = max(worst.get(row.what, 0.0), 0.5 * of_kind[len(of_kind) // 2] if not row.floor else 0.0)
+        usual = max(of_kind[len(of_kind) // 2] if not row.floor else 0.0, row.beside)
+        noise = max(worst.get(row.what, 0.0), MEDIAN * usual)
         tolerance = max(ALLOWED[numerics] * noise, FLOOR[numerics], row.floor)
         checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance))
     return checks
