@@ -172,3 +172,18 @@ def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded
     plan = Plan(linears="int8", capture=True)
     found = verify(half(), plan, CPU, precisions=["fp8"]).as_dict()
     assert any("output is off by" in said for said in found["failures"])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (2, 3)])
+def test_int8_compiles_behind_what_is_no_tensor_of_its_own(shape: tuple[int, int]) -> None:
+    """Behind a norm, whose result several layers read: Inductor's own operation for int8 weights fails there."""
+    layers = nn.ModuleList(nn.Linear(64, 32, bias=False) for _ in range(3)).bfloat16()
+    x = torch.randn(*shape, 64).bfloat16()
+    EightBits(layers, "int8", "sm90")
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        normed = torch.nn.functional.rms_norm(x.float(), (64,)).bfloat16()
+        return torch.cat([layer(normed) for layer in layers], -1)
+
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(fn, dynamic=False)(x), fn(x), rtol=0.05, atol=0.05)

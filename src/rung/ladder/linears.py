@@ -102,7 +102,10 @@ def int8_forward(layer: nn.Linear) -> Forward:
     def forward(x: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             return nn.Linear.forward(layer, x)
-        out = F.linear(x, weight.to(x.dtype)) * scales.to(x.dtype)
+        out = F.linear(x, weight.to(x.dtype))
+        # In float32: of scales in bfloat16, with more rows than one, Inductor makes an operation that it cannot lower
+        # where the input is not a tensor yet (2.11 and 2.13, aten._weight_int8pack_mm).
+        out = (out * scales).to(out.dtype)
         return out if bias is None else out + bias.to(out.dtype)
 
     return forward
