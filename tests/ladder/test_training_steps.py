@@ -88,3 +88,31 @@ def test_a_large_weight_is_judged_by_a_sample_of_it() -> None:
     found = looked_at(gradient).elements[NAME]
     assert found[777, 1]
     assert 2000 < int(found.sum()) < 4000
+
+
+def compared(right: torch.Tensor, own: torch.Tensor) -> Faint:
+    """After a step with this gradient in the reference and that one in the untouched model, in bfloat16."""
+    faint = looked_at(right, numerics="bf16")
+    model = nn.Linear(right.shape[1], right.shape[0], bias=False)
+    model.weight.grad = own
+    faint.compare(model)
+    return faint
+
+
+def test_of_few_elements_those_are_left_out_that_the_untouched_model_is_no_surer_of() -> None:
+    torch.manual_seed(0)
+    right = torch.randn(1, 32).sign() * torch.linspace(0.5, 2, 32)
+    right[0, 3] = 0.01
+    faint, change = compared(right, right + 0.01 * torch.randn(1, 32)), right.sign()
+    assert int(faint.elements[NAME].sum()) == 1
+    assert error(faint, change, turned(change, 0, 3)) == 0
+    assert error(faint, change, turned(change, 0, 4)) > 0.3
+    assert error(faint, change, 0.9 * change) > 0.09
+
+
+def test_what_is_rounding_alone_says_nothing_and_what_has_no_gradient_is_compared() -> None:
+    right, own = 1e-17 * torch.randn(4, 8), 1e-9 * torch.randn(4, 8)
+    right[3] = 0
+    faint, change = compared(right, own), torch.ones(4, 8)
+    assert error(faint, change, turned(change, 0)) == 0
+    assert error(faint, change, turned(change, 3)) > 1

@@ -215,7 +215,7 @@ class _At:
         truth = training.change(
             self.reference.step, weights, lambda step, batch: step(self.reference.cast(batch)), faint.look
         )
-        mine = training.change(self.baseline, self._noisy(weights, 0))
+        mine = training.change(self.baseline, self._noisy(weights, 0), after=faint.compare)
         theirs = training.change(self.candidate, weights, _theirs)
         self.rows += training.rows(truth, mine, theirs, faint)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
