@@ -1,11 +1,12 @@
 """What a few optimizer steps do to the weights: which elements say who computed it, and which say nothing."""
 
+import pytest
 import torch
 from torch import nn
 
 from rung.hardware import pick
 from rung.ladder.plan import Numerics
-from rung.ladder.training import FEWEST, Faint, Training
+from rung.ladder.training import FEWEST, Faint, Path, Training
 
 NAME = "weight"
 
@@ -116,3 +117,45 @@ def test_what_is_rounding_alone_says_nothing_and_what_has_no_gradient_is_compare
     faint, change = compared(right, own), torch.ones(4, 8)
     assert error(faint, change, turned(change, 0)) == 0
     assert error(faint, change, turned(change, 3)) > 1
+
+
+class Descent:
+    """A step of a network in which every weight depends on every other."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 1, bias=False)).double()
+
+    def fresh(self) -> None:
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
+
+    def __call__(self, batch: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.model(batch).square().sum().backward()
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_one_step_does_to_one_element_is_not_in_the_next_steps_of_all(kept: bool) -> None:
+    step, taken = Descent(), []
+    weights = {name: w.detach().clone() for name, w in step.model.named_parameters()}
+    path = Path(weights)
+    training = Training(3, lambda k: torch.full((2, 4), k + 1.0).double(), pick("cpu"))
+    truth = training.change(step, lambda k: None if k else weights, after=path.keep if kept else lambda model: None)
+    ends = {name: w.detach().clone() for name, w in step.model.named_parameters()}
+    for name, changed in truth.items():
+        torch.testing.assert_close(changed, ends[name] - weights[name])
+
+    def slipping(step: Descent, batch: torch.Tensor) -> None:
+        step(batch)
+        if not taken:
+            with torch.no_grad():
+                step.model[0].weight[0, 0] += 0.25
+        taken.append(batch)
+
+    theirs = training.change(step, path.start, slipping)
+    off = {name: theirs[name] - changed for name, changed in truth.items()}
+    if kept:
+        assert off["0.weight"][0, 0] == pytest.approx(0.25)
+    off["0.weight"][0, 0] = 0
+    assert all(bool((t.abs() < 1e-12).all()) == kept for t in off.values())

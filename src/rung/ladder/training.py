@@ -80,6 +80,27 @@ class Faint:
         return [change.masked_fill(faint.to(change.device), 0.0) for change in changes]
 
 
+# The weights at which step k begins, in the workload's precision; None: where the step before it ended.
+Start = Callable[[int], dict[str, torch.Tensor] | None]
+
+
+class Path:
+    """The weights between the reference's steps, in the host's memory, at which the steps of all others begin, too. Without
+    that, one element whose first sign is rounding alone moves all that comes after it; so it is for large models."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        self._weights = [weights]
+
+    def keep(self, model: torch.nn.Module) -> None:
+        """At the reference, after each of its steps."""
+        if not large(model):
+            first = self._weights[0]
+            self._weights.append({n: t.detach().to("cpu", first[n].dtype, copy=True) for n, t in state(model).items()})
+
+    def start(self, k: int) -> dict[str, torch.Tensor] | None:
+        return self._weights[k] if k < len(self._weights) else None
+
+
 @dataclass(frozen=True)
 class Training:
     """`count` optimizer steps, the k-th on `batch(k)`, the last of them at half the learning rate."""
@@ -91,26 +112,39 @@ class Training:
     def change(
         self,
         step: Any,
-        weights: dict[str, torch.Tensor],
+        start: Start,
         run: Callable[[Any, Batch], Any] = lambda step, batch: step(batch),
         after: Callable[[torch.nn.Module], None] = lambda model: None,
     ) -> dict[str, torch.Tensor]:
-        """Of every weight, from where it began to where it is after all steps, in float64: those of a large model lie in the
-        host's memory. after: is shown the model after every step, its gradients still in place."""
+        """Of every weight, what all steps together change, in float64: those of a large model lie in the host's memory.
+        after: is shown the model after every step, its gradients still in place."""
         step.fresh()
-        put(step.model, weights)
+        found: dict[str, torch.Tensor] = {}
+        before: dict[str, torch.Tensor] = {}
+        given = start(0)
         for k in range(self.count):
-            if k == self.count - 1:
+            if given is not None:
+                put(step.model, given)
+                before = given
+            last = k == self.count - 1
+            if last:
                 _slower(step.optimizer)
             run(step, self.batch(k))
             after(step.model)
-        where = "cpu" if large(step.model) else self.device.torch_name
-        found = {n: (t.detach().double() - weights[n].double()).to(where) for n, t in state(step.model).items()
-                 if t.is_floating_point()}  # fmt: skip
+            given = None if last else start(k + 1)
+            if last or given is not None:
+                self._add(found, before, step.model)
         if large(step.model):
             step.model.zero_grad(set_to_none=True)
             step.fresh()
         return found
+
+    def _add(self, found: dict[str, torch.Tensor], before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
+        where = "cpu" if large(model) else self.device.torch_name
+        for name, t in state(model).items():
+            if t.is_floating_point():
+                moved = (t.detach().double() - before[name].to(t.device).double()).to(where)
+                found[name] = found[name] + moved if name in found else moved
 
     def rows(
         self,

@@ -28,7 +28,7 @@ from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.tolerance import judge
-from rung.ladder.training import Faint, Training, other_settings
+from rung.ladder.training import Faint, Path, Training, other_settings
 from rung.ladder.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.ladder.verification import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
@@ -211,12 +211,24 @@ class _At:
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
-        faint = Faint(self.numerics)
+        faint, path = Faint(self.numerics), Path(weights)
+
+        def seen(model: torch.nn.Module) -> None:
+            faint.look(model)
+            path.keep(model)
+
+        def noisy(k: int) -> dict[str, torch.Tensor] | None:
+            given = path.start(k)
+            return None if given is None else self._noisy(given, k)
+
         truth = training.change(
-            self.reference.step, weights, lambda step, batch: step(self.reference.cast(batch)), faint.look
+            self.reference.step,
+            lambda k: None if k else weights,
+            lambda step, batch: step(self.reference.cast(batch)),
+            seen,
         )
-        mine = training.change(self.baseline, self._noisy(weights, 0), after=faint.compare)
-        theirs = training.change(self.candidate, weights, _theirs)
+        mine = training.change(self.baseline, noisy, after=faint.compare)
+        theirs = training.change(self.candidate, path.start, _theirs)
         self.rows += training.rows(truth, mine, theirs, faint)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
