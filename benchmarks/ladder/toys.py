@@ -61,31 +61,59 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def make(name: str, mode: str = "train", attention: str = "eager") -> Workload:
-    """One architecture as a workload: the first output (logits), and a loss that reaches every parameter."""
+def make(
+    name: str,
+    mode: str = "train",
+    attention: str = "eager",
+    width: int = WIDTH,
+    tokens: int = 9,
+    dtype: str = "float32",
+    adamw: bool = False,
+) -> Workload:
+    """One architecture as a workload: the first output (logits), and a loss that reaches every parameter.
+
+    width: of the hidden state, for those that have grouped heads (kernels ask for heads of 16 elements and more). dtype: of the weights.
+    Weights stay as they are in training, unless AdamW moves them.
+    """
     import transformers
 
     transformers.logging.set_verbosity_error()
     model_class, config_class, values, reads = ARCHITECTURES[name]
+    if width != WIDTH:
+        values = _wider(name, values, width, tokens)
     config = getattr(transformers, config_class)(**values)
     # Gemma2 caps its scores, which SDPA cannot: transformers itself refuses it there.
     attention = "eager" if name == "Gemma2" else attention
 
     def model() -> torch.nn.Module:
         made: torch.nn.Module = getattr(transformers, model_class)._from_config(config, attn_implementation=attention)
-        return made
+        return made.to(getattr(torch, dtype))
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=1e-3) if adamw else torch.optim.SGD(parameters, lr=0.0)
 
     options: dict[str, Any] = {} if reads == "image" or name in _WITHOUT_CACHE else {"use_cache": False}
     return Workload(
         name=name,
         model=model,
-        inputs=lambda seed: _batch(reads, 2, 9, seed),
-        other_shapes=(lambda seed: _batch(reads, 1, 7, seed),),
+        inputs=lambda seed: _batch(reads, 2, tokens, seed),
+        other_shapes=(lambda seed: _batch(reads, 1, tokens - tokens // 5 - 1, seed),),
         forward=lambda module, batch: module(**batch, **options)[0],
         mode="train" if mode == "train" else "infer",
         loss=_loss if mode == "train" else None,
-        optimizer=(lambda parameters: torch.optim.SGD(parameters, lr=0.0)) if mode == "train" else None,
+        optimizer=optimizer if mode == "train" else None,
     )
+
+
+def _wider(name: str, values: dict[str, Any], width: int, tokens: int) -> dict[str, Any]:
+    if "num_key_value_heads" not in values:
+        raise ValueError(f"{name} is not made in another width; those with grouped heads are.")
+    made = {**values, "hidden_size": width, "max_position_embeddings": max(64, tokens)}
+    if "head_dim" in values:
+        made["head_dim"] = width // HEADS
+    if name == "Gemma2":
+        made["sliding_window"] = tokens // 2
+    return made
 
 
 _WITHOUT_CACHE = ("BERT", "RoBERTa", "DistilBERT", "CLIP")

@@ -9,6 +9,10 @@ pytest.importorskip("transformers", reason="Hugging Face transformers is not ins
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "ladder"))
 
 import architectures
+import toys
+import torch
+
+from rung.workload import seeded_model
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,14 @@ def test_an_architecture_is_captured_whole_and_rewritten_to_equal_numbers(
     assert row.before["gemm"] - gemms in (0, 1)
     assert (row.before["sdpa"], row.after["sdpa"]) == calls
     assert (row.before["masked_sdpa"], row.after["masked_sdpa"]) == masked
+
+
+def test_one_with_grouped_heads_is_made_as_wide_as_kernels_ask_for() -> None:
+    made = toys.make("Gemma2", "train", width=128, tokens=20, dtype="bfloat16", adamw=True)
+    model = seeded_model(made)
+    output = made.forward(model, made.inputs(0))
+    assert (output.shape, output.dtype) == ((2, 20, toys.VOCABULARY), torch.bfloat16)
+    assert model.config.head_dim == 32
+    assert made.optimizer(list(model.parameters())).defaults["lr"] > 0
+    with pytest.raises(ValueError, match="BERT is not made in another width"):
+        toys.make("BERT", width=128)
