@@ -9,8 +9,8 @@ pytest.importorskip("transformers", reason="Hugging Face transformers is not ins
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "ladder"))
 
 import architectures
-import toys
 import torch
+import toys
 
 from rung.workload import seeded_model
 
