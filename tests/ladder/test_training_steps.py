@@ -111,6 +111,18 @@ def test_of_few_elements_those_are_left_out_that_the_untouched_model_is_no_surer
     assert error(faint, change, 0.9 * change) > 0.09
 
 
+def test_what_is_left_out_counts_for_the_untouched_model() -> None:
+    """It was chosen by that model's errors: without it, that model would never be off."""
+    right = torch.ones(1, 32)
+    right[0, 3] = 0.01
+    faint, change = compared(right, right - 0.02), torch.ones(1, 32)
+    [row] = Training(1, lambda k: None, pick("cpu")).rows(
+        {NAME: change}, {NAME: turned(change, 0, 3)}, {NAME: turned(change, 0, 3)}, faint
+    )
+    assert row.error == 0
+    assert row.noise > 0.3
+
+
 def test_what_is_rounding_alone_says_nothing_and_what_has_no_gradient_is_compared() -> None:
     right, own = 1e-17 * torch.randn(4, 8), 1e-9 * torch.randn(4, 8)
     right[3] = 0

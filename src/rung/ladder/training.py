@@ -153,12 +153,13 @@ class Training:
         theirs: dict[str, torch.Tensor],
         faint: Faint,
     ) -> list[Row]:
-        """A row for every weight that changes, without the elements that are told by rounding alone."""
+        """A row for every weight that changes: what the candidate is off by without the elements that are told by rounding alone,
+        and the untouched model with them. Without them it would be off by less than by chance: they were chosen by its own errors."""
         found = []
         for name, right in truth.items():
             if bool(right.any()) or bool(theirs[name].any()):
-                right, own, other = faint.left_out(name, right, mine[name], theirs[name])
-                errors = relative(other, right), relative(own, right)
+                told, other = faint.left_out(name, right, theirs[name])
+                errors = relative(other, told), relative(mine[name], right)
                 found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", *errors))
         return found
 
