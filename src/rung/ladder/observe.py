@@ -162,7 +162,7 @@ def _rms(t: torch.Tensor) -> float:
 
 
 def _over(error: float, size: float) -> float:
-    return error / size if size > 0 else (math.inf if error > 0 else 0.0)
+    return error / size if size > 0 else (0.0 if error == 0 else math.inf)
 
 
 def scale(a: torch.Tensor, b: torch.Tensor) -> float:

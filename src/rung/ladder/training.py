@@ -29,9 +29,10 @@ FEW = 1 << 16
 
 
 class Faint:
-    """Which elements of every weight had a gradient among the faintest of its tensor in some step, or, where these are few,
-    one that was less than gradients there are off by: what an optimizer makes of them says nothing about who computed it.
-    What has no gradient at all, as an embedding's unused rows, is not among them."""
+    """Which elements of every weight had a gradient among the faintest of its tensor in some step, or, in tensors of up to FEW,
+    one below what is allowed of gradients (ALLOWED times what the untouched model's is off by there, or half of the median over these
+    tensors), which may be all of a tensor: what an optimizer makes of them says nothing about who computed it. What has no
+    gradient at all, as an embedding's unused rows, is not among them."""
 
     def __init__(self, numerics: Numerics = "exact") -> None:
         self.numerics = numerics
@@ -40,7 +41,7 @@ class Faint:
 
     def look(self, model: torch.nn.Module) -> None:
         """At the reference, after each of its steps."""
-        few = {}
+        few, away = {}, large(model)
         for name, weight in model.named_parameters():
             if weight.grad is not None and not weight.grad.is_sparse:
                 size = weight.grad.detach().abs()
@@ -51,12 +52,12 @@ class Faint:
                     some = some[some > 0]
                     if some.numel():
                         most = some.kthvalue(math.ceil(some.numel() * FAINT[self.numerics])).values
-                        self._add(name, (size > 0) & (size <= most), model)
+                        self._add(name, (size > 0) & (size <= most), away)
         self._steps.append(few)
 
     def compare(self, model: torch.nn.Module) -> None:
         """With the untouched model, after each of its steps, once the reference has made all of its own."""
-        right, off = self._steps.pop(0), {}
+        right, off, away = self._steps.pop(0), {}, large(model)
         for name, weight in model.named_parameters():
             if name in right and weight.grad is not None and weight.grad.shape == right[name].shape:
                 used = right[name] != 0
@@ -66,10 +67,10 @@ class Faint:
         for name, error in off.items():
             size = right[name].abs()
             most = ALLOWED[self.numerics] * max(error, MEDIAN * usual)
-            self._add(name, (size > 0) & (size <= most), model)
+            self._add(name, (size > 0) & (size <= most), away)
 
-    def _add(self, name: str, found: torch.Tensor, model: torch.nn.Module) -> None:
-        found = found.to("cpu") if large(model) else found
+    def _add(self, name: str, found: torch.Tensor, away: bool) -> None:
+        found = found.to("cpu") if away else found
         self.elements[name] = found | self.elements.get(name, False)
 
     def left_out(self, name: str, *changes: torch.Tensor) -> list[torch.Tensor]:
@@ -85,8 +86,8 @@ Start = Callable[[int], dict[str, torch.Tensor] | None]
 
 
 class Path:
-    """The weights between the reference's steps, in the host's memory, at which the steps of all others begin, too. Without
-    that, one element whose first sign is rounding alone moves all that comes after it; so it is for large models."""
+    """The weights between the reference's steps, at which the steps of all others begin, too. Without that, one element whose
+    first sign is rounding alone moves all that comes after it; so it is for large models. Counters are everyone's own."""
 
     def __init__(self, weights: dict[str, torch.Tensor]) -> None:
         self._weights = [weights]
@@ -94,8 +95,10 @@ class Path:
     def keep(self, model: torch.nn.Module) -> None:
         """At the reference, after each of its steps."""
         if not large(model):
-            first = self._weights[0]
-            self._weights.append({n: t.detach().to("cpu", first[n].dtype, copy=True) for n, t in state(model).items()})
+            first, found = self._weights[0], state(model).items()
+            self._weights.append(
+                {n: t.detach().to("cpu", first[n].dtype, copy=True) for n, t in found if t.is_floating_point()}
+            )
 
     def start(self, k: int) -> dict[str, torch.Tensor] | None:
         return self._weights[k] if k < len(self._weights) else None
@@ -103,7 +106,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Training:
-    """`count` optimizer steps, the k-th on `batch(k)`, the last of them at half the learning rate."""
+    """`count` optimizer steps, the k-th on `batch(k)` and from given weights, the last of them at half the learning rate."""
 
     count: int
     batch: Callable[[int], Batch]
@@ -124,7 +127,7 @@ class Training:
         given = start(0)
         for k in range(self.count):
             if given is not None:
-                put(step.model, given)
+                put(step.model, {**state(step.model), **given})
                 before = given
             last = k == self.count - 1
             if last:
@@ -153,14 +156,23 @@ class Training:
         theirs: dict[str, torch.Tensor],
         faint: Faint,
     ) -> list[Row]:
-        """A row for every weight that changes: what the candidate is off by without the elements that are told by rounding alone,
-        and the untouched model with them. Without them it would be off by less than by chance: they were chosen by its own errors."""
+        """A row for every weight that changes, without the elements that are told by rounding alone.
+
+        Below full precision the untouched model's error is of all elements: those that are left out were chosen by its own errors, and
+        without them it would be off by less than by chance. What is left out is at least finite, and no larger than twice the
+        largest change there is.
+        """
         found = []
+        most = 2 * max((float(t.abs().max()) for t in truth.values() if t.numel()), default=0.0)
         for name, right in truth.items():
             if bool(right.any()) or bool(theirs[name].any()):
-                told, other = faint.left_out(name, right, theirs[name])
-                errors = relative(other, told), relative(mine[name], right)
-                found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", *errors))
+                told, own, other = faint.left_out(name, right, mine[name], theirs[name])
+                error, noise = relative(other, told), relative(own, told)
+                if not bool(((theirs[name].abs() <= most) | (theirs[name] == other)).all()):
+                    error = math.inf
+                if faint.numerics != "exact":
+                    noise = max(noise, relative(mine[name], right))
+                found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", error, noise))
         return found
 
     def other_integers(self, baseline: torch.nn.Module, candidate: torch.nn.Module) -> list[str]:

@@ -207,7 +207,8 @@ class _At:
         self.rows += rows(truth, mine, theirs, case)
 
     def _trained(self) -> None:
-        """The change of every weight over a few optimizer steps on fresh batches, from equal weights."""
+        """The change of every weight over a few optimizer steps on fresh batches, each from equal weights; and what comes of the weights
+        that the candidate's own last step left."""
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
@@ -232,3 +233,9 @@ class _At:
         self.rows += training.rows(truth, mine, theirs, faint)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
+        left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
+        if path.start(1) is not None and all(bool(t.isfinite().all()) for t in left.values()):
+            batch = to_device(self.workload.inputs(600), self.device)
+            theirs_next = _theirs(observe, self.candidate, None, batch)
+            truth_next = self.reference.run(left, batch)
+            self._compare(truth_next, self._mine(left, batch, 0), theirs_next, "after optimizer steps")

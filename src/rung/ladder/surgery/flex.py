@@ -67,7 +67,7 @@ def _options(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dic
         return dict(BLOCKS)
     # torch takes its kernel for decoding for fewer queries than 128, all heads of a group in one block: in float32, of 127
     # queries, two heads a group and a width of 64, no choice of blocks fits into an H100.
-    if query.is_cuda and query.shape[2] * (query.shape[1] // key.shape[1]) > DECODED:
+    if query.is_cuda and query.shape[2] > 1 and query.shape[2] * (query.shape[1] // key.shape[1]) > DECODED:
         return {"FORCE_USE_FLEX_ATTENTION": True}
     return None
 
@@ -76,7 +76,7 @@ def _larger(query: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether BLOCKS are for these."""
     widths = query.shape[-1], value.shape[-1]
     here = query.is_cuda and query.dtype == torch.float32 and all(64 < width <= 128 for width in widths)
-    here = here and query.shape[2] >= BLOCKS["fwd_BLOCK_M"]  # of fewer queries torch makes another kernel
+    here = here and query.shape[2] >= BLOCKS["fwd_BLOCK_M"]  # measured with no fewer
     measured = not torch.version.hip and torch.__version__ >= (2, 11) and matmul_precision_name() != "highest"
     return here and measured and torch.cuda.get_device_capability(query.device) == (9, 0)
 
