@@ -20,6 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import torch
 import toys
 
 TOYS = Path(__file__).with_name("toys.py")
@@ -52,8 +53,6 @@ def main() -> int:
 
 
 def verified(name: str, mode: str, deadline: float) -> tuple[bool, str]:
-    import torch
-
     training = mode == "training"
     stack = (TRAINING if training else INFERENCE) + (",capture" if torch.cuda.is_available() else "")
     options = ["--name", name, "--mode", "train" if training else "infer", "--adamw", str(training).lower()]

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from rung.hardware import pick
+from rung.ladder.faint import FEWEST, Faint
 from rung.ladder.plan import Numerics
-from rung.ladder.training import FEWEST, Faint, Path, Training
+from rung.ladder.training import Path, Training
 
 NAME = "weight"
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import faint_attention
 import pytest
 import torch
 from torch import nn
@@ -422,7 +423,7 @@ class NoDouble(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.inner.weight.dtype == torch.float64:
-            raise NotImplementedError("not for Double")
+            raise RuntimeError("no product of groups in Double")
         y: torch.Tensor = self.outer(self.inner(x.to(self.inner.weight.dtype)).tanh())
         return y
 
@@ -501,46 +502,19 @@ print(replaced(before))
     assert ran.stdout.strip() == "[]"
 
 
-class ByHand(nn.Module):
-    """Attention with biases: no score depends on the key's, whose gradient is nothing but rounding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(32)
-        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (p(self.norm(x)).unflatten(-1, (4, 8)).transpose(1, 2) for p in (self.query, self.key, self.value))
-        made = (q @ k.mT / 8**0.5).softmax(-1) @ v
-        out: torch.Tensor = x + self.out(made.transpose(1, 2).flatten(2))
-        return out
-
-
-def encoder() -> Workload:
-    def inputs(tokens: int) -> Callable[[int], torch.Tensor]:
-        return lambda seed: torch.randn(2, tokens, 32, generator=torch.Generator().manual_seed(seed))
-
-    return Workload(
-        "encoder", lambda: nn.Sequential(ByHand(), ByHand(), ByHand()), inputs(9), mode="train", loss=lambda y, _: (y * y.detach().sin()).mean(),
-        optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3), other_shapes=(inputs(7),),
-    )  # fmt: skip
-
-
 def test_a_gradient_that_is_rounding_alone_refuses_nobody() -> None:
-    found = verifying.verify(encoder(), Plan(bf16=True, passes=("sdpa",)), CPU).as_dict()
+    w = faint_attention.workload()
+    found = verifying.verify(w, Plan(bf16=True, passes=("sdpa",)), CPU).as_dict()
     assert found["passed"], found["failures"]
 
-    def without(step: Step) -> None:
-        for p in step.model[1].query.parameters():  # type: ignore[index,union-attr]
+    def without(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        for p in step.model[1].parts[0].parameters():  # type: ignore[index,union-attr]
             p.register_hook(torch.zeros_like)
-
-    def build(model: nn.Module, at: Plan) -> Step:
-        step = Step(encoder(), model, at, CPU)
-        without(step)
         return step
 
-    wrong = verifying.verify(encoder(), BF16, CPU, build, ["bf16"]).as_dict()
-    assert "gradient of 1.query.weight" in " ".join(wrong["failures"])
+    wrong = verifying.verify(w, BF16, CPU, without, ["bf16"]).as_dict()
+    assert "gradient of 1.parts.0.weight" in " ".join(wrong["failures"])
 
 
 def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from faint_attention import workload
 from torch import nn
 
 from rung.hardware import pick
@@ -13,37 +14,8 @@ from rung.ladder.step import Step
 from rung.ladder.verify import verify
 from rung.workload import Workload
 
-CPU, WIDTH = pick("cpu"), 32
+CPU = pick("cpu")
 Weights = dict[str, torch.Tensor]
-
-
-class Attention(nn.Module):
-    """No score depends on the key's bias: its gradient, a third of that of the joined bias, is rounding alone."""
-
-    def __init__(self, joined: bool) -> None:
-        super().__init__()
-        self.norm, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.parts = nn.ModuleList(
-            [nn.Linear(WIDTH, 3 * WIDTH)] if joined else [nn.Linear(WIDTH, WIDTH) for _ in "qkv"]
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = torch.cat([part(self.norm(x)) for part in self.parts], -1).chunk(3, -1)
-        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in made)
-        mixed = (q @ k.mT / 8**0.5).softmax(-1) @ v
-        out: torch.Tensor = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return out
-
-
-def workload(joined: bool) -> Workload:
-    def inputs(tokens: int) -> Callable[[int], torch.Tensor]:
-        return lambda seed: torch.randn(2, tokens, WIDTH, generator=torch.Generator().manual_seed(seed))
-
-    return Workload(
-        "attention", lambda: nn.Sequential(*(Attention(joined) for _ in range(3))), inputs(9), mode="train",
-        loss=lambda y, _: (y * y.detach().sin()).mean(), optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3),
-        other_shapes=(inputs(7),),
-    )  # fmt: skip
 
 
 class Wrong(Step):

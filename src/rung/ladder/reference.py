@@ -81,7 +81,8 @@ def exactly(workload: Workload) -> Workload:
 
 def _raise(model: nn.Module) -> nn.Module:
     for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = _raised(tensor.data)
+        if tensor.dtype in LOW:
+            tensor.data = tensor.data.float()
     return model
 
 

@@ -15,7 +15,7 @@ from rung.ladder.verification import Check
 # was seen at 8 times, a layer zeroed at 40 times of it.
 ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 16.0}
 # Half of the median error of its kind is any quantity's noise; of gradients, whatever their sizes: SDPA in the place of attention
-# by hand needs a fifth of that (seven architectures at toy size, in bfloat16).
+# by hand needs a fifth of the median (seven architectures at toy size, in bfloat16).
 MEDIAN = 0.5
 # Errors below this are rounding, whatever the untouched model's are: a few ulp of the format's products.
 FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.02}

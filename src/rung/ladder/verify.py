@@ -21,6 +21,7 @@ from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
 from rung.ladder.capture import WARM_CALLS
 from rung.ladder.dropout import active, without_dropout
+from rung.ladder.faint import Faint
 from rung.ladder.observe import Row, Seen, identical, missing, observe, rows, same
 from rung.ladder.perturb import perturbed, put, state
 from rung.ladder.plan import Numerics, Plan
@@ -28,7 +29,7 @@ from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.tolerance import judge
-from rung.ladder.training import Faint, Path, Training, other_settings
+from rung.ladder.training import Path, Training, other_settings
 from rung.ladder.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.ladder.verification import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
@@ -207,8 +208,7 @@ class _At:
         self.rows += rows(truth, mine, theirs, case)
 
     def _trained(self) -> None:
-        """The change of every weight over a few optimizer steps on fresh batches, each from equal weights; and what comes of the weights
-        that the candidate's own last step left."""
+        """The change of every weight over a few optimizer steps on fresh batches, each from equal weights."""
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
@@ -233,9 +233,13 @@ class _At:
         self.rows += training.rows(truth, mine, theirs, faint)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
+        if path.start(1) is not None:
+            self._sees_its_update()
+
+    def _sees_its_update(self) -> None:
+        """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""
         left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
-        if path.start(1) is not None and all(bool(t.isfinite().all()) for t in left.values()):
+        if all(bool(t.isfinite().all()) for t in left.values()):
             batch = to_device(self.workload.inputs(600), self.device)
-            theirs_next = _theirs(observe, self.candidate, None, batch)
-            truth_next = self.reference.run(left, batch)
-            self._compare(truth_next, self._mine(left, batch, 0), theirs_next, "after optimizer steps")
+            theirs = _theirs(observe, self.candidate, None, batch)
+            self._compare(self.reference.run(left, batch), self._mine(left, batch, 0), theirs, "after optimizer steps")
