@@ -143,8 +143,10 @@ def test_a_browser_shows_the_page_without_errors_or_sideways_scrolling(tmp_path:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is not installed")
-    path = tmp_path / "report.html"
-    path.write_text(render(climb()), encoding="utf-8")
+    record, path = climb(), tmp_path / "report.html"
+    # What does not apply for one and the same reason is one row.
+    record["attempts"].append({**record["attempts"][-1], "rung": ", ".join(["layout-optimization"] * 20)})
+    path.write_text(render(record), encoding="utf-8")
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
