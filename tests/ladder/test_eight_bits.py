@@ -65,6 +65,39 @@ def test_state_dict_class_and_parameters_stay() -> None:
     assert before == (list(made.state_dict()), [type(m) for m in made.modules()], [id(p) for p in made.parameters()])
 
 
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_a_change_of_the_weights_is_taken_up_where_the_copies_lie(kind: str) -> None:
+    """Compiled code and recorded graphs read that memory: neither is made anew for it."""
+    made, other = model(), copy.deepcopy(model())
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(torch.linspace(-1, 2, parameter.shape[0]).view(-1, *[1] * (parameter.dim() - 1)))
+    step = compiled.Compiled(lambda x: made(x), made, Plan(linears=kind), "sm90")
+    x = torch.randn(5, 64).bfloat16()
+    with torch.no_grad():
+        step(x)
+        copies = [(c.weight.data_ptr(), c.scales.data_ptr()) for c in step._eight_bits._copies]
+        made.load_state_dict(other.state_dict())
+        assert not step.renewed()
+        assert [(c.weight.data_ptr(), c.scales.data_ptr()) for c in step._eight_bits._copies] == copies
+        EightBits(other, kind, "sm90")
+        torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
+
+
+def test_layers_that_were_given_other_parameters_are_prepared_anew() -> None:
+    made, other = model(), model()
+    step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")
+    with torch.no_grad():
+        other[0].weight.mul_(3)
+        made.load_state_dict(other.state_dict(), assign=True)
+        made[0].weight.mul_(2)
+        assert step.renewed()
+        EightBits(other, "int8", "sm90")
+        x = torch.randn(5, 64).bfloat16()
+        torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
+
+
 def test_layers_that_are_more_than_a_plain_product_are_left_alone() -> None:
     tied, hooked, normed = nn.Linear(32, 32), nn.Linear(32, 32), parametrizations.weight_norm(nn.Linear(32, 32))
     hooked.register_forward_hook(lambda module, inputs, output: output)

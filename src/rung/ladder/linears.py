@@ -34,15 +34,46 @@ def suitable(model: nn.Module) -> list[nn.Linear]:
     ]
 
 
+class Copied:
+    """A layer's weight in 8 bits and the scales of its rows, in memory that stays theirs: compiled code and recorded graphs
+    read them where they lie."""
+
+    def __init__(self, layer: nn.Linear, rounded: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self._layer, self._rounded, self._of = layer, rounded, (layer.weight, layer.bias)
+        self.weight, self.scales = rounded(layer.weight.detach())
+        for tensor in (self.weight, self.scales):
+            torch._dynamo.mark_static_address(tensor)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the layer still has the parameters that it had, whatever their values."""
+        return all(now is then for now, then in zip((self._layer.weight, self._layer.bias), self._of, strict=True))
+
+    def renew(self) -> None:
+        """From the layer's present weight."""
+        for mine, new in zip((self.weight, self.scales), self._rounded(self._layer.weight.detach()), strict=True):
+            mine.copy_(new)
+
+
 class EightBits:
     """The suitable layers of a model in `kind` (`fp8` or `int8`), until `undo`. Weights are copied: the originals stay,
-    and a change of theirs is not seen. With gradients enabled, the layers compute as they always did."""
+    and a change of theirs is not seen until `renew`. With gradients enabled, the layers compute as they always did."""
 
     def __init__(self, model: nn.Module, kind: str, arch: str) -> None:
         self.layers = suitable(model)
+        self._copies: list[Copied] = []
         for layer in self.layers:
-            bound = fp8_forward(layer, arch) if kind == "fp8" else int8_forward(layer)
+            bound, copied = fp8_forward(layer, arch) if kind == "fp8" else int8_forward(layer)
             layer.forward = bound  # type: ignore[method-assign]
+            self._copies.append(copied)
+
+    def renew(self) -> bool:
+        """The copies are of the present weights again, where they lie. False where layers were given other parameters: then
+        nothing is changed."""
+        fit = all(copied.fits for copied in self._copies)
+        for copied in self._copies if fit else ():
+            copied.renew()
+        return fit
 
     def undo(self) -> None:
         for layer in self.layers:
@@ -66,16 +97,20 @@ class EightBits:
         return said
 
 
-def fp8_forward(layer: nn.Linear, arch: str) -> Forward:
+def fp8_forward(layer: nn.Linear, arch: str) -> tuple[Forward, Copied]:
     """x [..., K] -> [..., N] by torch._scaled_mm with a scale a row of x and a scale a row of the weight; bfloat16
     between the product and the result's dtype. Raises ValueError for an architecture without FP8 units."""
     form = fp8_format(arch)
     if form is None:
         raise ValueError(f"{arch} has no units for products in FP8")
     dtype, most = getattr(torch, form["dtype"]), float(form["most"])
-    weight, scales = _rows(layer.weight.detach(), dtype, most)
-    across, transposed, bias = scales.t().contiguous(), weight.t(), layer.bias
-    _stays(transposed, across)
+
+    def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, scales = _rows(weight, dtype, most)
+        return rows.t(), scales.t().contiguous()
+
+    copied = Copied(layer, rounded)
+    transposed, across, bias = copied.weight, copied.scales, layer.bias
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
@@ -89,15 +124,19 @@ def fp8_forward(layer: nn.Linear, arch: str) -> Forward:
         out = out if bias is None else out + bias.to(result)
         return out.view(*x.shape[:-1], out.shape[-1])
 
-    return forward
+    return forward, copied
 
 
-def int8_forward(layer: nn.Linear) -> Forward:
+def int8_forward(layer: nn.Linear) -> tuple[Forward, Copied]:
     """x [..., K] -> [..., N] with the weight in int8 and a scale a row, symmetric."""
-    wide = layer.weight.detach().float()
-    scales = wide.abs().amax(dim=1).clamp(min=1e-12) / 127
-    weight, bias = (wide / scales[:, None]).round().to(torch.int8), layer.bias
-    _stays(weight, scales)
+
+    def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = weight.float()
+        scales = wide.abs().amax(dim=1).clamp(min=1e-12) / 127
+        return (wide / scales[:, None]).round().to(torch.int8), scales
+
+    copied = Copied(layer, rounded)
+    weight, scales, bias = copied.weight, copied.scales, layer.bias
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
@@ -108,13 +147,7 @@ def int8_forward(layer: nn.Linear) -> Forward:
         out = (out * scales).to(out.dtype)
         return out if bias is None else out + bias.to(out.dtype)
 
-    return forward
-
-
-def _stays(*tensors: torch.Tensor) -> None:
-    """Where graphs are replayed, these are read where they lie and not copied at each replay."""
-    for tensor in tensors:
-        torch._dynamo.mark_static_address(tensor)
+    return forward, copied
 
 
 def _rows(x: torch.Tensor, dtype: torch.dtype, most: float) -> tuple[torch.Tensor, torch.Tensor]:
