@@ -30,6 +30,7 @@ from rung.ladder.reference import Reference, exactly, full_precision, jittered, 
 from rung.ladder.step import Step, matmul_precision
 from rung.ladder.tolerance import judge
 from rung.ladder.training import Path, Training, other_settings
+from rung.ladder.unsteady import unsteady
 from rung.ladder.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.ladder.verification import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
@@ -131,8 +132,12 @@ class _At:
                 self.result.failures += self.candidate.unlike()
         except CandidateFailed as failed:
             self.result.failures.append(f"{failed} ({self.numerics})")
+        checks = judge(self.rows, self.numerics)
+        self.result.checks += checks
+        if not all(check.passed for check in checks):
+            cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
+            self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics)
         self.result.failures += changed(before, fingerprint(mine)) + changed_settings(settings) + replaced(torchs)
-        self.result.checks += judge(self.rows, self.numerics)
         if self.reference.name != "float64":
             self.result.reference = self.reference.name
 
