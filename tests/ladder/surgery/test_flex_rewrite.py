@@ -64,6 +64,27 @@ def window_by_sdpa(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=window(3)[None, None])
 
 
+LOGITS = torch.linspace(-2, 3, HEADS).view(1, HEADS, 1, 1)
+
+
+def sunk(q, k, v, keep, largest=lambda x: x.max(-1, keepdim=True).values, drop=lambda x: x[..., :-1]):
+    """As gpt-oss writes it: a score a row that is no key's."""
+    k, v = (x[:, :GROUPS].repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
+    scores = q @ k.mT * SCALE + torch.zeros(ones().shape).masked_fill(~keep, -1e30)
+    scores = torch.cat([scores, LOGITS.expand(BATCH, -1, TOKENS, -1)], dim=-1)
+    scores = scores - largest(scores)
+    return F.dropout(drop(F.softmax(scores, dim=-1, dtype=scores.dtype)), p=0.0).to(v.dtype) @ v
+
+
+def sink_and_window(q, k, v):
+    return sunk(q, k, v, window(4))
+
+
+def sink_and_causal(q, k, v):
+    return sunk(q, k, v, ones().tril(), lambda x: x.amax(-1, True).detach(), lambda x: x[:, :, :, :TOKENS])
+
+
+SINKS = [sink_and_window, sink_and_causal]
 FORMS = [gemma, grouped, without_a_mask, window_by_hand, window_by_sdpa]
 
 
@@ -108,9 +129,69 @@ def test_attention_becomes_flexattention(fn):
 
 
 @pytest.mark.parametrize("kind", [Surgeon, Traced], ids=["eager", "traced"])
-@pytest.mark.parametrize("fn", [gemma, grouped, window_by_sdpa], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("fn", [gemma, grouped, window_by_sdpa, *SINKS], ids=lambda fn: fn.__name__)
 def test_its_gradients_are_those_of_the_hand_written_form(fn, kind, trains_on_a_cpu):
     assert compared(fn, kind, train=True).rewritten == {"flex-attention": 1}
+
+
+@pytest.mark.parametrize("fn", SINKS, ids=lambda fn: fn.__name__)
+def test_a_sink_takes_its_share(fn, trains_on_a_cpu):
+    surgeon = compared(fn, Kept)
+    assert surgeon.rewritten == {"flex-attention": 1}
+    (call,) = [node for node in surgeon.graph.nodes if node.target is flex_attention]
+    assert call.kwargs["sink"] is not None
+    assert (call.kwargs["causal"], call.kwargs["window"]) == ((False, 4) if fn is sink_and_window else (True, None))
+    assert surgeon.after["gemm"] == surgeon.after["softmax"] == 0
+    torch._dynamo.reset()
+    assert "a sink" in compared(fn, passes=("sdpa",)).skipped[0]
+
+
+def test_the_gradient_of_a_sink_is_that_of_the_hand_written_form(trains_on_a_cpu):
+    """It is a parameter; keys and values see less of a row, too."""
+    logits = torch.linspace(-2, 3, HEADS).view(HEADS, 1, 1).requires_grad_()
+    parts = [torch.randn(BATCH, HEADS, TOKENS, DIM, requires_grad=True) for _ in range(3)]
+
+    def fn(q, k, v, logits):
+        scores = torch.cat([q @ k.mT, logits.expand(BATCH, -1, TOKENS, -1)], -1)
+        return (scores.softmax(-1)[..., :-1] @ v).tanh()
+
+    for kind in (Surgeon, Traced):
+        torch._dynamo.reset()
+        surgeon = kind(("flex-attention",), "eager")
+        compiled = torch.compile(fn, backend=surgeon, dynamic=False)
+        slopes = [torch.autograd.grad(f(*parts, logits).sum(), [*parts, logits]) for f in (fn, compiled)]
+        torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-5)
+        assert surgeon.rewritten == {"flex-attention": 1}
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda q, k, v: sunk(q, k, v, ones().tril(), drop=lambda x: x[..., 1:]),
+        lambda q, k, v: sunk(q, k, F.pad(v, (0, 0, 0, 1)), ones().tril(), drop=lambda x: x),
+        lambda q, k, v: sunk(q, k, v, ones().tril(), lambda x: x.max(-2, keepdim=True).values),
+        lambda q, k, v: sunk(q, k, v, ones().tril(), lambda x: x[..., :9].max(-1, keepdim=True).values.clamp(max=0)),
+    ],
+    ids=["another column dropped", "nothing dropped", "another largest", "what is not its largest"],
+)
+def test_a_score_more_that_is_no_sink_is_left_alone(fn, trains_on_a_cpu):
+    assert compared(fn, passes=("flex-attention", "sdpa")).rewritten == {}
+
+
+def test_a_sink_that_is_left_alone_says_why(trains_on_a_cpu):
+    fn = lambda q, k, v: sunk(q, k, F.pad(v, (0, 0, 0, 1)), ones().tril(), drop=lambda x: x)  # noqa: E731
+    kept = compared(fn, passes=("flex-attention", "sdpa"))
+    assert "its share is not dropped before the values" in kept.skipped[0]
+
+
+def test_a_row_less_its_largest_is_the_same_softmax():
+    def stable(q, k, v):
+        scores = (q @ k.mT * SCALE).masked_fill(~ones().tril(), float("-inf"))
+        return (scores - scores.amax(dim=-1, keepdim=True)).softmax(-1) @ v
+
+    surgeon = compared(stable, passes=("sdpa",), train=True)
+    assert surgeon.rewritten == {"sdpa": 1}
+    assert surgeon.after["masked_sdpa"] == 0
 
 
 def test_what_is_compiled_can_be_kept():

@@ -72,6 +72,26 @@ class Model(nn.Module):
         return self.head(self.norm(x + self.down(F.silu(self.gate(x)) * self.up(x))))
 
 
+class Sunk(Model):
+    """A score of no key beside those of each head, sharp."""
+
+    def __init__(self):
+        super().__init__()
+        self.sinks = nn.Parameter(torch.linspace(-2, 3, HEADS))
+
+    def forward(self, tokens):
+        h = self.norm(self.embed(tokens))
+        q, k, v = (
+            layer(h).view(*h.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
+        keep = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril()
+        scores = (q @ k.mT * 0.4).masked_fill(~keep, float("-inf"))
+        sinks = self.sinks.reshape(1, -1, 1, 1).expand(h.shape[0], -1, h.shape[1], -1)
+        mixed = torch.cat([scores, sinks.to(scores.dtype)], -1).softmax(-1)[..., :-1] @ v
+        return self.head(self.norm(self.embed(tokens) + mixed.transpose(1, 2).flatten(2)))
+
+
 class Merged(Model):
     """Batch and heads in one dimension, and a bias for each head that a product adds to its scores."""
 
@@ -132,6 +152,7 @@ TRAINED = Workload(
 )
 TURNED = replace(TRAINED, model=lambda: Model(turned=True))
 CAPPED = replace(TRAINED, model=lambda: Model(capped=True))
+SUNK = replace(TRAINED, model=Sunk)
 MERGED = replace(TRAINED, model=Merged)
 LEAN = replace(TRAINED, model=lambda: Model(by_hand=False))
 ONE_QUERY = replace(
@@ -260,6 +281,12 @@ def flexible(**options) -> Callable[[fx.Graph], None]:
             node.kwargs = {**node.kwargs, **options}
 
     return change
+
+
+def sinks_of_other_heads(graph):
+    for node in calls(graph, flex_attention):
+        with graph.inserting_before(node):
+            node.kwargs = {**node.kwargs, "sink": graph.call_function(torch.roll, (node.kwargs["sink"], 1, 1))}
 
 
 def fused(graph: fx.Graph) -> list[fx.Node]:
@@ -506,6 +533,8 @@ MUTATIONS = {
     "flex-attention: cap forgotten": (CAPPED, "flex-attention", flexible(cap=None)),
     "flex-attention: window too wide": (CAPPED, "flex-attention", flexible(window=5)),
     "flex-attention: scale of the uncapped form": (CAPPED, "flex-attention", flexible(scale=0.4)),
+    "flex-attention: sink forgotten": (SUNK, "flex-attention", flexible(sink=None)),
+    "flex-attention: another head's sink": (SUNK, "flex-attention", sinks_of_other_heads),
     "flex-for-sdpa: causal mask dropped": (LEAN, "flex-for-sdpa", flexible(causal=False)),
     "flex-for-sdpa: scale 3 % off": (LEAN, "flex-for-sdpa", flexible(scale=0.4 * 1.03)),
     "tf32-attention: mask dropped": (LEAN, "tf32-attention", kernel(attended, 3, False)),
@@ -588,11 +617,12 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, CAPPED, MERGED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED],
+    [TRAINED, TURNED, CAPPED, SUNK, MERGED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED],
     ids=[
         "by hand",
         "turned",
         "capped",
+        "sunk",
         "merged",
         "by SDPA",
         "last token",

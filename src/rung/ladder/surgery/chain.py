@@ -12,6 +12,7 @@ from torch import fx
 from rung.ladder.surgery.constants import COMPUTED, evaluate
 from rung.ladder.surgery.masks import Mask, read_mask
 from rung.ladder.surgery.normalize import CASTS, argument, cast_source, in_place, kind, number, scaled, value
+from rung.ladder.surgery.sinks import less_its_largest, with_a_sink, without_the_last
 
 
 class Skip(Exception):
@@ -29,7 +30,13 @@ class Chain:
     cap: float | None = None  # the scores are cap * tanh(scale * q k)
     dropout: float = 0.0
     masks: list[Mask] = field(default_factory=list)
+    sink: fx.Node | None = None  # a score more for each row, of no key: [B, H, T or 1, 1]
     inner: list[fx.Node] = field(default_factory=list)  # between the two matmuls, last first
+
+    @property
+    def beyond_sdpa(self) -> bool:
+        """Whether scaled_dot_product_attention cannot do it, whatever its mask."""
+        return self.cap is not None or self.sink is not None
 
 
 def read_chain(softmax: fx.Node) -> Chain | None:
@@ -37,24 +44,28 @@ def read_chain(softmax: fx.Node) -> Chain | None:
     probs = value(softmax)
     if probs is None or probs.dim() < 3 or kind(softmax) != "softmax":
         return None
-    carried = not softmax.users or any(kind(user) in ("matmul", *_CARRIERS) for user in softmax.users)
+    carried = not softmax.users or any(
+        kind(user) in ("matmul", *_CARRIERS) or without_the_last(user, softmax) for user in softmax.users
+    )
     if not carried and not near_matmul(softmax, up=False):
         return None
     if argument(softmax, 1, "dim") not in (-1, probs.dim() - 1):
         raise Skip("the softmax is not over the last dimension")
-    above, scores, scale, cap, masks = _upward(softmax)
+    above = _upward(softmax)
+    scores = above.scores
     if scores is None:
         return None
     if probs.dim() > 4:
         raise Skip(f"its scores have {probs.dim()} dimensions, and not [batch, heads, queries, keys]")
-    below, output, dropout = _downward(softmax)
+    below, output, dropout = _downward(softmax, above.sink is not None)
     query, key = scores.args[:2]
     if not isinstance(query, fx.Node) or not isinstance(key, fx.Node):
         raise Skip("the scores are not a product of two tensors of this graph")
     values = output.args[1]
     if not isinstance(values, fx.Node):
         raise Skip("the values are not a tensor of this graph")
-    return Chain(scores, query, key, values, output, scale, cap, dropout, masks, [*below, softmax, *above])
+    inner = [*below, softmax, *above.seen]
+    return Chain(scores, query, key, values, output, above.scale, above.cap, dropout, above.masks, above.sink, inner)
 
 
 _CARRIERS = (*CASTS, "dropout")
@@ -66,40 +77,59 @@ def only_user(node: fx.Node, what: str) -> None:
         raise Skip(f"{what} are {'returned' if returned else 'used elsewhere'}")
 
 
-def _upward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, float | None, list[Mask]]:
-    scale, cap = 1.0, None
-    masks: list[Mask] = []
-    seen: list[fx.Node] = []
+@dataclass
+class _Above:
+    """What stands between a softmax and its scores, last first; no scores where it is no attention."""
+
+    scores: fx.Node | None = None
+    scale: float = 1.0
+    cap: float | None = None
+    masks: list[Mask] = field(default_factory=list)
+    sink: fx.Node | None = None
+    seen: list[fx.Node] = field(default_factory=list)
+
+
+def _upward(softmax: fx.Node) -> _Above:
+    found = _Above()
+    twice: list[fx.Node] = []  # read by their own largest, too
     node: Any = softmax.args[0] if softmax.args else softmax.kwargs.get("input")
     while isinstance(node, fx.Node) and kind(node) != "matmul":
         step = scaling(node)
+        between: list[fx.Node] = []
+        of_rows = not found.masks and found.cap is None
         if step is not None:
             upper, factor = step
-            scale *= factor
+            found.scale *= factor
         elif (source := cast_source(node)) is not None:
             upper = source
+        elif of_rows and (less := less_its_largest(node)) is not None:
+            upper, between = less
+            twice.append(upper)
+        elif of_rows and found.sink is None and found.scale == 1.0 and (more := with_a_sink(node)) is not None:
+            upper, found.sink = more
         elif (masked := read_mask(node)) is not None:
             upper, mask = masked
-            if cap is not None:
+            if found.cap is not None:
                 raise Skip("the mask lies inside of the cap")
-            if scale != 1.0:
+            if found.scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
-            masks.append(mask)
-        elif cap is None and kind(node) == "tanh" and near_matmul(node):
-            upper, cap, scale = node.all_input_nodes[0], scale, 1.0
+            found.masks.append(mask)
+        elif found.cap is None and kind(node) == "tanh" and near_matmul(node):
+            upper, found.cap, found.scale = node.all_input_nodes[0], found.scale, 1.0
         elif near_matmul(node):
             raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
         else:
-            return seen, None, scale, cap, masks
+            return found
         if in_place(node) and node.args[:1] != (upper,):
             raise Skip("the mask is written in place")
-        seen.append(node)
+        found.seen += [node, *between]
         node = upper
-    if not isinstance(node, fx.Node):
-        return seen, None, scale, cap, masks
-    for item in (*seen, node):
-        only_user(item, "attention scores")
-    return seen, node, scale, cap, masks
+    if isinstance(node, fx.Node):
+        for item in (*found.seen, node):
+            if item not in twice:
+                only_user(item, "attention scores")
+        found.scores = node
+    return found
 
 
 def scaling(node: fx.Node) -> tuple[fx.Node, float] | None:
@@ -136,7 +166,7 @@ def near_matmul(node: fx.Node, up: bool = True) -> bool:
     return False
 
 
-def _downward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node, float]:
+def _downward(softmax: fx.Node, sink: bool) -> tuple[list[fx.Node], fx.Node, float]:
     node, dropout = softmax, 0.0
     seen: list[fx.Node] = []
     while True:
@@ -145,12 +175,16 @@ def _downward(softmax: fx.Node) -> tuple[list[fx.Node], fx.Node, float]:
         if kind(user) == "matmul":
             if user.args[:1] != (node,) or len(user.args) < 2:
                 raise Skip("the probabilities are not the left side of the second matmul")
+            if sink:
+                raise Skip("a score is added to each row, and its share is not dropped before the values")
             return list(reversed(seen)), user, dropout
         if kind(user) == "dropout" and user.args[:1] == (node,):
             rate = _dropout_rate(user)
             if rate and dropout:
                 raise Skip("two dropouts on the attention probabilities")
             dropout = dropout or rate
+        elif sink and without_the_last(user, node):
+            sink = False
         elif cast_source(user) is not node:
             raise Skip(f"`{kind(user) or user.target}` lies between the softmax and the values")
         seen.append(user)

@@ -1,4 +1,4 @@
-"""Attention by FlexAttention: capped scores and sliding windows, which scaled_dot_product_attention cannot do."""
+"""Attention by FlexAttention: capped scores, sinks and sliding windows, which scaled_dot_product_attention cannot do."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ def flex_attention(
     cap: float | None = None,
     causal: bool = False,
     window: int | None = None,
+    sink: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """softmax(mask(cap * tanh(scale * q k))) v; without the cap: softmax(mask(scale * q k)) v.
 
     query [batch, heads, queries, width]; key and value with as many heads or a divisor of that. causal: a query sees the keys
-    up to its own place; window: of those the last so many (equal lengths). Where nothing traces it, it is computed by other
+    up to its own place; window: of those the last so many (equal lengths). sink [batch or 1, heads, queries or 1, 1]: a score more
+    for each row of the softmax, which no value answers. Where nothing traces it, it is computed by other
     means: torch's own uncompiled form holds several float32 copies of the scores.
     """
     if _get_current_dispatch_mode() is None:
-        return _untraced(query, key, value, scale, cap, causal, window)
+        return _untraced(query, key, value, scale, cap, causal, window, sink)
     from torch.nn.attention import flex_attention as flex
 
     # Without annotations: tracing keeps them with the graph, as text here, and Inductor could not keep compiled code then.
@@ -52,14 +54,24 @@ def flex_attention(
     blocks = None
     if causal or window is not None:
         blocks = flex.create_block_mask(seen, None, None, query.shape[2], key.shape[2], device=str(query.device))
+    aux = getattr(flex, "AuxRequest", None)  # before torch 2.9 it is asked in another way for what else it knows
+    asked = {} if sink is None else {"return_aux": aux(lse=True)} if aux else {"return_lse": True}
     # The graph being traced comes from Dynamo, for which torch's function would send for once more.
     with mock.patch.object(torch.compiler, "is_dynamo_compiling", return_value=True):
         out = flex.flex_attention(
             query, key, value, score, blocks, scale=scale, enable_gqa=key.shape[1] != query.shape[1],
-            kernel_options=_options(query, key, value),
+            kernel_options=_options(query, key, value), **asked,
         )  # fmt: skip
-    assert isinstance(out, torch.Tensor)
-    return out
+    if sink is None:
+        assert isinstance(out, torch.Tensor)
+        return out
+    out, told = out
+    return _beside(out, told.lse if aux else told, sink)
+
+
+def _beside(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """Attention beside a sink, of that without: exp(lse) of a row's sum is its keys', exp(sink) is not. lse [batch, heads, queries]."""
+    return (out * torch.sigmoid(lse[..., None] - sink)).to(out.dtype)
 
 
 def _options(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, object] | None:
@@ -89,6 +101,7 @@ def _untraced(
     cap: float | None,
     causal: bool,
     window: int | None,
+    sink: torch.Tensor | None,
 ) -> torch.Tensor:
     times = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(times, 1) if times > 1 else x for x in (key, value))
@@ -96,17 +109,19 @@ def _untraced(
     if causal or window is not None:
         keep = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
         keep = keep if window is None else keep.triu(1 - window)
-    if cap is None:
+    if cap is None and sink is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, scale=scale)
-    scores = cap * torch.tanh(query @ key.mT * scale)
+    scores = query @ key.mT * scale
+    scores = scores if cap is None else cap * torch.tanh(scores)
     scores = scores if keep is None else scores.masked_fill(~keep, float("-inf"))
-    return scores.softmax(-1) @ value
+    out = scores.softmax(-1) @ value
+    return out if sink is None else _beside(out, scores.float().logsumexp(-1), sink)
 
 
 flex_attention.reads_only = True  # type: ignore[attr-defined]  # for writes.py: it is no operation of torch's own
 
 
-def obstacle(query: torch.Tensor, dropout: float, trained: bool) -> str:
+def obstacle(query: torch.Tensor, dropout: float, trained: bool, sink: bool = False) -> str:
     """Why FlexAttention does not run here; "" where it does."""
     if torch.__version__ < (2, 6):
         return "FlexAttention needs torch 2.6 or later"
@@ -114,6 +129,8 @@ def obstacle(query: torch.Tensor, dropout: float, trained: bool) -> str:
         return "FlexAttention has no dropout"
     if query.device.type == "cpu" and trained:
         return "FlexAttention has no backward pass on a CPU"
+    if query.device.type == "cpu" and sink:
+        return "FlexAttention does not tell the sums of its scores on a CPU"
     if query.device.type != "cpu" and query.shape[-1] < NARROWEST:
         return f"its heads have {query.shape[-1]} elements; FlexAttention takes {NARROWEST} or more"
     return ""

@@ -50,7 +50,7 @@ def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
             done = chain is not None and _rewrite(graph, chain, flex)
             count += done
         except Skip as reason:
-            if not flex or (chain is not None and chain.cap is not None):  # what it is not for, sdpa speaks of
+            if not flex or (chain is not None and chain.beyond_sdpa):  # what it is not for, sdpa speaks of
                 skipped.append(f"softmax at {source_line(node)}: {reason}")
         if plain:
             plain.take_place() if done else plain.drop()
@@ -71,6 +71,8 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     """Whether it is rewritten; what scaled_dot_product_attention can do is left to it where flex is asked for."""
     if chain.cap is not None and not flex:
         raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
+    if chain.sink is not None and not flex:
+        raise Skip("each row has a score of no key (a sink), which scaled_dot_product_attention cannot do")
     dtype = compute_dtype(chain)
     rank = len(tensor.shape) if (tensor := value(chain.scores)) is not None else 0
     query, key_t, values = _shape(chain.query, rank), _shape(chain.key, rank), _shape(chain.value, rank)
@@ -93,7 +95,7 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     square = len(chain.masks) == 1 and scores[2] == scores[3]
     causal = square and is_causal(chain.masks[0], scores[2])
     window = window_of(chain.masks[0], scores[2]) if flex and square else None
-    if flex and chain.cap is None and window is None:
+    if flex and not chain.beyond_sdpa and window is None:
         return False
     if flex and chain.masks and not causal and window is None:
         raise Skip("its mask is neither the causal one nor a sliding window")
@@ -102,7 +104,7 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     tensor = value(q)
     if flex and tensor is not None:
         trained = any(item is not None and item.requires_grad for item in map(value, (q, k, v)))
-        if reason := obstacle(tensor, chain.dropout, trained):
+        if reason := obstacle(tensor, chain.dropout, trained, chain.sink is not None):
             raise Skip(reason)
     grouped = flex or (tensor is not None and takes_groups(tensor, dtype, values[3], bool(chain.masks) and not causal))
     if grouped and not single:
@@ -113,6 +115,9 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     masks = [mask.node for mask in chain.masks]
     reads = [(chain.query, q, chain.scores), (chain.key, k, chain.scores), (chain.value, v, chain.output)]
     reads += [(node, node, next(user for user in reversed(chain.inner) if user in node.users)) for node in masks]
+    if chain.sink is not None:
+        joined = next(node for node in chain.inner if node in chain.sink.users)
+        reads.append((chain.sink, chain.sink, joined))
     _refuse_writes(chain, reads)
     before = chain.output.prev
     with graph.inserting_before(chain.output):
@@ -126,7 +131,7 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
         if single and not grouped:
             k, v = (called(graph, "expand", item, -1, query[1], -1, -1) for item in (k, v))
         if flex:
-            told = {"scale": scale, "cap": chain.cap, "causal": causal, "window": window}
+            told = {"scale": scale, "cap": chain.cap, "causal": causal, "window": window, "sink": chain.sink}
             fused = graph.call_function(flex_attention, (q, k, v), told)
         else:
             options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
