@@ -9,7 +9,7 @@ from rung.ladder.rungs.proofs import told
 from rung.ladder.rungs.rung import Inapplicable
 from rung.runs import Run
 
-STEP = 100e6
+STEP = 10e6
 
 
 def rung(

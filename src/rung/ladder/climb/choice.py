@@ -14,6 +14,8 @@ from rung.measure import CLIMB
 
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
 TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
+VERIFYING = 280  # steps of the baseline that verification takes as long as, as a guess: 76 s for 245 ms on one H100, loading apart
+UNSEEN = 1.5  # times such guesses, to be sure of something
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,10 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     core = [r for r in affordable if r.core and not tries(state, r)]
     ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
     found = ranked[0] if _spares(state, ranked[0], core) else next(r for r in ranked if r in core)
-    several = _at_once(state, worth, () if near_floor(state) else rungs)
+    beside = () if near_floor(state) else rungs
+    several = _at_once(state, worth, beside)
+    if several and not _spares(state, several, core):
+        several = _at_once(state, worth, beside, core)
     if several and gain_per_second(state, several) > gain_per_second(state, found) and _spares(state, several, core):
         return several
     return found
@@ -66,12 +71,14 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
 def _spares(state: State, rung: Rung, core: Sequence[Rung]) -> bool:
     """Whether there is time for the core of the ladder after it, which is not given up for the sake of what promises more."""
     reserved = sum(seconds(state, r) for r in core if r not in (rung, *rung.members))
+    reserved *= 1.0 if state.pace else UNSEEN
     return not reserved or state.left() - seconds(state, rung) >= reserved
 
 
-def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung]) -> Rung | None:
+def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], must: Sequence[Rung] = ()) -> Rung | None:
     """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once.
-    rungs: those that may come in beside the ones that are worth a try, because they apply there alone."""
+    rungs: those that may come in beside the ones that are worth a try, because they apply there alone; must: those that are
+    among them whatever they promise."""
     made = [a for a in state.attempts if a["rung"] == NAME and not a.get("cut")]
     if any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made):
         return None
@@ -79,7 +86,7 @@ def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung]) -> Rung
         return None
     ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
     ranked += [r for r in rungs if r not in worth and not tries(state, r)]
-    several = together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares))
+    several = together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares), must)
     return several if several and seconds(state, several) < state.left() else None
 
 
@@ -94,14 +101,18 @@ def seconds(state: State, rung: Rung) -> float:
 
 
 def _decided(state: State, prepares: float) -> float:
-    return CLIMB[0][0] * restart(state) + prepares
+    verified = 0.0 if state.pace else _loading(state) + VERIFYING * state.baseline["time"]["value"] / 1e9
+    return CLIMB[0][0] * restart(state) + verified + prepares
 
 
 def restart(state: State) -> float:
-    """Seconds of a restart: as the last ones took; before the first, the baseline tells, for both sides of a restart load
-    and warm up at once, as it did."""
-    loading = state.baseline.get("loading_seconds", state.baseline["first_run_seconds"])
-    return state.pace or loading + TIMING
+    """Seconds of a restart: as the last ones took, with verification; before the first, the baseline tells, for both sides of
+    a restart load and warm up at once, as it did."""
+    return state.pace or _loading(state) + TIMING
+
+
+def _loading(state: State) -> float:
+    return float(state.baseline.get("loading_seconds", state.baseline["first_run_seconds"]))
 
 
 def near_floor(state: State) -> bool:

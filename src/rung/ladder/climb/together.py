@@ -21,17 +21,22 @@ STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do 
 
 
 def together(
-    context: Context, kept: Sequence[str], rungs: Sequence[Rung], seconds: Callable[[float], float]
+    context: Context,
+    kept: Sequence[str],
+    rungs: Sequence[Rung],
+    seconds: Callable[[float], float],
+    must: Sequence[Rung] = (),
 ) -> Rung | None:
     """Those of the rungs that are not kept yet and raise the expected gain per second of deciding them all at once, as one;
     None where fewer than two do.
 
-    rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of a restart.
+    rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of a restart; must: those that
+    come in whatever they give.
     """
     members: list[Rung] = []
     worth = 0.0
     # Twice, because some apply only once another one is in effect.
-    for rung in (*rungs, *rungs):
+    for rung in (*must, *rungs, *rungs):
         at, stack = _with(context, members), [*(BY_NAME[name] for name in kept), *members]
         if rung in stack or not _joins(rung, stack) or rung.applies(at):
             continue
@@ -42,7 +47,7 @@ def together(
         found = [m for m in found if not m.applies(_with(context, [other for other in found if other is not m]))]
         whole = _as_one(context, found)
         gain = math.log(whole.predict(context).value) / seconds(whole.prepares)
-        if rung in found and gain > worth:
+        if rung in found and (gain > worth or rung in must):
             members, worth = found, gain
     return _as_one(context, members) if len(members) > 1 else None
 

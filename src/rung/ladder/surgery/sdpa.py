@@ -29,7 +29,7 @@ def fuse_attention(graph: fx.Graph) -> tuple[int, list[str]]:
 
 
 def fuse_flex(graph: fx.Graph) -> tuple[int, list[str]]:
-    """Rewrite attention with capped scores or a sliding window, by hand or by SDPA; how many, and why not others."""
+    """Rewrite attention with capped scores, sinks or a sliding window, by hand or by SDPA; how many, and why not others."""
     by_hand, by_sdpa = _fuse(graph, flex=True), fuse_windows(graph)
     return by_hand[0] + by_sdpa[0], by_hand[1] + by_sdpa[1]
 
