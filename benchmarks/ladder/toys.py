@@ -11,41 +11,41 @@ from rung import Workload
 
 VOCABULARY, WIDTH, HEADS, IMAGE, MELS = 100, 32, 4, 16, 8
 LAST = VOCABULARY - 1
-_COMMON = {
+COMMON = {
     "vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": HEADS, "max_position_embeddings": 64,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-_GROUPED = {**_COMMON, "num_key_value_heads": 2}
-_SHORT = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}
-_VISION = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": HEADS,
+GROUPED = {**COMMON, "num_key_value_heads": 2}
+SHORT = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}
+VISION = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": HEADS,
            "image_size": IMAGE, "patch_size": 4}  # fmt: skip
-_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 # name: (the model's class, its config's class, the config's values, what it reads)
 ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "Llama": ("LlamaForCausalLM", "LlamaConfig", _GROUPED, "tokens"),
-    "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED, "tokens"),
-    "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**_GROUPED, "head_dim": 8}, "tokens"),
-    "Gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**_GROUPED, "head_dim": 8}, "tokens"),
-    "Mistral": ("MistralForCausalLM", "MistralConfig", {**_GROUPED, "sliding_window": 8}, "tokens"),
-    "Mixtral": ("MixtralForCausalLM", "MixtralConfig", {**_GROUPED, "num_local_experts": 4}, "tokens"),
-    "Phi3": ("Phi3ForCausalLM", "Phi3Config", _GROUPED, "tokens"),
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED, "tokens"),
+    "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED, "tokens"),
+    "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**GROUPED, "head_dim": 8}, "tokens"),
+    "Gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 8}, "tokens"),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", {**GROUPED, "sliding_window": 8}, "tokens"),
+    "Mixtral": ("MixtralForCausalLM", "MixtralConfig", {**GROUPED, "num_local_experts": 4}, "tokens"),
+    "Phi3": ("Phi3ForCausalLM", "Phi3Config", GROUPED, "tokens"),
     "GPT-2": ("GPT2LMHeadModel", "GPT2Config",
-              {**_SHORT, "n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 64,
+              {**SHORT, "n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 64,
                "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}, "tokens"),
-    "GPT-NeoX": ("GPTNeoXForCausalLM", "GPTNeoXConfig", _COMMON, "tokens"),
+    "GPT-NeoX": ("GPTNeoXForCausalLM", "GPTNeoXConfig", COMMON, "tokens"),
     "Falcon": ("FalconForCausalLM", "FalconConfig",
-               {**_SHORT, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS}, "tokens"),
+               {**SHORT, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS}, "tokens"),
     "OPT": ("OPTForCausalLM", "OPTConfig",
-            {**_SHORT, "hidden_size": WIDTH, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": HEADS,
+            {**SHORT, "hidden_size": WIDTH, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": HEADS,
              "max_position_embeddings": 64, "word_embed_proj_dim": WIDTH, "dropout": 0.0}, "tokens"),
-    "BERT": ("BertForMaskedLM", "BertConfig", {**_COMMON, **_NO_DROPOUT}, "tokens"),
-    "RoBERTa": ("RobertaForMaskedLM", "RobertaConfig", {**_COMMON, **_NO_DROPOUT}, "tokens"),
+    "BERT": ("BertForMaskedLM", "BertConfig", {**COMMON, **NO_DROPOUT}, "tokens"),
+    "RoBERTa": ("RobertaForMaskedLM", "RobertaConfig", {**COMMON, **NO_DROPOUT}, "tokens"),
     "DistilBERT": ("DistilBertForMaskedLM", "DistilBertConfig",
                    {"vocab_size": VOCABULARY, "dim": WIDTH, "hidden_dim": 48, "n_layers": 2, "n_heads": HEADS,
                     "max_position_embeddings": 64, "dropout": 0.0, "attention_dropout": 0.0}, "tokens"),
-    "ViT": ("ViTForImageClassification", "ViTConfig", {**_VISION, **_NO_DROPOUT}, "image"),
+    "ViT": ("ViTForImageClassification", "ViTConfig", {**VISION, **NO_DROPOUT}, "image"),
     "T5": ("T5ForConditionalGeneration", "T5Config",
            {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": HEADS,
             "feed_forward_proj": "gated-gelu", "dropout_rate": 0.0}, "two token sequences"),
@@ -56,7 +56,7 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
                  "num_mel_bins": MELS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
                  "decoder_start_token_id": 1, "dropout": 0.0}, "speech"),
     "CLIP": ("CLIPModel", "CLIPConfig",
-             {"text_config": {**_COMMON, "eos_token_id": LAST}, "vision_config": _VISION, "projection_dim": 16},
+             {"text_config": {**COMMON, "eos_token_id": LAST}, "vision_config": VISION, "projection_dim": 16},
              "image and tokens"),
 }  # fmt: skip
 
