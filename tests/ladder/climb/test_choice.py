@@ -53,6 +53,14 @@ def test_the_budget_is_kept_for_the_core(tmp_path: Path) -> None:
     assert isinstance(said, Stop)
     assert said.rule == "budget"
     assert set(said.left) == {"large", "core"}
+    assert said.why.endswith("too little time to decide large (up to 1.67×), core (up to 1.03×)")
+
+
+def test_what_a_budget_left_undecided_is_told_by_what_it_could_give(tmp_path: Path) -> None:
+    rungs = [rung(f"rung{k}", 1 - 0.1 * k) for k in range(1, 6)]
+    said = next_rung(state(tmp_path, budget=20), rungs)
+    assert isinstance(said, Stop)
+    assert said.why.endswith("decide rung5 (up to 1.33×), rung4 (up to 1.25×), rung3 (up to 1.18×) and 2 more")
 
 
 def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rung.measure import CLIMB
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
 TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
 VERIFYING = 280  # steps of the baseline that verification takes as long as, as a guess: 76 s for 245 ms on one H100, loading apart
+NAMED = 3  # rungs that a budget left undecided, the most promising first
 UNSEEN = 1.5  # times such guesses, to be sure of something
 
 
@@ -162,5 +163,8 @@ def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
 
 
 def _out_of_budget(state: State, rung: Rung, best_case: dict[str, float]) -> Stop:
-    why = f"the budget of {state.request.budget:.0f} s left too little time to decide {rung.name}"
+    most = sorted(best_case, key=lambda name: -best_case[name])[:NAMED]
+    known = [f"{name} (up to {best_case[name]:.3g}×)" for name in most] or [rung.name]
+    more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
+    why = f"the budget of {state.request.budget:.0f} s left too little time to decide {', '.join(known)}{more}"
     return Stop("budget", why, best_case)
