@@ -85,13 +85,46 @@ def test_a_change_of_the_weights_is_taken_up_where_the_copies_lie(kind: str) -> 
         torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3)])
+def test_what_was_compiled_reads_the_changed_weights(shape: tuple[int, int]) -> None:
+    made = model()
+    step = compiled.Compiled(lambda x: made(x), made, Plan(compile=True, linears="int8"), "sm90")
+    x = torch.randn(*shape, 64).bfloat16()
+    with torch.no_grad():
+        step(x)
+        before = step.surgeon
+        for parameter in made.parameters():
+            parameter.mul_(torch.linspace(-1, 2, parameter.shape[0]).view(-1, *[1] * (parameter.dim() - 1)))
+        assert not step.renewed()
+        found = step(x)
+        assert step.surgeon is before
+        assert before.graphs == 1
+        other = copy.deepcopy(made)
+        for layer in (other[0], other[2]):
+            vars(layer).pop("forward")
+        EightBits(other, "int8", "sm90")
+        torch.testing.assert_close(found, other(x), rtol=0.05, atol=0.05)
+
+
+def test_copies_that_were_made_in_inference_mode_are_written_anew_outside_of_it() -> None:
+    made, other = model(), model()
+    with torch.inference_mode():
+        step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")
+    with torch.no_grad():
+        made[0].weight.mul_(2)
+        other[0].weight.mul_(2)
+        assert not step.renewed()
+        EightBits(other, "int8", "sm90")
+        x = torch.randn(5, 64).bfloat16()
+        torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
+
+
 def test_layers_that_were_given_other_parameters_are_prepared_anew() -> None:
     made, other = model(), model()
     step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")
     with torch.no_grad():
         other[0].weight.mul_(3)
-        made.load_state_dict(other.state_dict(), assign=True)
-        made[0].weight.mul_(2)
+        made.load_state_dict(other.state_dict(), assign=True)  # as many changes as before, in sum
         assert step.renewed()
         EightBits(other, "int8", "sm90")
         x = torch.randn(5, 64).bfloat16()

@@ -34,7 +34,7 @@ class Compiled:
         self.surgeon: Surgeon | None = None
         self._watched: Watched | None = None
         self._regions: list[torch.nn.Module] = []
-        self._seen = 0
+        self._seen: list[tuple[int, int]] = []
         self._run = self._prepared()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -139,5 +139,5 @@ class Compiled:
             return self._function
         return torch.compile(self._function, backend=self._watched, dynamic=False)
 
-    def _versions(self) -> int:
-        return sum(p._version for p in self._model.parameters())
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(id(p), p._version) for p in self._model.parameters()]

@@ -40,14 +40,17 @@ class Copied:
 
     def __init__(self, layer: nn.Linear, rounded: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> None:
         self._layer, self._rounded, self._of = layer, rounded, (layer.weight, layer.bias)
-        self.weight, self.scales = rounded(layer.weight.detach())
+        # An inference tensor could not be written to outside of inference mode.
+        with torch.inference_mode(False), torch.no_grad():
+            self.weight, self.scales = rounded(layer.weight.detach())
         for tensor in (self.weight, self.scales):
             torch._dynamo.mark_static_address(tensor)
 
     @property
     def fits(self) -> bool:
-        """Whether the layer still has the parameters that it had, whatever their values."""
-        return all(now is then for now, then in zip((self._layer.weight, self._layer.bias), self._of, strict=True))
+        """Whether the layer still has the parameters that it had, on their device, whatever their values."""
+        weight, bias = self._layer.weight, self._layer.bias
+        return weight is self._of[0] and bias is self._of[1] and weight.device == self.weight.device
 
     def renew(self) -> None:
         """From the layer's present weight."""

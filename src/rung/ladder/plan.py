@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether weights are copied when the step is prepared, so that it has to be prepared again when they change."""
+        """Whether weights are copied when the step is prepared, so that a change of theirs has to be taken up."""
         return bool(dict(self.inductor).get("freezing") or self.linears)
 
     def at(self, numerics: Numerics) -> Plan:

@@ -21,13 +21,18 @@ RUNS = 4  # of one batch
 
 
 def unsteady(
-    candidate: Any, baseline: Any, cases: Iterable[tuple[dict[str, torch.Tensor], Batch]], numerics: Numerics
+    candidate: Any,
+    baseline: Any,
+    cases: Iterable[tuple[dict[str, torch.Tensor], Batch]],
+    numerics: Numerics,
+    keeps: bool,
 ) -> list[str]:
     """What to say of two steps that are run several times on equal weights and one batch, of each case: nothing, unless the
-    candidate's answers are farther apart than the untouched model's may be."""
-    for weights, batch in cases:
-        with contextlib.suppress(Exception):  # a candidate that is wrong may well raise
-            theirs, mine = _spread(candidate, weights, batch), _spread(baseline, weights, batch)
+    candidate's answers are farther apart than the untouched model's may be. keeps: the candidate is prepared anew when its weights are put anew."""
+    with contextlib.suppress(Exception):  # a candidate that is wrong may well raise, and the device be lost
+        for weights, batch in cases:
+            theirs = _spread(candidate, weights, batch, keeps)
+            mine = _spread(baseline, weights, batch, False)
             if theirs > max(ALLOWED[numerics] * mine, FLOOR[numerics]):
                 return [
                     f"{RUNS} runs of the candidate on one batch are up to {theirs:.1e} apart, of the untouched model {mine:.1e} "
@@ -36,10 +41,12 @@ def unsteady(
     return []
 
 
-def _spread(step: Any, weights: dict[str, torch.Tensor], batch: Batch) -> float:
-    """How far runs are from the first of them that is finite: the largest relative error of an output or the loss; infinite where
-    another is not finite, 0.0 where none is."""
-    seen = sorted((observe(step, weights, batch) for _ in range(RUNS)), key=lambda one: not one.finite)
-    if not seen[0].finite:
+def _spread(step: Any, weights: dict[str, torch.Tensor], batch: Batch, keeps: bool) -> float:
+    """How far runs are from the first of them that is finite: the largest relative error of an output's floats or the loss; infinite
+    where another is not finite, 0.0 where none is."""
+    seen = [observe(step, None if keeps and k else weights, batch) for k in range(RUNS)]
+    right, *others = sorted(seen, key=lambda one: not one.finite)
+    floats = [name for name, value in right.values.items() if value.is_floating_point()]
+    if not right.finite:
         return 0.0
-    return max(relative(other.values[name], right) for other in seen[1:] for name, right in seen[0].values.items())
+    return max((relative(other.values[name], right.values[name]) for other in others for name in floats), default=0.0)

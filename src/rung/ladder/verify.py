@@ -136,7 +136,8 @@ class _At:
         self.result.checks += checks
         if not all(check.passed for check in checks):
             cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
-            self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics)
+            keeps = self.plan.keeps_weights
+            self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
         self.result.failures += changed(before, fingerprint(mine)) + changed_settings(settings) + replaced(torchs)
         if self.reference.name != "float64":
             self.result.reference = self.reference.name
@@ -156,7 +157,7 @@ class _At:
         batch = to_device(make(seed + 100), self.device)
         weights, truth, mine = self._untouched(seed, batch)
         given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
-        if self.plan.keeps_weights:  # others have it prepared and recorded anew
+        if self.plan.keeps_weights:  # others may have it prepared and recorded anew
             put(self.candidate.model, weights)
             self._until_replayed(make)
         theirs = _theirs(observe, self.candidate, None if self.plan.keeps_weights else weights, given)

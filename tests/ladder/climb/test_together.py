@@ -132,6 +132,19 @@ def test_the_core_keeps_its_share_of_the_budget_or_is_among_them(tmp_path: Path)
     assert members(next_rung(seen, [*three, core])) == ["b", "c", "a"]
 
 
+def test_the_core_is_among_two_where_one_alone_is_not_several(tmp_path: Path) -> None:
+    one, core = rung("b", 0.5), rung("core", 0.99, core=True, prepares=60)
+    assert members(next_rung(state(tmp_path, budget=200), [one, core])) == ["core", "b"]
+
+
+def test_what_a_rung_took_to_prepare_is_not_taken_by_the_next(tmp_path: Path) -> None:
+    made = state(tmp_path, budget=1000)
+    tried(made, "compile", "kept", restarts=[1, 2, 3], seconds=120.0, pay_back={"seconds": 60.0, "steps": 9})
+    assert made.pace == pytest.approx(20.0)
+    tried(made, "quick", "kept", restarts=[1, 2, 3], seconds=60.0, pay_back={"seconds": -5.0, "steps": 0})
+    assert made.pace == pytest.approx(20.0)
+
+
 def test_a_core_that_cannot_be_one_of_several_is_tried_before_them(tmp_path: Path) -> None:
     three = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
     core = rung("core", 0.99, core=True, prepares=60, alone=True)

@@ -60,13 +60,8 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     core = [r for r in affordable if r.core and not tries(state, r)]
     ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
     found = ranked[0] if _spares(state, ranked[0], core) else next(r for r in ranked if r in core)
-    beside = () if near_floor(state) else rungs
-    several = _at_once(state, worth, beside)
-    if several and not _spares(state, several, core):
-        several = _at_once(state, worth, beside, core)
-    if several and gain_per_second(state, several) > gain_per_second(state, found) and _spares(state, several, core):
-        return several
-    return found
+    several = _several(state, worth, () if near_floor(state) else rungs, core)
+    return several if several and gain_per_second(state, several) > gain_per_second(state, found) else found
 
 
 def _spares(state: State, rung: Rung, core: Sequence[Rung]) -> bool:
@@ -74,6 +69,15 @@ def _spares(state: State, rung: Rung, core: Sequence[Rung]) -> bool:
     reserved = sum(seconds(state, r) for r in core if r not in (rung, *rung.members))
     reserved *= 1.0 if state.pace else UNSEEN
     return not reserved or state.left() - seconds(state, rung) >= reserved
+
+
+def _several(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], core: Sequence[Rung]) -> Rung | None:
+    """Several rungs as one that leave time for the core of the ladder, or else have it among them."""
+    for must in ((), core):
+        found = _at_once(state, worth, rungs, must)
+        if found and _spares(state, found, core):
+            return found
+    return None
 
 
 def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], must: Sequence[Rung] = ()) -> Rung | None:

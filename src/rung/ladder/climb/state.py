@@ -83,9 +83,14 @@ class State:
 
     @property
     def pace(self) -> float:
-        """Seconds that a restart took in the last attempt that was measured; 0 before the first."""
+        """Seconds that a restart took in the last attempt that was measured, what its rung took to prepare apart; 0 before the
+        first."""
         made = [a for a in self.attempts if a.get("restarts")]
-        return made[-1]["seconds"] / len(made[-1]["restarts"]) if made else 0.0
+        if not made:
+            return 0.0
+        last = made[-1]
+        prepared = max(0.0, (last.get("pay_back") or {}).get("seconds", 0.0))
+        return float(max(last["seconds"] - prepared, 0.0) / len(last["restarts"]))
 
     def context(self) -> Context:
         parts = self.breakdown["parts"] if self.breakdown else {}

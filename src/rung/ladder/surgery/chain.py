@@ -96,7 +96,7 @@ def _upward(softmax: fx.Node) -> _Above:
     while isinstance(node, fx.Node) and kind(node) != "matmul":
         step = scaling(node)
         between: list[fx.Node] = []
-        of_rows = not found.masks and found.cap is None
+        of_rows = not found.masks and found.cap is None and found.sink is None
         if step is not None:
             upper, factor = step
             found.scale *= factor
@@ -105,7 +105,7 @@ def _upward(softmax: fx.Node) -> _Above:
         elif of_rows and (less := less_its_largest(node)) is not None:
             upper, between = less
             twice.append(upper)
-        elif of_rows and found.sink is None and found.scale == 1.0 and (more := with_a_sink(node)) is not None:
+        elif of_rows and found.scale == 1.0 and (more := with_a_sink(node)) is not None:
             upper, found.sink = more
         elif (masked := read_mask(node)) is not None:
             upper, mask = masked
