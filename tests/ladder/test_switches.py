@@ -9,7 +9,7 @@ from rung.hardware import pick
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
 from rung.ladder.step import Step
-from rung.ladder.switches import Switched, generates, switches
+from rung.ladder.switches import Switched, generates, switches, takes_sdpa
 from rung.ladder.verify import verify
 from rung.workload import Workload, seeded_model
 
@@ -88,3 +88,17 @@ def test_generate_with_a_static_cache_gives_the_same_tokens() -> None:
     assert torch.equal(step(tokens(2, 3))[1], right)
     step._forward.undo()
     assert switches(model)["cache"] == "dynamic"
+
+
+def test_a_model_whose_class_has_no_sdpa_is_not_asked_for_it() -> None:
+    model = llama()
+    assert takes_sdpa(model)
+    assert takes_sdpa(torch.nn.Linear(2, 2))
+    type(model)._supports_sdpa, before = False, type(model)._supports_sdpa
+    try:
+        facts = {"gpu": True, "mode": "infer", "switches": switches(model), "takes_sdpa": takes_sdpa(model)}
+        no = BY_NAME["model-sdpa"].applies(Context(Plan(), "exact", facts, {}, {}))
+    finally:
+        type(model)._supports_sdpa = before
+    assert no is not None
+    assert "has no SDPA" in no.why

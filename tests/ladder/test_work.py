@@ -41,6 +41,12 @@ def test_counted_work_stays_unless_it_is_told_and_nothing_is_made_up() -> None:
     assert achieved(roof(CPU, None), Told(nbytes=1), 1e6)["of_bandwidth"] is None
 
 
+def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: dict[str, Any]) -> None:
+    assert "95 % interval" in "\n".join(bench_lines(nap))
+    few = "\n".join(bench_lines({**nap, "samples": nap["samples"][:3]}))
+    assert "the range of 3 samples, too few for a 95 % interval" in few
+
+
 def test_it_is_in_every_form_of_the_report(nap: dict[str, Any]) -> None:
     on_chip = {**nap, "work": achieved(roof(H100, "bf16"), Told(1e12, "bf16", 1e9), 2e6), "point": {"n": "1"}}
     for text in ("\n".join(bench_lines(on_chip)), "\n".join(markdown_lines(on_chip)), unescape(bench_page([on_chip]))):

@@ -6,6 +6,8 @@ import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 
 from rung.report import lines, terminal, words
+from rung.report.compare import compare_lines
+from rung.report.html import render
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -24,6 +26,27 @@ def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
     assert "rung bench tiny-transformer --recipe runs/2026-01-02-tiny-transformer/recipe.toml" in flat
     assert 'rung.apply(model, "runs/2026-01-02-tiny-transformer/recipe.toml")' in flat
     assert "--resume" not in text
+
+
+def test_a_gain_that_the_final_comparison_did_not_show_is_not_called_one() -> None:
+    """Cut short by the budget, its interval may hold 1, though each rung was proved by itself."""
+    data = climb()
+    data["result"]["speedup"] = {"value": 1.25, "low": 0.8, "high": 1.95}
+    assert "1.25× in the final comparison, which did not confirm a gain (0.80–1.95)" in terminal.summary(
+        data, width=140
+    )
+    assert "not confirmed</span>" in render(data)
+    assert "faster</span>" in render(climb())
+
+
+def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
+    data = nothing_kept()
+    data["manifest"] |= {"status": "running", "why": ""}
+    assert words.status(data).startswith("The climb is interrupted. Resume it with: rung climb --resume")
+    assert lines.run_line(data).endswith("interrupted")
+    data["running"] = True
+    assert words.status(data) == "The climb is running."
+    assert lines.run_line(data).endswith("running")
 
 
 def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
@@ -151,3 +174,31 @@ def test_on_a_cpu_there_are_operators_and_no_kernels() -> None:
     assert words.per_step(here) == "111 matrix products per step"
     assert words.per_step({**here, "kernels": 2, "launches": 1}) == "2 kernels, 1 launch, 111 matrix products per step"
     assert words.per_step({**here, "gemms": 0}) == ""
+
+
+def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says_nothing_of_it() -> None:
+    comparison = {
+        "speedup": {"value": 0.98, "low": None, "high": None},
+        "confidence": 0.995,
+        "restarts": 1,
+        "visible": None,
+    }
+    side = {"target": "x", "options": {}, "rungs": [], "env": {}}
+    result = {
+        "verdict": "inconclusive", "comparison": comparison, "margin": None, "sides": {"a": side, "b": side}, "differs": {}, "warnings": [],
+        "times": {name: {"value": 1e6, "low": None, "high": None} for name in "ab"}, "memory": {"a": {}, "b": {}},
+    }  # fmt: skip
+    said = "\n".join(compare_lines(result))
+    assert "0.98×, of which nothing tells how sure it is, 1 restart of both" in said
+    comparison |= {"speedup": {"value": 1.65, "low": 0.1, "high": 30.0}, "restarts": 2, "visible": 3.6e17}
+    said = "\n".join(compare_lines(result))
+    assert "at 99.5% confidence" in said
+    assert "could have seen" not in said
+
+
+def test_a_breakdown_that_a_profiler_slowed_down_is_as_long_as_what_was_measured() -> None:
+    slowed = {"step_ns": 16e6, "parts": {"gemm": 12e6, "pointwise": 4e6}, "clock": "cpu"}
+    assert words.as_measured(slowed, 8e6) == {**slowed, "step_ns": 8e6, "parts": {"gemm": 6e6, "pointwise": 2e6}}
+    assert words.as_measured(slowed, 20e6) == slowed
+    assert words.as_measured(slowed, None) == slowed
+    assert words.as_measured(None, 8e6) == {}

@@ -70,3 +70,18 @@ def test_two_climbs_cannot_share_a_directory(tmp_path: Path) -> None:
     Run(run.directory).lock()
     with pytest.raises(UsageError, match="not empty"):
         Run.create(tmp_path, "x", run.directory)
+
+
+def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file"):
+        Run.create(tmp_path, "x", tmp_path / "file")
+
+
+def test_whether_somebody_climbs_is_seen_from_outside(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "x")
+    assert not run.locked
+    run.lock()
+    assert Run(run.directory).locked
+    run.unlock()
+    assert not Run(run.directory).locked

@@ -42,6 +42,14 @@ def test_what_is_wrong_is_said_in_one_sentence(target: str, options: dict[str, s
         load(target, options)
 
 
+def test_a_name_that_a_file_lacks_is_answered_with_those_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "several.py"
+    path.write_text("from os.path import join\nimport math\ndef infer(): pass\ndef train(): pass\ndef _own(): pass\n")
+    for name, words in (("infr", "Did you mean 'infer'\\?"), ("nope", "It has: infer, train\\.$")):
+        with pytest.raises(UsageError, match=words):
+            load(f"{path}:{name}")
+
+
 def test_a_file_that_raises_on_import_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
     with pytest.raises(WorkloadError, match="ZeroDivisionError"):

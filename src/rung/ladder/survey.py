@@ -26,7 +26,7 @@ from rung.ladder.reference import own_precision
 from rung.ladder.regions import blocks
 from rung.ladder.rungs.inductor import names
 from rung.ladder.step import Step
-from rung.ladder.switches import generates, switches
+from rung.ladder.switches import generates, switches, takes_sdpa
 from rung.ladder.work import rates
 from rung.workload import Workload, seeded_model, shapes
 
@@ -77,6 +77,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "products_widen": widening(device),
         "attention_choices": choices(device),
         "switches": switches(model),
+        "takes_sdpa": takes_sdpa(model),
         "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
         "blocks": len(blocks(model)),
         "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),

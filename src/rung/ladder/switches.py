@@ -23,6 +23,11 @@ def switches(model: nn.Module) -> dict[str, str]:
     return found
 
 
+def takes_sdpa(model: nn.Module) -> bool:
+    """Whether the model's own switch takes SDPA; Hugging Face's classes say so (gpt-oss does not)."""
+    return getattr(model, "_supports_sdpa", True) is not False
+
+
 class Switched:
     """The model with its own switches set, until `undo`. Raises what the model raises: Gemma 2 refuses SDPA."""
 

@@ -14,6 +14,7 @@ from rung.report import units
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
 MODES = {"call": "one call"}
+FEWEST = 6  # samples: the median lies between the smallest and the largest in 1 - 2 / 2**6 of all cases, which is 95 % or more
 WORK = (("flops", "FLOP/s"), ("bytes", "B/s"))
 
 
@@ -31,7 +32,11 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"first run     {units.seconds(result['first_run_seconds'])}")
         return lines
     sure = "95 % interval or wider" if result.get("trend") else "95 % interval"
-    lines.append(f"median step   {units.duration_interval(result['time'])}, {sure}, {len(result['samples'])} samples")
+    count = len(result["samples"])
+    sure = (
+        f"{sure}, {count} samples" if count >= FEWEST else f"the range of {count} samples, too few for a 95 % interval"
+    )
+    lines.append(f"median step   {units.duration_interval(result['time'])}, {sure}")
     lines += _timed_lines(result["timer"])
     if not result["reached"]:
         lines.append(f"              not yet within ±{100 * result['precision']:.2g} %: give it more --time")

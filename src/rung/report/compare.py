@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from rung.report import units
@@ -48,12 +47,15 @@ def compare_lines(result: dict[str, Any]) -> list[str]:
 def _compared(result: dict[str, Any]) -> list[str]:
     verdict, comparison = result["verdict"], result["comparison"]
     sentence = SENTENCES[verdict] + (f" {_share(result['margin'])}" if verdict == "same" else "")
-    lines = [
-        f"{sentence}: {units.interval(comparison['speedup'])} at {comparison['confidence']:.1%} confidence, "
-        f"{_evidence(result, comparison['restarts'])}."
-    ]
+    speedup, evidence = comparison["speedup"], _evidence(result, comparison["restarts"])
+    sure = (
+        f" at {comparison['confidence']:.1%} confidence"
+        if units.span(speedup)
+        else ", of which nothing tells how sure it is"
+    )
+    lines = [f"{sentence}: {units.interval(speedup)}{sure}, {evidence}."]
     visible = comparison["visible"]
-    if visible is not None and math.isfinite(visible):
+    if visible is not None and visible < 1:  # more is no measurement
         lines.append(f"The smallest change that this could have seen: {_share(visible)}.")
     if verdict == "inconclusive":
         lines.append(MORE_TIME)

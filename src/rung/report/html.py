@@ -40,9 +40,10 @@ def render(data: dict[str, Any]) -> str:
     environment.filters |= FORMATS
     result, baseline = units.section(data, "result"), units.section(data, "baseline")
     tried, left = words.planned(data)
-    bars = [("Before", baseline.get("breakdown"))]
+    bars = [("Before", words.as_measured(baseline.get("breakdown"), units.section(baseline, "time").get("value")))]
     if words.kept(data):
-        bars.append(("After", result.get("breakdown")))
+        after = units.section(result, "times", "best").get("value")
+        bars.append(("After", words.as_measured(result.get("breakdown"), after)))
     return environment.get_template("climb.html").render(
         words=words,
         data=data,

@@ -6,7 +6,7 @@ from typing import Any
 
 from rung.report import units
 from rung.report.terminal import breakdown_lines
-from rung.report.words import recompilations
+from rung.report.words import recompilations, standing
 
 
 def baseline_lines(baseline: dict[str, Any]) -> list[str]:
@@ -43,6 +43,6 @@ def run_line(data: dict[str, Any]) -> str:
     manifest, result = data["manifest"], data["result"] or {}
     gain = units.interval(result["speedup"]) if result.get("speedup") else "no speedup"
     ended = gain + (", ended early" if manifest.get("why") else "")
-    outcome = ended if manifest["status"] == "complete" else manifest["status"]
+    outcome = ended if manifest["status"] == "complete" else standing(data)
     workload = manifest["workload"]
     return f"{data['directory']}  {workload['name']} ({workload['mode']}, {manifest['numerics']})  {outcome}"

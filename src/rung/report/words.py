@@ -124,6 +124,16 @@ def parts(breakdown: Any) -> list[tuple[str, str, float]]:
     return [(key, title, value) for key, title, value in known if value is not None and value > 0]
 
 
+def as_measured(breakdown: Any, ns: Any) -> dict[str, Any]:
+    """The breakdown of a step that takes so long: a profiler slows work down, and its shares are what is known then."""
+    record, measured = units.section(breakdown), units.number(ns)
+    whole = sum(value for _, _, value in parts(record))
+    if not measured or whole <= measured:
+        return record
+    shorter = {key: value * measured / whole for key, _, value in parts(record)}
+    return {**record, "parts": shorter, "step_ns": measured}
+
+
 def bottleneck(breakdown: Any, whole: str = "step") -> str:
     """Such as "matrix products, 42 % of the step"; "" where there is none."""
     record = units.section(breakdown)
@@ -239,7 +249,15 @@ def status(data: dict[str, Any]) -> str:
     reason = f": {why}" if why else ""
     if state == "planned":
         return f"The climb is planned{reason}. Begin it with: {resume(data)}"
-    return f"The climb is {state or 'unfinished'}{reason}. Resume it with: {resume(data)}"
+    if state == "running" and data.get("running"):
+        return f"The climb is running{reason}."
+    return f"The climb is {standing(data) or 'unfinished'}{reason}. Resume it with: {resume(data)}"
+
+
+def standing(data: dict[str, Any]) -> str:
+    """The status in a word; of a climb whose process is gone without a word, that it was interrupted."""
+    state = units.clean(units.section(data, "manifest").get("status"))
+    return "interrupted" if state == "running" and not data.get("running") else state
 
 
 def resume(data: dict[str, Any]) -> str:
@@ -276,12 +294,19 @@ def total(data: dict[str, Any]) -> str:
         return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
     gain = units.section(result, "speedup")
     between = units.span(gain)
-    faster = "faster" if result.get("confirmed", True) else "in the final comparison, which did not confirm a gain"
+    faster = "faster" if confirmed(data) else "in the final comparison, which did not confirm a gain"
     text = f"{units.ratio(gain.get('value'))} {faster}" + (f" ({between})" if between else "")
     before = units.section(result, "times", "baseline").get("value")
     after = units.section(result, "times", "best").get("value")
     text += f": {units.duration(before)} → {units.duration(after)}"
     return text + (f", peak memory {memory(data)}" if memory(data) else "")
+
+
+def confirmed(data: dict[str, Any]) -> bool:
+    """Whether the final comparison showed a gain; one that was cut short may not have, though each rung has its own proof."""
+    result = units.section(data, "result")
+    low = units.number(units.section(result, "speedup").get("low"))
+    return bool(result.get("confirmed", True)) and (low is None or low > 1)
 
 
 def memory(data: dict[str, Any]) -> str:

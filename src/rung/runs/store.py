@@ -91,6 +91,8 @@ class Run:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         base = exact or root / f"{stamp}-{name}"
         directory, k = base, 1
+        if exact and exact.exists() and not exact.is_dir():
+            raise UsageError(f"{exact} is a file; give a directory that is empty, or not there yet, to --out.")
         if exact and exact.exists() and any(exact.iterdir()):
             raise UsageError(f"{exact} is not empty; give another --out, or go on with `rung climb --resume {exact}`.")
         while not exact and directory.exists():
@@ -122,6 +124,18 @@ class Run:
             raise UsageError(
                 f"{self.directory} is being climbed by another process; wait for it, or stop it."
             ) from None
+
+    @property
+    def locked(self) -> bool:
+        """Whether a process is climbing in this directory now."""
+        try:
+            with (self.directory / ".lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def unlock(self) -> None:
         if self._lock:
@@ -165,6 +179,7 @@ class Run:
         """All that a report shows."""
         return {
             "directory": str(self.directory),
+            "running": self.locked,
             "manifest": self.read("manifest.json"),
             "baseline": self.maybe("baseline.json"),
             "attempts": self.attempts(),

@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from rung.errors import UsageError, WorkloadError
 from rung.workload.base import Workload
 
+MOST_SHOWN = 8  # names of what a file has, where none is like the one that was asked for
 BUILTIN = {"tiny-transformer": "rung.workload.tiny_transformer:make"}
 
 
@@ -31,7 +33,7 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
     if not isinstance(workload, Workload):
         raise UsageError(
             f"{target} returned {type(workload).__name__}; a factory must return a rung.Workload. To time the function "
-            "itself, add --call (call=True in Python)."
+            "itself, give `rung bench` or `rung compare` --call (call=True in Python)."
         )
     return workload
 
@@ -66,12 +68,20 @@ def find(target: str) -> Workload | Callable[..., Any]:
     try:
         made = getattr(module, name)
     except AttributeError:
-        names = [n for n, v in vars(module).items() if isinstance(v, Workload) or n.startswith("make")]
-        hint = f" It has: {', '.join(names)}." if names else ""
+        names = [n for n, v in vars(module).items() if _makes(v, module)]
+        near = get_close_matches(name, names, 1)
+        shown = f"{', '.join(names[:MOST_SHOWN])}{' and others' if len(names) > MOST_SHOWN else ''}"
+        hint = f" Did you mean {near[0]!r}?" if near else f" It has: {shown}." if names else ""
         raise UsageError(f"{where} has no {name!r}.{hint}") from None
     if not isinstance(made, Workload) and not callable(made):
         raise UsageError(f"{target} is a {type(made).__name__}; it must be a rung.Workload or a function.")
     return made
+
+
+def _makes(made: Any, module: types.ModuleType) -> bool:
+    """Whether it can be a target: a workload, or a function of this module's own."""
+    own = inspect.isfunction(made) and made.__module__ == module.__name__ and not made.__name__.startswith("_")
+    return isinstance(made, Workload) or own
 
 
 def parameters(target: str) -> dict[str, inspect.Parameter]:

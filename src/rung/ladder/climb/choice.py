@@ -16,6 +16,8 @@ NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
 TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
 VERIFYING = 280  # steps of the baseline that verification takes as long as, as a guess: 76 s for 245 ms on one H100, loading apart
 NAMED = 3  # rungs that a budget left undecided, the most promising first
+KERNELS = 2000  # of a step, for which the rungs' guesses of what preparing takes are
+LEAST = 0.25  # of such a guess, however few kernels there are
 UNSEEN = 1.5  # times such guesses, to be sure of something
 
 
@@ -107,7 +109,8 @@ def seconds(state: State, rung: Rung) -> float:
 
 def _decided(state: State, prepares: float) -> float:
     verified = 0.0 if state.pace else _loading(state) + VERIFYING * state.baseline["time"]["value"] / 1e9
-    return CLIMB[0][0] * restart(state) + verified + prepares
+    kernels = (state.breakdown or {}).get("kernels") or KERNELS
+    return CLIMB[0][0] * restart(state) + verified + prepares * min(1.0, max(LEAST, kernels / KERNELS))
 
 
 def restart(state: State) -> float:

@@ -12,7 +12,9 @@ def _attention_applies(c: Context) -> Inapplicable | None:
     now = c.facts.get("switches", {}).get("attention")
     if now is None:
         return Inapplicable("the model has no switch for its attention.")
-    return already(f"the model's attention is {now}.") if now != "eager" else None
+    if now != "eager":
+        return already(f"the model's attention is {now}.")
+    return None if c.facts.get("takes_sdpa", True) else Inapplicable("the model's class says that it has no SDPA.")
 
 
 def _cache_applies(c: Context) -> Inapplicable | None:

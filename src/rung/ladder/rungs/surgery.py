@@ -200,10 +200,10 @@ GROUPED = r"sm(90|10\d)"  # where torch's grouped product leaves the sizes on th
 
 
 def _experts_apply(c: Context) -> Inapplicable | None:
-    if c.training:
-        return Inapplicable("the weights of its experts would be copied together in every step, for their gradients.")
     if no := matches("grouped-experts", "loop over experts")(c):
         return no
+    if c.training:
+        return Inapplicable("the weights of its experts would be copied together in every step, for their gradients.")
     if not c.gpu:
         return Inapplicable("it is for GPUs.")
     if not re.fullmatch(GROUPED, str(c.facts.get("arch"))):
