@@ -33,7 +33,7 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
     if not isinstance(workload, Workload):
         raise UsageError(
             f"{target} returned {type(workload).__name__}; a factory must return a rung.Workload. To time the function "
-            "itself, give `rung bench` or `rung compare` --call (call=True in Python)."
+            "itself, add --call to `rung bench` or `rung compare` (call=True in Python)."
         )
     return workload
 

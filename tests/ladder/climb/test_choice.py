@@ -66,8 +66,9 @@ def test_what_a_budget_left_undecided_is_told_by_what_it_could_give(tmp_path: Pa
 def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> None:
     short, long = rung("short", 0.9), rung("long", 0.5, prepares=20, alone=True)
     assert next_rung(state(tmp_path / "a", budget=90, loading=6.0), [short, long]) is long
-    # A guess alone ends no climb: while there is room for a restart, the shortest is begun.
-    assert next_rung(state(tmp_path / "b", budget=90, loading=30.0), [short, long]) is short
+    # A guess alone ends no climb: while there is room for a restart, the one that promises most in its time is begun.
+    assert next_rung(state(tmp_path / "b", budget=90, loading=30.0), [short, long]) is long
+    assert next_rung(state(tmp_path / "not for both", budget=50, loading=30.0), [short, long]) is short
     said = next_rung(state(tmp_path / "c", budget=30, loading=30.0), [short, long])
     assert isinstance(said, Stop)
     assert said.rule == "budget"
@@ -76,11 +77,11 @@ def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> N
 def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
     made, long = state(tmp_path / "large", budget=130, loading=10.0), rung("long", 0.5, prepares=80)
     made.breakdown["kernels"] = 4000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 2.8 + 80)
+    assert seconds(made, long) == pytest.approx(54 + 10 + 1.4 + 80)
     made.breakdown["kernels"] = 1000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 2.8 + 40)
+    assert seconds(made, long) == pytest.approx(54 + 10 + 1.4 + 40)
     made.breakdown["kernels"] = 10
-    assert seconds(made, long) == pytest.approx(54 + 10 + 2.8 + 20)
+    assert seconds(made, long) == pytest.approx(54 + 10 + 1.4 + 20)
 
 
 def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:

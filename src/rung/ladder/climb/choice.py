@@ -14,7 +14,7 @@ from rung.measure import CLIMB
 
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
 TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
-VERIFYING = 280  # steps of the baseline that verification takes as long as, as a guess: 76 s for 245 ms on one H100, loading apart
+VERIFYING = 140  # steps of the baseline that verifying at one precision takes as long as, as a guess: 76 s for two and 245 ms on one H100
 NAMED = 3  # rungs that a budget left undecided, the most promising first
 KERNELS = 2000  # of a step, for which the rungs' guesses of what preparing takes are
 LEAST = 0.25  # of such a guess, however few kernels there are
@@ -55,10 +55,11 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
         return Stop(rule, why, best_case)
     affordable = [r for r in worth if seconds(state, r) < state.left()]
     if not affordable:
-        cheapest = min(worth, key=lambda r: seconds(state, r))
-        if not state.pace and restart(state) < state.left():
-            return cheapest  # a guess alone does not end a climb that has room for a look
-        return _out_of_budget(state, cheapest, best_case)
+        # A guess alone does not end a climb that has room for a look.
+        begun = [r for r in worth if restart(state) + _preparing(state, r.prepares) < state.left()]
+        if begun and not state.pace:
+            return max(begun, key=lambda r: gain_per_second(state, r))
+        return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), best_case)
     core = [r for r in affordable if r.core and not tries(state, r)]
     ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
     found = ranked[0] if _spares(state, ranked[0], core) else next(r for r in ranked if r in core)
@@ -108,9 +109,14 @@ def seconds(state: State, rung: Rung) -> float:
 
 
 def _decided(state: State, prepares: float) -> float:
-    verified = 0.0 if state.pace else _loading(state) + VERIFYING * state.baseline["time"]["value"] / 1e9
+    precisions = 1 if state.numerics == "exact" else 2
+    verified = _loading(state) + precisions * VERIFYING * state.baseline["time"]["value"] / 1e9
+    return CLIMB[0][0] * restart(state) + (0.0 if state.pace else verified) + _preparing(state, prepares)
+
+
+def _preparing(state: State, guess: float) -> float:
     kernels = (state.breakdown or {}).get("kernels") or KERNELS
-    return CLIMB[0][0] * restart(state) + verified + prepares * min(1.0, max(LEAST, kernels / KERNELS))
+    return guess * min(1.0, max(LEAST, kernels / KERNELS))
 
 
 def restart(state: State) -> float:

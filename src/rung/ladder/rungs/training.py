@@ -26,7 +26,6 @@ FUSED_OPTIMIZER = Rung(
     lambda p: replace(p, fused_optimizer=True),
     "the optimizer steps in fused kernels",
     both(told("optimizer_fused", True, "fused"), named(r"(?i)_fused_(adam|sgd|adagrad)|Fused(Adam|SGD)", "fused steps")),
-    core=True,
 )  # fmt: skip
 
 
