@@ -99,17 +99,18 @@ def main() -> int:
     parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="transformers' own switch")
     parser.add_argument("--further", action="store_true", help="those of further.py in their place")
     options = parser.parse_args()
+    every = list(toys.ARCHITECTURES)
     if options.further:
         from further import FURTHER
 
-        toys.ARCHITECTURES.clear()
         toys.ARCHITECTURES.update(FURTHER)
+        every = list(FURTHER)
     began, failed, otherwise = time.perf_counter(), [], []
     print(
         "| architecture | GEMMs | SDPA calls | with a mask | rewrites | error / noise: inference | training | left alone |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    for name in options.names or toys.ARCHITECTURES:
+    for name in options.names or every:
         rows = [examine(name, mode, options.attention) for mode in ("infer", "train")]
         failed += [f"{name} ({row.mode})" for row in rows if not row.passed]
         if _found(rows[0]) != _found(rows[1]):

@@ -19,7 +19,7 @@ COMMON = {
 GROUPED = {**COMMON, "num_key_value_heads": 2}
 SHORT = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}
 VISION = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": HEADS,
-           "image_size": IMAGE, "patch_size": 4}  # fmt: skip
+          "image_size": IMAGE, "patch_size": 4}  # fmt: skip
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 # name: (the model's class, its config's class, the config's values, what it reads)

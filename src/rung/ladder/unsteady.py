@@ -28,7 +28,8 @@ def unsteady(
     keeps: bool,
 ) -> list[str]:
     """What to say of two steps that are run several times on equal weights and one batch, of each case: nothing, unless the
-    candidate's answers are farther apart than the untouched model's may be. keeps: the candidate is prepared anew when its weights are put anew."""
+    candidate's answers are farther apart than the untouched model's may be. keeps: the candidate is prepared anew when its
+    weights are put anew."""
     with contextlib.suppress(Exception):  # a candidate that is wrong may well raise, and the device be lost
         for weights, batch in cases:
             theirs = _spread(candidate, weights, batch, keeps)

@@ -33,10 +33,8 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         return lines
     sure = "95 % interval or wider" if result.get("trend") else "95 % interval"
     count = len(result["samples"])
-    sure = (
-        f"{sure}, {count} samples" if count >= FEWEST else f"the range of {count} samples, too few for a 95 % interval"
-    )
-    lines.append(f"median step   {units.duration_interval(result['time'])}, {sure}")
+    of = f"{sure}, {count} samples" if _enough(result) else f"the range of {count} samples, too few for a 95 % interval"
+    lines.append(f"median step   {units.duration_interval(result['time'])}, {of}")
     lines += _timed_lines(result["timer"])
     if not result["reached"]:
         lines.append(f"              not yet within ±{100 * result['precision']:.2g} %: give it more --time")
@@ -176,10 +174,15 @@ def _rate(result: dict[str, Any], amount: str) -> float | None:
     return units.number(units.section(result, "work").get(f"{amount}_per_second"))
 
 
+def _enough(result: dict[str, Any]) -> bool:
+    """Whether an interval of the median can be of 95 %."""
+    return len(result["samples"]) >= FEWEST
+
+
 def markdown_lines(result: dict[str, Any]) -> list[str]:
     """One measurement as a Markdown table, its environment and notes below."""
     environment, summary = result["environment"], result["summary"]
-    rows = [("median (95 % interval)", units.duration_interval(result["time"]))]
+    rows = [(f"median ({'95 % interval' if _enough(result) else 'range'})", units.duration_interval(result["time"]))]
     rows += [(p, units.duration_interval(summary[p])) for p in ("mean", "p90", "p99") if summary[p]]
     rows += [
         ("standard deviation", units.duration(summary["std"])),

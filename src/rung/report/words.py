@@ -243,15 +243,15 @@ def predictions(data: dict[str, Any]) -> str:
 def status(data: dict[str, Any]) -> str:
     """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
     manifest = units.section(data, "manifest")
-    state, why = units.clean(manifest.get("status")), units.clean(manifest.get("why")).rstrip(".")
+    state, why = standing(data), units.clean(manifest.get("why")).rstrip(".")
     if state == "complete":
         return f"The climb ended early: {why}. Go on with: {resume(data)}" if why else ""
     reason = f": {why}" if why else ""
     if state == "planned":
         return f"The climb is planned{reason}. Begin it with: {resume(data)}"
-    if state == "running" and data.get("running"):
+    if state == "running":
         return f"The climb is running{reason}."
-    return f"The climb is {standing(data) or 'unfinished'}{reason}. Resume it with: {resume(data)}"
+    return f"The climb is {state or 'unfinished'}{reason}. Resume it with: {resume(data)}"
 
 
 def standing(data: dict[str, Any]) -> str:

@@ -127,14 +127,14 @@ class Run:
 
     @property
     def locked(self) -> bool:
-        """Whether a process is climbing in this directory now."""
+        """Whether a process is climbing in this directory now. Looking takes the lock for a moment, so who has no need does not."""
         try:
             with (self.directory / ".lock").open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:
+            return False
         return False
 
     def unlock(self) -> None:
@@ -177,10 +177,11 @@ class Run:
 
     def data(self) -> dict[str, Any]:
         """All that a report shows."""
+        manifest = self.read("manifest.json")
         return {
             "directory": str(self.directory),
-            "running": self.locked,
-            "manifest": self.read("manifest.json"),
+            "running": manifest.get("status") == "running" and self.locked,
+            "manifest": manifest,
             "baseline": self.maybe("baseline.json"),
             "attempts": self.attempts(),
             "plan": self.maybe("plan.json"),

@@ -83,7 +83,7 @@ def _several(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], core: S
     return None
 
 
-def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], must: Sequence[Rung] = ()) -> Rung | None:
+def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], must: Sequence[Rung]) -> Rung | None:
     """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once.
     rungs: those that may come in beside the ones that are worth a try, because they apply there alone; must: those that are
     among them whatever they promise."""

@@ -78,7 +78,7 @@ def _flex_applies(name: str, what: str) -> Callable[[Context], Inapplicable | No
 
 FLEX = Rung(
     "flex-attention", 3, "FlexAttention where scores are capped, rows have a sink or a window slides", "reassociated",
-    "attention with capped scores (`tanh`), or a sliding window, becomes FlexAttention: one kernel, hidden blocks left out",
+    "attention with capped scores (`tanh`), sinks or a sliding window becomes FlexAttention: one kernel, hidden blocks left out",
     _flex_applies("flex-attention", "attention with capped scores, sinks or a sliding window"),
     lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)}, with_pass("flex-attention"),
     "attention by FlexAttention, and no scores between two matrix products", rewritten("flex-attention"), prepares=20.0,
