@@ -27,7 +27,7 @@ def run(parsed: argparse.Namespace) -> int:
     def shown(run: Run) -> dict[str, Any]:
         """A damaged run is a line of the list like any other: it hides none of them."""
         try:
-            return {k: v for k, v in run.data().items() if k in ("directory", "manifest", "result")}
+            return {k: v for k, v in run.data().items() if k in ("directory", "running", "manifest", "result")}
         except RungError as error:
             return {"directory": str(run.directory), "error": str(error)}
 

@@ -1,0 +1,34 @@
+"""`rung runs`: a climb that goes on is told from one whose process is gone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli.main import main
+from rung.runs import Run
+
+MANIFEST: dict[str, Any] = {
+    "schema": 1, "status": "running", "why": "", "target": "x", "numerics": "exact", "request": {},
+    "workload": {"name": "small", "mode": "train"}, "environment": {"torch": "2.13", "device": {"name": "chip", "memory": 1}},
+    "facts": {"gpu": False, "mode": "train", "rates": {}, "matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": []},
+}  # fmt: skip
+
+
+def test_a_climb_that_goes_on_is_running_and_one_that_was_killed_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.create(tmp_path, "x")
+    run.write("manifest.json", MANIFEST)
+
+    def listed(*options: str) -> str:
+        assert main(["runs", "--in", str(tmp_path), *options]) == 0
+        return capsys.readouterr().out
+
+    run.lock()
+    assert listed().rstrip().endswith("small (train, exact)  running")
+    assert json.loads(listed("--json"))[0]["running"] is True
+    run.unlock()
+    assert listed().rstrip().endswith("small (train, exact)  interrupted")
+    assert json.loads(listed("--json"))[0]["running"] is False
