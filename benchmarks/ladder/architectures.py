@@ -99,12 +99,7 @@ def main() -> int:
     parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="transformers' own switch")
     parser.add_argument("--further", action="store_true", help="those of further.py in their place")
     options = parser.parse_args()
-    every = list(toys.ARCHITECTURES)
-    if options.further:
-        from further import FURTHER
-
-        toys.ARCHITECTURES.update(FURTHER)
-        every = list(FURTHER)
+    every = [name for name in toys.every() if (name in toys.ARCHITECTURES) != options.further]
     began, failed, otherwise = time.perf_counter(), [], []
     print(
         "| architecture | GEMMs | SDPA calls | with a mask | rewrites | error / noise: inference | training | left alone |"

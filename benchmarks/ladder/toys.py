@@ -61,6 +61,13 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+def every() -> dict[str, tuple[str, str, dict[str, Any], str]]:
+    """Those above and those of further.py."""
+    from further import FURTHER
+
+    return {**ARCHITECTURES, **FURTHER}
+
+
 def make(
     name: str,
     mode: str = "train",
@@ -78,7 +85,7 @@ def make(
     import transformers
 
     transformers.logging.set_verbosity_error()
-    model_class, config_class, values, reads = ARCHITECTURES[name]
+    model_class, config_class, values, reads = every()[name]
     if width != WIDTH:
         values = _wider(name, values, width, tokens)
     config = getattr(transformers, config_class)(**values)

@@ -172,11 +172,7 @@ def bench(
         if options or rungs or recipe or call:
             raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")
         return Measurement(bench_here(what, name, **how))
-    side = _side(what, options, rungs, recipe, call)
-    found = target_bench(
-        side.target, side.options, side.rungs, env=side.env, original=side.original, call=call, deadline=deadline, **how
-    )
-    return Measurement(found)
+    return Measurement(target_bench(_side(what, options, rungs, recipe, call), deadline=deadline, **how))
 
 
 def compare(

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rung
 from rung.cli.main import main
 from rung.errors import WorkloadError
-from rung.ladder.disturbed import of_the_process
+from rung.ladder.compare import compare
+from rung.ladder.disturbed import not_finite, of_the_process
+from rung.ladder.recipe import Recipe, side_of
 from rung.measure import Collected, collect
 
 HERE = Path(__file__).with_name("troubled.py")
@@ -24,6 +27,34 @@ def test_a_leak_changing_shapes_and_compilation_are_each_named() -> None:
     assert "the workload leaks" in notes
     assert "its inputs change their shapes from seed to seed" in notes
     assert "compiled while it was timed" in notes
+
+
+def test_results_that_are_not_finite_are_named() -> None:
+    assert "its loss is nan" in " ".join(rung.bench(f"{HERE}:never_finite", preset="quick").notes)
+    assert "its output holds" in " ".join(rung.bench(f"{HERE}:never_finite", {"mode": "infer"}, seconds=2).notes)
+    finite = torch.full((3,), torch.finfo(torch.float16).max, dtype=torch.float16)  # whose sum is beyond float16
+    assert not_finite({"a": [finite, torch.ones(0), torch.ones(2, dtype=torch.int64)]}) == ""
+    assert not_finite([finite, torch.tensor([1.0, float("inf")])]) == "inf"
+    assert not_finite(torch.tensor([1.0, float("nan")])) == "nan"
+
+
+def test_a_recipe_for_something_else_is_named_where_it_is_timed(tmp_path: Path) -> None:
+    path, target = tmp_path / "recipe.toml", f"{HERE.with_name('micro.py')}:make"
+    path.write_text(
+        Recipe(
+            (), "another.py:make", mode="infer", made_on={"torch": "1.0", "model": "Net with 1 parameters in 1 tensors"}
+        ).text()
+    )
+    said = rung.bench(target, recipe=path, preset="quick").notes
+    assert [key for key in ("mode 'infer'", "torch '1.0'", "model 'Net") if any(key in note for note in said)] == [
+        "mode 'infer'",
+        "torch '1.0'",
+        "model 'Net",
+    ]
+    sides = [side_of(target, {}, None, None), side_of(target, {}, None, path)]
+    warnings = compare(*sides, budget=1.0)["warnings"]
+    assert any(w.startswith("B: the recipe was made for mode 'infer'") for w in warnings)
+    assert not any(w.startswith("A: the recipe") for w in warnings)
 
 
 def test_what_measuring_keeps_of_each_sample_is_no_leak() -> None:

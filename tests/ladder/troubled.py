@@ -42,6 +42,21 @@ def fits(n: int = 1) -> None:
         raise MemoryError(f"no room for {n}")
 
 
+def never_finite(mode: str = "train") -> rung.Workload:
+    """A model whose results are no numbers, in training or in inference."""
+    train = mode == "train"
+    return rung.Workload(
+        "never-finite",
+        lambda: nn.Linear(4, 4),
+        lambda seed: (
+            torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) * (float("nan") if train else float("inf"))
+        ),
+        loss=(lambda output, batch: output.sum()) if train else None,
+        optimizer=(lambda parameters: torch.optim.SGD(parameters, lr=0.0)) if train else None,
+        steps=5,
+    )
+
+
 def forks_and_prints() -> None:
     print("this is no JSON")
     if os.fork() == 0:

@@ -37,11 +37,18 @@ def test_any_maker_will_do(model: object) -> None:
     Workload(name="mine", model=model, inputs=batch)
 
 
+@pytest.mark.parametrize(("given", "lacks"), [("loss", "optimizer"), ("optimizer", "loss")])
+def test_half_of_what_training_needs_is_refused_where_no_mode_is_named(given: str, lacks: str) -> None:
+    half = {given: lambda *any_: None}
+    with pytest.raises(WorkloadError, match=f"an? {given} and no {lacks}; give both, to train, or mode='infer'"):
+        Workload("half", lambda: None, lambda seed: None, **half)  # type: ignore[arg-type, return-value]
+    assert Workload("half", lambda: None, lambda seed: None, mode="infer", **half).mode == "infer"  # type: ignore[arg-type, return-value]
+
+
 def test_a_mode_that_is_left_out_is_told_by_what_is_given() -> None:
     given = {"name": "mine", "model": torch.nn.Identity, "inputs": batch}
     training = {"loss": lambda output, batch: output.sum(), "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)}
     assert Workload(**given).mode == "infer"
-    assert Workload(**given, loss=training["loss"]).mode == "infer"
     assert Workload(**given, **training).mode == "train"
     assert Workload(**given, **training, mode="infer").mode == "infer"
     with pytest.raises(WorkloadError, match="mode is 'fast'"):

@@ -18,8 +18,6 @@ examples:
 Nothing is changed by this command: in your program it is `model = rung.apply(model, "recipe.toml")`.
 """
 
-MODES = {"train": "training", "infer": "inference"}
-
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "apply", help_text, EXAMPLE, run, target="target")
@@ -56,7 +54,7 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
     from rung.hardware import pick
     from rung.ladder.fit import described, differences, impossible
 
-    device, model, said = pick(parsed.device), None, []
+    device, model = pick(parsed.device), None
     here = {"device": device.name, "torch": str(torch.__version__)}
     if parsed.target:
         from rung.workload import load, seeded_model
@@ -64,11 +62,7 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
         options = recipe.options_for(parsed.target, target_options(parsed))
         workload = load(parsed.target, options)
         model = seeded_model(workload)
-        here["model"] = described(model)
-        if recipe.mode and recipe.mode != workload.mode:
-            said.append(
-                f"the recipe was made for {MODES.get(recipe.mode, recipe.mode)}, and {parsed.target} is {MODES[workload.mode]}: climb that."
-            )
+        here |= {"mode": workload.mode, "model": described(model)}
     elif parsed.rest:
         raise UsageError(f"unexpected argument {parsed.rest[0]!r}; options belong to a TARGET.")
-    return [*said, *differences(recipe, here), *impossible(recipe.rungs, device, model).values()]
+    return [*differences(recipe.made_for, here), *impossible(recipe.rungs, device, model).values()]

@@ -84,14 +84,10 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     stop_when_asked()
-    side = side_of(parsed.target, target_options(parsed), parsed.rungs, parsed.recipe)
+    side = side_of(parsed.target, target_options(parsed), parsed.rungs, parsed.recipe, call=parsed.call)
     say(f"measuring {side.target}" + (f" with {' + '.join(side.rungs)}" if side.rungs else "") + " ...")
     measure = partial(
         bench,
-        rungs=side.rungs,
-        env=side.env,
-        original=side.original,
-        call=parsed.call,
         preset=parsed.preset,
         precision=parsed.precision,
         seconds=parsed.time,
@@ -104,7 +100,7 @@ def run(parsed: argparse.Namespace) -> int:
     results: list[dict[str, Any]] = []
     stop: BaseException | None = None
     try:
-        for record in sweep(side.target, side.options, grid(parsed.sweep), measure):
+        for record in sweep(side, grid(parsed.sweep), measure):
             results.append(record)
     except (RungError, KeyboardInterrupt) as error:
         stop = error

@@ -151,7 +151,9 @@ def apply(
     whole = workload.mode == "train" or isinstance(target, Workload)
     applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)
     here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
-    for text in [*differences(wanted, here), *left_out.values()]:
+    if whole:  # a model alone may be called in either mode
+        here["mode"] = workload.mode
+    for text in [*differences(wanted.made_for, here), *left_out.values()]:
         warnings.warn(text, stacklevel=2)
     applied.pending = tuple(left_out)
     if not whole:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,13 +46,8 @@ PRESETS = {
 
 
 def bench(
-    target: str,
-    options: Mapping[str, str] | None = None,
-    rungs: Sequence[str] = (),
+    side: Side,
     *,
-    env: Mapping[str, str] | None = None,
-    original: Mapping[str, int] | None = None,
-    call: bool = False,
     preset: str = "proper",
     precision: float = 0.005,
     seconds: float = 30.0,
@@ -66,8 +61,6 @@ def bench(
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
-    env: variables of the process beside those of the rungs; original: inputs that a recipe leaves to the workload as it
-    is (`Recipe.original`). call: the target names a plain function, which is timed itself;
     timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have. Returns plain values: `time` (median and its interval, nanoseconds a step), `trend`
     (a share, or None: with one the interval is wider than 95 %), `summary` (`rung.measure.summary`), `samples` (ns),
     `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP/s and bytes/s of a step and their shares of the chip's
@@ -75,16 +68,15 @@ def bench(
     GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
     samples taken until then are in its `samples`.
     """
-    chosen(rungs)
+    chosen(side.rungs)
     how = _preset(preset)
     limit = deadline or how.deadline
-    side = Side(target, dict(options or {}), tuple(rungs), dict(env or {}), call=call, original=dict(original or {}))
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
         setup = Setup(device, logs or folder, Limits(prepare=limit))
         worker = open_worker(stack, setup, side, "bench")
         facts = worker.receive("open", limit)
         found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold, work))
-    return {"target": target, "options": side.options, "rungs": list(rungs), "preset": preset, **found}
+    return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "preset": preset, **found}
 
 
 def bench_here(
@@ -163,8 +155,9 @@ def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen
     if preset.warm:
         ask("block", count=preset.warm)
     samples += ask("block", count=preset.steps)["samples"]
-    found = Collected(samples, None, False)
-    return _Seen(found, {"runs": preset.warm, "steady": False}, ask("memory"), notes=explain(samples))
+    found, memory = Collected(samples, None, False), ask("memory")
+    notes = [*explain(samples), *ask("doubts")]
+    return _Seen(found, {"runs": preset.warm, "steady": False}, memory, notes=notes)
 
 
 def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float]) -> _Seen:
@@ -191,7 +184,12 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
     memory = warm["memory"] if own else ask("memory")
     sensors = _sensors(watch.summary(), 0 if timer["cold"] else calls)
     moved = trend(found.kept)
-    notes = [*of_the_samples(found, moved), *of_the_process(disturbed, in_use, len(samples)), *of_the_gpu(sensors)]
+    notes = [
+        *warm["doubts"],
+        *of_the_samples(found, moved),
+        *of_the_process(disturbed, in_use, len(samples)),
+        *of_the_gpu(sensors),
+    ]
     return _Seen(found, warm, memory, timer, sensors, ask("work", flops_in=wanted.work.flops_in), moved, notes)
 
 

@@ -21,9 +21,10 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
-from rung.ladder.disturbed import elements, graphs_compiled, shapes_of
+from rung.ladder.disturbed import elements, graphs_compiled, not_finite, shapes_of
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.dynamo import many_shapes
+from rung.ladder.fit import described, differences
 from rung.ladder.plan import Numerics, Original, Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
@@ -53,15 +54,17 @@ class Candidate(Timed):
         device: str | None,
         shape: int = 0,
         original: dict[str, int] | None = None,
+        made_for: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
-        that are left to the workload as it is (`rung.ladder.plan.Original`)."""
+        that are left to the workload as it is (`rung.ladder.plan.Original`); made_for: what its recipe was made for."""
         self.device = pick(device)
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
         self.workload = load(target, options)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
+        self.made_for = made_for or {}
         w = self.workload
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
                 "environment": environment(self.device)}  # fmt: skip
@@ -91,7 +94,21 @@ class Candidate(Timed):
         """Runs until it is steady, or for `seconds`; the first run is reported apart."""
         first = self._first if self._first is not None else self.first()
         warmed = self._until_steady(seconds, first)
-        return {**warmed, "applied": {**self.step.applied(), **self._environment()}, "original": self._left()}
+        applied = {**self.step.applied(), **self._environment()}
+        return {**warmed, "applied": applied, "original": self._left(), "doubts": self.doubts()}
+
+    def doubts(self) -> list[str]:
+        """Why the time of this step may not be the one that is meant, in sentences: a recipe that was made for something
+        else, results that are not finite."""
+        here = {"mode": self.workload.mode, "device": self.device.name, "torch": str(torch.__version__)}
+        said = differences(self.made_for, {**here, "model": described(self.model)} if self.made_for else here)
+        loss, output = self.step(next(self._next))
+        odd = not_finite(output if loss is None else loss)
+        if odd:
+            said.append(
+                f"{'its output holds' if loss is None else 'its loss is'} {odd}: look at that first; a step of such values may take another time."
+            )
+        return said
 
     def over_shapes(self) -> dict[str, Any]:
         """Builds the step and runs it on several batches of every shape that the workload offers: how many different

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +39,20 @@ def shapes_of(batches: Sequence[Any]) -> list[str]:
 
     found = [[tuple(t.shape) for t in pytree.tree_leaves(b) if isinstance(t, torch.Tensor)] for b in batches]
     return list(dict.fromkeys(" ".join(map(str, shapes)) for shapes in found))
+
+
+def not_finite(result: Any) -> str:
+    """`nan` or `inf`, where a tensor of a step's result holds one; empty where all is finite. Nothing is allocated beside the
+    result, whose peak of memory is looked at later."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    for tensor in pytree.tree_leaves(result):
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel():
+            total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).item()
+            if not math.isfinite(total):
+                return "nan" if math.isnan(total) else "inf"
+    return ""
 
 
 def of_the_samples(found: Collected, trend: float | None) -> list[str]:

@@ -178,6 +178,7 @@ class Start:
         gpu = any(e["device"]["kind"] == "cuda" for e in duel.environments.values())
         duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
         duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.get("original"))]
+        duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.get("doubts", ())]
         estimates = {side: self._ask(side, "estimate") for side in self.workers}
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         once = sum(2 * counts[side] * ns for side, ns in estimates.items()) / 1e9

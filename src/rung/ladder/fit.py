@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rung.hardware.device import Device
 
 WHY = {
+    "mode": "its rungs were verified on steps of that kind",
     "device": "which rungs pay depends on the chip",
     "torch": "what its compiler does by itself changes between versions",
     "model": "its rungs were verified on another model",
@@ -29,12 +30,12 @@ def described(model: torch.nn.Module) -> str:
     return f"{type(model).__name__} with {sum(sizes)} parameters in {len(sizes)} tensors"
 
 
-def differences(recipe: Recipe, here: Mapping[str, str]) -> list[str]:
-    """A sentence for each of device, torch and model that is another one than the recipe was made for."""
+def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """A sentence for each of mode, device, torch and model that is another one than a recipe was made for."""
     return [
-        f"the recipe was made on {key} {recipe.made_on[key]!r}, and this is {here[key]!r}: {why}; climb again to be sure."
+        f"the recipe was made {'for' if key == 'mode' else 'on'} {key} {made_for[key]!r}, and this is {here[key]!r}: {why}; climb again to be sure."
         for key, why in WHY.items()
-        if recipe.made_on.get(key) and here.get(key) and recipe.made_on[key] != here[key]
+        if made_for.get(key) and here.get(key) and made_for[key] != here[key]
     ]
 
 

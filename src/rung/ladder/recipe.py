@@ -90,6 +90,11 @@ class Recipe:
         return {**(self.options if same else {}), **typed}
 
     @property
+    def made_for(self) -> dict[str, str]:
+        """Of mode, device, torch and model, what the recipe tells of."""
+        return {**self.made_on, **({"mode": self.mode} if self.mode else {})}
+
+    @property
     def plan(self) -> Plan:
         """What its rungs add up to, and the inputs for which it does not hold."""
         return replace(plan_of(self.rungs), original=Original(**self.original))
@@ -122,4 +127,5 @@ def side_of(
     if not recipe:
         return Side(target, typed, tuple(rungs or ()), call=call)
     read = Recipe.read(recipe)
-    return Side(target, read.options_for(target, typed), read.rungs, read.variables, call=call, original=read.original)
+    options = read.options_for(target, typed)
+    return Side(target, options, read.rungs, read.variables, call=call, original=read.original, made_for=read.made_for)

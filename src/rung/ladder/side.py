@@ -20,7 +20,7 @@ class Side:
 
     call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
     input shapes is timed, the measured one first; original: inputs for which a recipe does not hold, by their
-    `elements_at_most` and `elements_at_least`.
+    `elements_at_most` and `elements_at_least`; made_for: what a recipe was made for, by mode, device, torch and model.
     """
 
     target: str
@@ -31,6 +31,7 @@ class Side:
     call: bool = False
     shape: int = 0
     original: dict[str, int] = field(default_factory=dict)
+    made_for: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

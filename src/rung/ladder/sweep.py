@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rung.errors import RungError
+from rung.ladder.side import Side
 from rung.launch import WorkerFailed
 from rung.measure.summary import summarize
 
 
 def sweep(
-    target: str, options: Mapping[str, str], grid: Mapping[str, Sequence[str]], measure: Callable[..., dict[str, Any]]
+    side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side], dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """`measure(target, options)` at every point of a grid of options, the last name varying fastest; once for no grid.
+    """`measure(side)` at every point of a grid of options, the last name varying fastest; once for no grid.
 
     Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
     `samples` until then, and the next point is measured. What is refused (an option that the target does not have) or
@@ -23,9 +25,9 @@ def sweep(
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         try:
-            record = measure(target, {**options, **point})
+            record = measure(replace(side, options={**side.options, **point}))
         except (RungError, KeyboardInterrupt) as error:
-            yield {**_partial(target, error), "point": point}
+            yield {**_partial(side.target, error), "point": point}
             if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
                 raise
         else:

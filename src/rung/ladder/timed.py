@@ -40,6 +40,7 @@ class Timed:
             "samples": samples,
             "steady": steady is not None,
             "memory": peak_memory(self.device),
+            "doubts": [],
         }
 
     def _clocked(self) -> int:
@@ -67,6 +68,10 @@ class Timed:
     def disturbances(self) -> dict[str, Any]:
         """What changed while it was timed: graphs compiled since the timer was chosen."""
         return {"compiled": graphs_compiled() - self._graphs}
+
+    def doubts(self) -> list[str]:
+        """Why the time may not be the one that is meant, in sentences."""
+        return []
 
     def in_use(self) -> int:
         """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""

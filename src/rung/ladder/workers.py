@@ -22,7 +22,7 @@ def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str) -> Worker:
     serves = FUNCTION if side.call else WORKLOAD
     planned = variables(plan_of(side.rungs), setup.files)
     worker = stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
-    more = {"shape": side.shape, "original": {} if side.call else side.original}
+    more = {} if side.call else {"shape": side.shape, "original": side.original, "made_for": side.made_for}
     more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
     return worker

@@ -37,7 +37,7 @@ class Workload:
                 a benchmark on one fixed batch cannot tell a model from a cached answer.
     forward     `(model, batch) -> output`; by default the batch is passed to the model by keyword or position.
     mode        `train`: forward, loss, backward, optimizer. `infer`: forward without gradients. Left out, it is `train`
-                where loss and optimizer are given.
+                where loss and optimizer are given, and `infer` where neither is.
     loss        `(output, batch) -> scalar tensor`, for training.
     optimizer   `(parameters) -> torch.optim.Optimizer`, for training.
     other_shapes  more input makers, of other shapes: what is verified must hold for more than one. Left empty,
@@ -69,6 +69,11 @@ class Workload:
         _check_maker(self.name, "model", self.model, "model=lambda: Net()", arguments=())
         _check_maker(self.name, "inputs", self.inputs, "inputs=lambda seed: torch.randn(...)", arguments=(0,))
         if not self.mode:
+            if bool(self.loss) != bool(self.optimizer):
+                has, lacks = ("loss", "optimizer") if self.loss else ("optimizer", "loss")
+                raise WorkloadError(
+                    f"workload {self.name!r}: it has {'an' if has[0] == 'o' else 'a'} {has} and no {lacks}; give both, to train, or mode='infer'."
+                )
             object.__setattr__(self, "mode", "train" if self.loss and self.optimizer else "infer")
         if self.mode not in ("train", "infer"):
             raise WorkloadError(f"workload {self.name!r}: mode is {self.mode!r}; it must be 'train' or 'infer'.")

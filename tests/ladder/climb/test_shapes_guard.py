@@ -51,10 +51,10 @@ def test_a_recipe_says_what_else_it_was_made_for() -> None:
     made = {"device": "a chip", "torch": "1.0", "model": "Linear with 72 parameters in 2 tensors"}
     recipe = Recipe(("tf32",), made_on=made)
     assert described(model) == made["model"]
-    said = differences(recipe, {"device": "a chip", "torch": "2.0", "model": described(nn.Linear(4, 4))})
+    said = differences(recipe.made_for, {"device": "a chip", "torch": "2.0", "model": described(nn.Linear(4, 4))})
     assert [("'1.0'" in s, "'2.0'" in s) for s in said] == [(True, True), (False, False)]
     assert "20 parameters" in said[1]
-    assert differences(recipe, made) == []
+    assert differences(recipe.made_for, made) == []
     with pytest.warns(UserWarning, match="made on torch '1.0'"):
         rung.apply(model, Recipe(("tf32",), made_on={"torch": "1.0", "model": made["model"]}))
 
