@@ -1,5 +1,6 @@
 """rung.apply on a model of one's own: what goes in, and what comes out."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,40 @@ def test_a_setting_that_this_torch_does_not_have_is_left_out(monkeypatch: pytest
     monkeypatch.setattr("rung.ladder.dynamo.inductor_settings", lambda names: {})
     with pytest.warns(UserWarning, match=r"no setting combo_kernels"):
         assert rung.apply(Two(), ["combo-kernels"]).pending == ("combo-kernels",)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("fused-optimizer", "RMSprop has no fused form"), ("capture", "a CPU has no graphs")]
+)
+def test_a_rung_that_the_optimizer_cannot_have_is_left_out(name: str, why: str) -> None:
+    with pytest.warns(UserWarning, match=f"^{name} is not in effect: {why}"):
+        applied = rung.apply(
+            nn.Linear(8, 8),
+            [name],
+            loss=lambda output, batch: output.square().mean(),
+            optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.1),
+        )
+    assert applied.pending == (name,)
+    assert torch.isfinite(applied.step(torch.randn(4, 8))[0])
+
+
+def test_what_of_a_model_is_read_and_switched_is_the_models() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    applied = rung.apply(model, [])
+    assert applied.eval() is applied
+    assert (applied.training, model[1].training) == (False, False)
+    assert applied.train().training
+    assert [*applied.parameters()] == [*model.parameters()]
+    assert applied.state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(AttributeError, match=r"has no 'generate': call it, or use `\.model`"):
+        applied.generate()
+    assert not hasattr(applied, "forward")
+
+
+def test_a_rewrite_that_finds_nothing_is_warned_of_once() -> None:
+    applied, x = rung.apply(Two(), ["sdpa", "hoisted-constants"]), torch.randn(4, 8)
+    with pytest.warns(UserWarning, match="^sdpa rewrote nothing"):
+        applied(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        applied(x)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import rung
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.ladder.capture import WARM_CALLS, Captured, laid_as_copied, why_not
@@ -50,7 +51,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="capture ne
 
 def test_a_cpu_refuses_in_a_sentence() -> None:
     with pytest.raises(WorkloadError, match="capture needs a GPU"):
-        Captured(lambda batch: batch, pick("cpu"))
+        Captured(lambda batch: batch, pick("cpu"), nn.Identity())
 
 
 def test_what_is_compiled_before_capture_is_what_is_captured() -> None:
@@ -66,7 +67,7 @@ def test_what_is_compiled_before_capture_is_what_is_captured() -> None:
 
 @needs_gpu
 def test_slices_are_captured_as_they_were_compiled() -> None:
-    run = Captured(torch.compile(lambda x: x.sin().sum(-1), dynamic=False), pick("cuda"))
+    run = Captured(torch.compile(lambda x: x.sin().sum(-1), dynamic=False), pick("cuda"), nn.Identity())
     for k in range(WARM_CALLS + 3):
         x = torch.full((4, 6), float(k), device="cuda")[:, :-1]
         torch.testing.assert_close(run(x), x.sin().sum(-1))
@@ -95,7 +96,7 @@ def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate(
             optimizer.step()
             return loss.detach()
 
-        run = Captured(step, device, optimizer) if captured else step
+        run = Captured(step, device, model, optimizer) if captured else step
         losses = []
         for k in range(4 * (WARM_CALLS + 3)):
             generator = torch.Generator().manual_seed(k)
@@ -118,7 +119,7 @@ def test_dropout_draws_anew_at_every_replay_and_as_the_seed_says() -> None:
     x = torch.ones(1 << 12, device="cuda")
 
     def drawn() -> list[torch.Tensor]:
-        run = Captured(lambda batch: model(batch), device)
+        run = Captured(lambda batch: model(batch), device, model)
         torch.manual_seed(3)
         return [run(x).clone() for _ in range(WARM_CALLS + 4)]
 
@@ -132,8 +133,36 @@ def test_dropout_draws_anew_at_every_replay_and_as_the_seed_says() -> None:
 
 @needs_gpu
 def test_a_step_that_reads_its_result_is_refused_with_the_line() -> None:
-    run = Captured(lambda x: x * x.sum().item(), pick("cuda"))
+    run = Captured(lambda x: x * x.sum().item(), pick("cuda"), nn.Identity())
     for _ in range(WARM_CALLS):
         run(torch.ones(8, device="cuda"))
     with pytest.raises(WorkloadError, match=r"cannot be captured.*test_capture\.py.*\.item\(\)"):
         run(torch.ones(8, device="cuda"))
+
+
+@needs_gpu
+def test_a_model_that_changes_between_replays_gives_what_it_gives_uncaptured() -> None:
+    model, x = (
+        nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 16)).cuda().eval(),
+        torch.randn(4, 16).cuda(),
+    )
+    applied = rung.apply(model, ["capture"])
+
+    def replayed() -> torch.Tensor:
+        with torch.no_grad():
+            for _ in range(WARM_CALLS + 2):
+                found = applied(x).clone()
+        return found
+
+    torch.testing.assert_close(replayed(), model(x))
+    model.load_state_dict({k: torch.randn_like(v) for k, v in model.state_dict().items()}, assign=True)
+    torch.testing.assert_close(replayed(), model(x))
+    ran: list[int] = []
+    handle = model[0].register_forward_hook(lambda module, given, output: ran.append(1) or 2 * output)
+    torch.testing.assert_close(replayed(), model(x))
+    assert len(ran) == WARM_CALLS + 3
+    handle.remove()
+    model.train()
+    assert not torch.equal(replayed(), replayed())
+    model.eval()
+    torch.testing.assert_close(replayed(), model(x))

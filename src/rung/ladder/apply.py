@@ -19,13 +19,18 @@ from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
 from rung.ladder.dynamo import many_shapes
-from rung.ladder.fit import described, differences, impossible, missing_variables
+from rung.ladder.fit import described, differences, found_nothing, impossible, missing_variables
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
 from rung.ladder.step import Step
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
+
+PASSED_ON = (
+    "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
+    "named_children", "state_dict", "load_state_dict", "zero_grad", "config", "device", "dtype",
+)  # fmt: skip
 
 
 class Applied:
@@ -39,7 +44,11 @@ class Applied:
     `reduce-overhead` so are gradients: step and clear them before the next call, or sum them up elsewhere. With `bf16`,
     outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
     dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
-    function is raised for the process: a model called with more than eight shapes would run uncompiled otherwise.
+    function is raised for the process: a model called with more than eight shapes would run uncompiled otherwise; and hooks are
+    run that are registered later on, which it leaves out by itself.
+
+    `train` and `eval` and what is read of a model (PASSED_ON) go to the model; `model` has the rest, and does not run under
+    the recipe.
     """
 
     def __init__(self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None) -> None:
@@ -48,6 +57,7 @@ class Applied:
         self._precision = matmul_precision_name()
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.pending: tuple[str, ...] = ()
+        self._told = not plan.passes
         if plan.tf32:
             torch.set_float32_matmul_precision("high")
 
@@ -65,17 +75,42 @@ class Applied:
         self._call = self._compiled
         self._captured: Captured | None = None
         if plan.capture:
-            self._captured = Captured(self._call, device)
+            self._captured = Captured(self._call, device, model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._plan.original and self._plan.original.takes(elements((args, kwargs))):
             with self._aside():
                 return self.model(*args, **kwargs)
         if self._compiled.renewed() and self._captured:
-            self._captured = Captured(self._call, self._device)
+            self._captured = Captured(self._call, self._device, self.model)
         if self._captured and not torch.is_grad_enabled():
-            return self._captured((args, kwargs))
-        return self._call((args, kwargs))
+            output = self._captured((args, kwargs))
+        else:
+            output = self._call((args, kwargs))
+        if self._step is None:
+            self._tell(self._compiled)
+        return output
+
+    def train(self, mode: bool = True) -> Applied:
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Applied:
+        return self.train(False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in PASSED_ON:
+            return getattr(self.model, name)
+        raise AttributeError(
+            f"a model under a recipe has no {name!r}: call it, or use `.model`, which is the model itself and runs without the recipe."
+        )
+
+    def _tell(self, way: Compiled | Step) -> None:
+        """Warns, after the first run, of rewrites that found nothing in what was captured."""
+        if not self._told:
+            self._told, seen = True, way.applied()
+            for name in [name for name, count in seen["matches"].items() if not count]:
+                warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
@@ -89,6 +124,7 @@ class Applied:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
         loss, output = self._step(batch)
+        self._tell(self._step)
         output = self._cast_back(output)
         return output if loss is None else (loss, output)
 
@@ -146,7 +182,8 @@ def apply(
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
-    left_out = impossible(wanted.rungs, device, model)
+    made = optimizer([p for p in model.parameters() if p.requires_grad]) if optimizer else None
+    left_out = impossible(wanted.rungs, device, model, made)
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
     applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)

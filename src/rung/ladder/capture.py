@@ -14,9 +14,10 @@ from torch.utils import _pytree as pytree
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.ladder.dynamo import place
+from rung.ladder.given import Given
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
-MOST_SHAPES = 8  # each holds its own memory; further shapes run uncaptured
+MOST_SHAPES = 8  # each holds its own memory; further shapes, or states of the model, run uncaptured
 
 
 # What CUDA and HIP say when something cannot be recorded, and what that means in a step.
@@ -65,19 +66,24 @@ class _Graph:
 
 
 class Captured:
-    """Calls `run(batch)` through a graph per input shape.
+    """Calls `run(batch)`, which runs the model, through a graph per input shape.
 
     The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
-    graph's own memory: the next call overwrites them. Learning rates may be changed between calls.
+    graph's own memory: the next call overwrites them. Learning rates may be changed between calls, and so may the model:
+    each state that it is in (`rung.ladder.given`) has graphs of its own. One with hooks of the user's runs uncaptured.
     """
 
     def __init__(
-        self, run: Callable[[Any], Any], device: Device, optimizer: torch.optim.Optimizer | None = None
+        self,
+        run: Callable[[Any], Any],
+        device: Device,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         if not device.is_gpu:
             raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
-        self._run, self._device = run, device
+        self._run, self._device, self._given = run, device, Given(model)
         self._optimizer = optimizer
         self._parameters = [p for g in optimizer.param_groups for p in g["params"]] if optimizer else []
         self._stream = torch.cuda.Stream(device.index)
@@ -96,17 +102,25 @@ class Captured:
             return self._called(batch)
 
     def _called(self, batch: Any) -> Any:
+        state, moved = self._given.look()
+        if moved:
+            self._graphs.clear()
+            self._calls.clear()
         leaves, spec = pytree.tree_flatten(batch)
         key = (
+            state,
             spec,
             *((t.shape, t.dtype, t.stride()) if isinstance(t, torch.Tensor) else t for t in leaves),
         )
         tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
         if key in self._graphs:
             return self._replay(self._graphs[key], tensors)
+        warm = pytree.tree_unflatten([laid_as_copied(t) for t in leaves], spec)
+        if state is None or self._given.hooked or len(self._graphs) >= MOST_SHAPES:
+            return self._warm(warm)
         calls = self._calls[key] = self._calls.get(key, 0) + 1
-        if calls <= WARM_CALLS or len(self._graphs) >= MOST_SHAPES:
-            return self._warm(pytree.tree_unflatten([laid_as_copied(t) for t in leaves], spec))
+        if calls <= WARM_CALLS:
+            return self._warm(warm)
         self._graphs[key] = self._capture(leaves, spec, tensors)
         return self._replay(self._graphs[key], tensors)
 

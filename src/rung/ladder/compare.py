@@ -17,6 +17,7 @@ from typing import Any
 from rung.errors import UsageError
 from rung.hardware.environment import differences
 from rung.ladder.duel import Duel, SideFailed, fight
+from rung.ladder.fit import found_nothing
 from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.verification import joined
 from rung.ladder.workers import open_worker
@@ -115,8 +116,7 @@ def idle(sides: Mapping[str, Side], warm: Mapping[str, dict[str, Any]]) -> list[
     for side, state in warm.items():
         applied = state.get("applied", {})
         for name in (n for n, count in applied.get("matches", {}).items() if not count and n in sides[side].rungs):
-            why = next((f": {s[len(name) + 2 :]}" for s in applied["skipped"] if s.startswith(f"{name}: ")), "")
-            said.append(f"{side}: {name} rewrote nothing{why}")
+            said.append(f"{side}: {found_nothing(name, applied['skipped'])}")
     return said
 
 

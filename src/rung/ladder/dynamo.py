@@ -104,10 +104,16 @@ def sizes_vary(arguments: Any) -> None:
             torch._dynamo.maybe_mark_dynamic(leaf, [dim for dim, size in enumerate(leaf.shape) if size > 1])
 
 
+HOOKS_UNSEEN = "skip_nnmodule_hook_guards"  # by default a hook that is registered after the first call is not run
+
+
 def many_shapes() -> dict[str, int]:
-    """Has one function compiled for so many shapes and settings, at least, before Dynamo gives it up; the limits that were
-    lower, as they were."""
-    before = {}
+    """Has one function compiled for so many shapes and settings, at least, before Dynamo gives it up, and compiled anew where a
+    module gets a hook; what was set otherwise, as it was."""
+    before: dict[str, int] = {}
+    if getattr(torch._dynamo.config, HOOKS_UNSEEN, False):
+        before[HOOKS_UNSEEN] = True
+        setattr(torch._dynamo.config, HOOKS_UNSEEN, False)
     for name in ("cache_size_limit", "recompile_limit"):
         limit = getattr(torch._dynamo.config, name, SHAPES)
         if limit < SHAPES:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
 from rung.ladder.rungs.eight_bits import fp8_format
+from rung.ladder.rungs.environment import FILES
 from rung.ladder.rungs.inductor import made_for
 
 if TYPE_CHECKING:
@@ -39,13 +41,28 @@ def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[st
     ]
 
 
-def impossible(names: Iterable[str], device: Device, model: torch.nn.Module | None) -> dict[str, str]:
-    """By name, a sentence for each rung that cannot be in effect on this device, or for this model where there is one."""
+def impossible(
+    names: Iterable[str], device: Device, model: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None = None
+) -> dict[str, str]:
+    """By name, a sentence for each rung that cannot be in effect on this device, or for this model or optimizer where there
+    is one."""
     found = {}
     for name in names:
         plan, why = plan_of([name]), ""
         if plan.capture and not device.is_gpu:
             why = "a CPU has no graphs to launch"
+        elif plan.capture and model is not None and (hooked := _hooked(model)):
+            why = f"{hooked} has a hook, whose Python no replay would run"
+        if plan.attention and not device.is_gpu:
+            why = "a CPU has no choice of attention kernels"
+        if optimizer is not None:
+            from rung.ladder.optimizer import accepts, can_be_captured
+
+            kind = type(optimizer).__name__
+            if plan.fused_optimizer and not accepts(optimizer, "fused"):
+                why = f"{kind} has no fused form"
+            if plan.capture and not can_be_captured(optimizer):
+                why = why or f"{kind} cannot be captured in a graph"
         if plan.linears == "fp8" and not fp8_format(device.arch):
             why = f"{device.arch} has no units for products in FP8"
         if not made_for(name, device.arch):
@@ -66,9 +83,22 @@ def impossible(names: Iterable[str], device: Device, model: torch.nn.Module | No
     return found
 
 
+def _hooked(model: torch.nn.Module) -> str:
+    from rung.ladder.given import Given  # whoever has a model has torch
+
+    return Given(model).hooked
+
+
+def found_nothing(name: str, skipped: Iterable[str]) -> str:
+    """What to say of a rewrite that found nothing in the graph; skipped: what was left alone, and why, as a surgeon tells it."""
+    why = next((f": {s[len(name) + 2 :]}" for s in skipped if s.startswith(f"{name}: ")), "")
+    return f"{name} rewrote nothing{why}"
+
+
 def missing_variables(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that the process would have had to be started with."""
-    wanted = recipe.variables or dict(plan_of(recipe.rungs).env)
+    planned = {name: value.replace(FILES, str(Path.cwd())) for name, value in plan_of(recipe.rungs).env}
+    wanted = recipe.variables or planned
     return {name: value for name, value in wanted.items() if environ.get(name) != value}
 
 

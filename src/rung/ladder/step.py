@@ -53,14 +53,14 @@ class Step:
                 capturable=self.plan.capture,
             )
             run = self._train
-        self._run = Captured(run, self.device, self.optimizer) if self.plan.capture else run
+        self._run = Captured(run, self.device, self.model, self.optimizer) if self.plan.capture else run
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         if self.plan.original and self.plan.original.takes(elements(batch)):
             with self._forward.aside():
                 return (self._train if self.training else self._infer)(batch, self._untouched)
         if self._forward.renewed() and isinstance(self._run, Captured):
-            self._run = Captured(self._infer, self.device)
+            self._run = Captured(self._infer, self.device, self.model)
         return self._run(batch)
 
     def unlike(self) -> list[str]:

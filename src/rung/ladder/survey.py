@@ -19,6 +19,7 @@ from rung.ladder.audit import audit
 from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.disturbed import elements, shapes_of
 from rung.ladder.dynamo import inductor_settings, products_widen, recompilations
+from rung.ladder.given import Given
 from rung.ladder.linears import suitable
 from rung.ladder.optimizer import accepts, can_be_captured
 from rung.ladder.plan import Plan
@@ -80,6 +81,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "takes_sdpa": takes_sdpa(model),
         "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
         "blocks": len(blocks(model)),
+        "hooked": Given(model).hooked,
         "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "inductor": inductor_settings(names()),
         "environment": environment(device),

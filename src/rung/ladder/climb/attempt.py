@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from rung.ladder.climb import predictions
+from rung.ladder.climb.room import beside_the_best, of_verifying
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import State
 from rung.ladder.climb.together import idle, stacked
@@ -102,7 +103,7 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
 def _fight(state: State, candidate: Sequence[str], name: str) -> Duel:
     sides, trace = {"best": state.side(state.kept), "candidate": state.side(candidate)}, state.trace(name)
     try:
-        return fight(state.setup, sides, log=name, left=state.left, trace=trace)
+        return fight(beside_the_best(state), sides, log=name, left=state.left, trace=trace)
     except SideFailed as failure:
         if failure.side == "candidate":
             raise
@@ -184,9 +185,9 @@ def _verified(state: State, candidate: Sequence[str], name: str) -> dict[str, An
     """Every precision in a worker of its own; side by side where the machine has room for it."""
     found: list[dict[str, Any]] = []
     todo = list(plan_of(candidate).phases(state.facts["own_precision"]))
-    limit = state.setup.limits.prepare
+    limit, room = state.setup.limits.prepare, of_verifying(state).together
     while todo and all(f["passed"] for f in found):
-        now, todo = todo[: state.setup.together], todo[state.setup.together :]
+        now, todo = todo[:room], todo[room:]
         with ExitStack() as stack:
             workers = [open_worker(stack, state.setup, state.side(candidate), f"{name}-verify-{n}") for n in now]
             for worker, numerics in zip(workers, now, strict=True):

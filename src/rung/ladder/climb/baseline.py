@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from rung.errors import RungError, UsageError
@@ -19,9 +18,6 @@ from rung.ladder.plan import CONTRACTS
 from rung.ladder.rungs import Rung
 from rung.ladder.workers import open_worker
 from rung.measure import median_interval
-
-MOST_TOGETHER = 3
-CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' workspaces
 
 
 def survey(state: State, rungs: Sequence[Rung]) -> None:
@@ -77,7 +73,6 @@ def measure_baseline(state: State) -> None:
         known = _measured(state)
         state.run.write("baseline.json", known)
     state.baseline = known
-    state.setup = replace(state.setup, together=_together(state))
     if known["breakdown"]:
         state.take(*state.profiled("baseline", known["time"]["value"]))
     state.say("measured", state.run.data())
@@ -120,13 +115,3 @@ def _measured(state: State) -> dict[str, Any]:
 def _floor(state: State, step_ns: float) -> dict[str, Any] | None:
     found = floor(state.run.read("manifest.json")["workload"], state.facts, state.numerics)
     return found and {**found, "share": found["seconds"] * 1e9 / step_ns}
-
-
-def _together(state: State) -> int:
-    """How many pairs of workers may be loaded at once: compiling side by side saves minutes on a GPU whose
-    machine has cores and memory to spare. On a CPU the device is what compiles, so one pair at a time."""
-    if not state.facts["gpu"]:
-        return 1
-    each = 1.3 * max(state.baseline["memory"].values()) + CONTEXT_BYTES
-    total = state.run.read("manifest.json")["environment"]["device"]["memory"]
-    return int(max(1, min(MOST_TOGETHER, total // (2 * each), (os.cpu_count() or 1) // 4)))

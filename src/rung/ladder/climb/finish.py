@@ -8,6 +8,7 @@ from typing import Any
 from rung.errors import WorkloadError
 from rung.ladder.climb import predictions
 from rung.ladder.climb.choice import Stop
+from rung.ladder.climb.room import beside_the_baseline
 from rung.ladder.climb.shapes import guard, on_other_shapes
 from rung.ladder.climb.state import State
 from rung.ladder.duel import SideFailed, fight
@@ -41,14 +42,15 @@ def finish(state: State, stop: Stop) -> None:
 
 
 def _compared(state: State) -> dict[str, Any]:
-    end = time.monotonic() + max(state.left(), FINAL_SECONDS)
+    left, setup = state.left(), beside_the_baseline(state)
+    end = time.monotonic() + max(left, FINAL_SECONDS)
     try:
         duel = fight(
-            state.setup,
+            setup,
             {"best": state.side([]), "candidate": state.side(state.kept)},
             log="final",
             left=lambda: end - time.monotonic(),
-            looks=FINAL if state.setup.together > 1 else CLIMB,
+            looks=FINAL if setup.together > 1 and left > FINAL_SECONDS else CLIMB,
             at_least=CLIMB[0][0],
         )
     except SideFailed as failure:

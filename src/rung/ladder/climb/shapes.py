@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rung.ladder.climb.room import beside_the_baseline
 from rung.ladder.climb.state import State
 from rung.ladder.duel import SideFailed, fight
 from rung.measure import CLIMB
@@ -17,13 +18,19 @@ def on_other_shapes(state: State) -> list[dict[str, Any]]:
     """One record a shape that the workload offers beside the measured one: `shape` in words, `elements` of its tensors,
     and the `speedup` over the baseline there with its `answer`; or `why` there is none. A shape on which the stack
     fails is one on which the original has to run."""
-    found = []
+    found, measured = [], max(1, state.facts.get("shapes", [{"elements": 1}])[0]["elements"])
     for number, shape in enumerate(state.facts.get("shapes", [])[1:], start=1):
         state.say("shape", shape)
         left = _until(time.monotonic() + max(min(state.left(), 3 * SHAPE_SECONDS), SHAPE_SECONDS))
         sides = {"best": state.side([], shape=number), "candidate": state.side(state.kept, shape=number)}
         try:
-            duel = fight(state.setup, sides, log=f"shape-{number}", left=left, looks=CLIMB)
+            duel = fight(
+                beside_the_baseline(state, shape["elements"] / measured),
+                sides,
+                log=f"shape-{number}",
+                left=left,
+                looks=CLIMB,
+            )
         except SideFailed as failure:
             answer = "fails" if failure.side == "candidate" else "unknown"
             found.append({**shape, "answer": answer, "speedup": None, "why": str(failure)})

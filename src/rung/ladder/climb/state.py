@@ -82,6 +82,12 @@ class State:
         return float(kept[-1]["times"]["candidate"]["value"] if kept else self.baseline["time"]["value"])
 
     @property
+    def peak(self) -> float:
+        """Bytes that the best so far has in use, at most: as the last attempt that was kept measured it, else the baseline's."""
+        kept = [a["memory"]["candidate"] for a in self.attempts if a["verdict"] == "kept" and a.get("memory")]
+        return float(max((kept[-1] if kept else self.baseline["memory"]).values()))
+
+    @property
     def pace(self) -> float:
         """Seconds that a restart took in the last attempt that was measured, what its rung took to prepare apart; 0 before the
         first."""

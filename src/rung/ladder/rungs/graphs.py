@@ -15,6 +15,8 @@ def _capture_applies(c: Context) -> Inapplicable | None:
         return Inapplicable("a CPU has no graphs to launch.")
     if c.training and not c.facts["optimizer_can_be_captured"]:
         return Inapplicable(f"{c.facts['optimizer']} cannot be captured in a graph.")
+    if hooked := c.facts.get("hooked"):
+        return Inapplicable(f"{hooked} has a hook, whose Python no replay would run.")
     return None
 
 
