@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable
@@ -14,10 +15,13 @@ import torch
 import rung
 from rung.cli.main import main
 from rung.errors import WorkloadError
+from rung.ladder.climb import predictions
+from rung.ladder.climb.attempt import no_gain
 from rung.ladder.compare import compare
 from rung.ladder.disturbed import not_finite, of_the_process
 from rung.ladder.recipe import Recipe, side_of
-from rung.measure import Collected, collect
+from rung.ladder.rungs import BY_NAME
+from rung.measure import Collected, Comparison, Interval, collect
 
 HERE = Path(__file__).with_name("troubled.py")
 
@@ -55,6 +59,22 @@ def test_a_recipe_for_something_else_is_named_where_it_is_timed(tmp_path: Path) 
     warnings = compare(*sides, budget=1.0)["warnings"]
     assert any(w.startswith("B: the recipe was made for mode 'infer'") for w in warnings)
     assert not any(w.startswith("A: the recipe") for w in warnings)
+
+
+def test_a_side_that_is_compiled_anew_is_named() -> None:
+    sides = [side_of(f"{HERE}:counting", {}, rungs, None) for rungs in ((), ("fused-gate-up",))]
+    warnings = compare(*sides, budget=1.0)["warnings"]
+    assert any(re.match(r"B: \d+ graphs were compiled while it was timed", w) for w in warnings)
+    assert not any("A: " in w and "compiled" in w for w in warnings)
+    comparison = Comparison("slower", Interval(0.1, 0.05, 0.2), 3, 0.98, None, 0.01, True)
+    record = {"cut": False, "compiled_while_timed": {"best": 0, "candidate": 4}}
+    verdict, why = no_gain(record, BY_NAME["compile"], comparison, 0.01) or ("", "")
+    assert verdict == "reverted"
+    assert "slower than the best so far (4 graphs were compiled while it was timed" in why
+    assert (
+        predictions.error({"comparison": comparison.as_dict(), "prediction": {"low": 1.0, "high": 1.1, "shares": {}}})
+        == 100
+    )
 
 
 def test_what_measuring_keeps_of_each_sample_is_no_leak() -> None:

@@ -225,7 +225,7 @@ def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded
 
         shapes, calls = 0, 0
 
-        def __init__(self, run: Any, device: Any, optimizer: Any = None) -> None:
+        def __init__(self, run: Any, device: Any, model: Any, optimizer: Any = None) -> None:
             self.run = run
 
         def __call__(self, batch: Any) -> Any:

@@ -42,6 +42,22 @@ def fits(n: int = 1) -> None:
         raise MemoryError(f"no room for {n}")
 
 
+class Counting(nn.Module):
+    """Reads how often it was called, for which it is compiled each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(8, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+def counting() -> rung.Workload:
+    return rung.Workload("counting", Counting, lambda seed: torch.randn(4, 8), steps=5)
+
+
 def never_finite(mode: str = "train") -> rung.Workload:
     """A model whose results are no numbers, in training or in inference."""
     train = mode == "train"

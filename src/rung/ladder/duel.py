@@ -46,7 +46,7 @@ class Duel:
     """What was seen of the sides. comparison: of the second with the first, where there are two; ranking: of all,
     where there are more; samples: nanoseconds a step, per restart and side; hidden: by
     side, the share of the time that this process waited for a block, by its own clock, which the samples of even the
-    best explained block leave out: what a side reports of itself is not taken on trust; witness: of the last side, where
+    best explained block leave out: what a side reports of itself is not taken on trust; compiled: graphs, by side, while it was timed; witness: of the last side, where
     it was profiled (`rung.ladder.candidate.Candidate.witness`)."""
 
     comparison: Comparison | None = None
@@ -58,6 +58,7 @@ class Duel:
     warnings: list[str] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=dict)
     hidden: dict[str, float] = field(default_factory=dict)
+    compiled: dict[str, int] = field(default_factory=dict)
     witness: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,7 +80,8 @@ class Duel:
             "matches": firsts[sides[-1]].get("applied", {}).get("matches", {}),
             "hidden": self.hidden,
             "witness": self.witness,
-            "warnings": sorted({*self.warnings, *unexplained(self.outside)}),
+            "compiled_while_timed": self.compiled,
+            "warnings": sorted({*self.warnings, *unexplained(self.outside), *compiling(self.compiled)}),
         }
 
 
@@ -134,6 +136,15 @@ def unexplained(outside: Mapping[str, float]) -> list[str]:
         f"{side}: up to {share:.0%} of a block's wall time lies outside of its samples"
         for side, share in outside.items()
         if share > 0.25
+    ]
+
+
+def compiling(graphs: Mapping[str, int]) -> list[str]:
+    """What to say of sides that were compiled anew while they were timed."""
+    return [
+        f"{side}: {count} graph{' was' if count == 1 else 's were'} compiled while it was timed: something that it is compiled for changes from step to step"
+        for side, count in graphs.items()
+        if count
     ]
 
 
@@ -197,6 +208,8 @@ class Start:
         claimed = sum(block["samples"]) / len(block["samples"]) * block["calls"]
         duel.hidden[side] = min(duel.hidden.get(side, 1.0), max(0.0, 1 - claimed / waited))
         duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
+        # Another revision's worker may not know of it.
+        duel.compiled[side] = duel.compiled.get(side, 0) + block.get("compiled", 0)
         samples: list[float] = block["samples"]
         return samples
 

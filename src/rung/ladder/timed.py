@@ -61,9 +61,11 @@ class Timed:
 
     def block(self, count: int) -> dict[str, Any]:
         """`count` samples, nanoseconds a step, each the mean of `loops`; where no timer was chosen, back to back."""
+        before = graphs_compiled()
         block = (self._timer or Events(self.call, self.device)).block(max(1, count // self.loops))
         samples = block.samples if self.loops == 1 else [t / self.loops for t in block.samples]
-        return {"samples": samples, "outside": block.outside, "calls": block.calls * self.loops}
+        compiled = graphs_compiled() - before
+        return {"samples": samples, "outside": block.outside, "calls": block.calls * self.loops, "compiled": compiled}
 
     def disturbances(self) -> dict[str, Any]:
         """What changed while it was timed: graphs compiled since the timer was chosen."""

@@ -153,7 +153,7 @@ class Recorded:
 
     inputs = gradients = rate = shape = result = True
 
-    def __init__(self, run: Any, device: Any, optimizer: Any = None) -> None:
+    def __init__(self, run: Any, device: Any, model: Any, optimizer: Any = None) -> None:
         self.run, self.optimizer = run, optimizer
         self.calls: dict[Any, int] = {}
         self.kept: dict[Any, Any] = {}

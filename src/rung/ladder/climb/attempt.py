@@ -14,7 +14,7 @@ from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import State
 from rung.ladder.climb.together import idle, stacked
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.duel import Duel, SideFailed, fight
+from rung.ladder.duel import Duel, SideFailed, compiling, fight
 from rung.ladder.rungs import Counters, Evidence, Prediction, Rung, plan_of
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
@@ -173,12 +173,14 @@ def no_gain(
         return ("reverted", why) if why else None
     if speedup.low > 1 - slower_at_most and spared(record, rung):
         return None
+    again = compiling({"it": (record.get("compiled_while_timed") or {}).get("candidate", 0)})
+    but = f" ({again[0].removeprefix('it: ')})" if again else ""
     if answer == "slower":
-        return "reverted", "it is slower than the best so far."
+        return "reverted", f"it is slower than the best so far{but}."
     if record["cut"]:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"cut short by the budget after {times}; `--resume` decides it."
-    return "inconclusive", "the interval includes 1: no gain was shown, so it is not kept."
+    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
 
 
 def _verified(state: State, candidate: Sequence[str], name: str) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from rung.ladder.rungs import Prediction
 
 def error(attempt: Mapping[str, Any]) -> float | None:
     """The distance of the predicted gain from the measured one, in points of the step's time: a rung that was to give
-    2x, which spares 50 % of it, and gives 1.6x, which spares 37.5 %, is off by 12.5. None where nothing was decided."""
+    2x, which spares 50 % of it, and gives 1.6x, which spares 37.5 %, is off by 12.5; one that takes many times as long counts as off
+    by the whole step, 100. None where nothing was decided."""
     comparison, told = attempt.get("comparison"), attempt.get("prediction")
     if not comparison or not told or attempt.get("cut"):
         return None
-    return abs(100 * (1 / Prediction(**told).value - 1 / comparison["speedup"]["value"]))
+    return min(100.0, abs(100 * (1 / Prediction(**told).value - 1 / comparison["speedup"]["value"])))
 
 
 def summary(attempts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.graphs import GRAPH_LAUNCH
-from rung.ladder.rungs.proofs import both, counted, occurs, told
+from rung.ladder.rungs.proofs import both, counted, fewer, occurs, told
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 from rung.toml import shipped
 
@@ -66,6 +66,8 @@ def _change(row: Mapping[str, Any]) -> Callable[[Plan], Plan]:
 def _rung(row: Mapping[str, Any]) -> Rung:
     proofs = [counted("compiled_graphs", "graphs compiled"),
               *(told(f"inductor {name}", value, name) for name, value in row["options"].items())]  # fmt: skip
+    if row.get("fewer"):
+        proofs.append(fewer(row["fewer"], row["fewer"]))
     if row.get("graphs"):
         proofs.append(occurs(GRAPH_LAUNCH, "graph launches"))
     shrinks = {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}

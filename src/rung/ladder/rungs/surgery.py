@@ -129,7 +129,7 @@ NARROW_LOGITS = Rung(
     "a layer of which the workload reads some rows only, as the last token's logits, computes only those",
     matches("narrow-logits", "layer whose rows are sliced afterwards"),
     _narrow_logits_shrinks, with_pass("narrow-logits"),
-    "fewer FLOP in the output layer", rewritten("narrow-logits"),
+    "fewer rows in the output layer", rewritten("narrow-logits"),
 )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ FUSED_CROSS_ENTROPY = Rung(
     "output layer and cross-entropy run a few rows at a time, so that the logits of all tokens never exist together",
     _fused_cross_entropy_applies,
     lambda c: {"pointwise": (0.6, 1.0), "gemm": (1.0, 1.1)}, with_pass("fused-cross-entropy"),
-    "a lower peak of memory", rewritten("fused-cross-entropy"),
+    "output layer and loss a few rows at a time", rewritten("fused-cross-entropy"),
 )  # fmt: skip
 
 FOLDED_BATCH_NORM = Rung(
@@ -185,7 +185,7 @@ FUSED_QKV = Rung(
     "linear layers that read the same input become one; in inference their weights move next to one another",
     matches("fused-qkv", "sibling projections"),
     shrinks_by_tokens("fused-qkv"), with_pass("fused-qkv"),
-    "fewer matrix products", rewritten("fused-qkv"),
+    "fewer matrix products", both(rewritten("fused-qkv"), fewer("gemms", "matrix products")),
 )  # fmt: skip
 
 FUSED_GATE_UP = Rung(
@@ -193,7 +193,7 @@ FUSED_GATE_UP = Rung(
     "the two projections of a gated feed-forward become one",
     matches("fused-gate-up", "gate and up projections"),
     shrinks_by_tokens("fused-gate-up"), with_pass("fused-gate-up"),
-    "fewer matrix products", rewritten("fused-gate-up"),
+    "fewer matrix products", both(rewritten("fused-gate-up"), fewer("gemms", "matrix products")),
 )  # fmt: skip
 
 GROUPED = r"sm(90|10\d)"  # where torch's grouped product leaves the sizes on the GPU (surgery/grouped_mm.py)
