@@ -77,11 +77,11 @@ def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> N
 def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
     made, long = state(tmp_path / "large", budget=130, loading=10.0), rung("long", 0.5, prepares=80)
     made.breakdown["kernels"] = 4000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 1.4 + 80)
+    assert seconds(made, long) == pytest.approx(54 + 10 + 0.6 + 3.1 * 80)
     made.breakdown["kernels"] = 1000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 1.4 + 40)
+    assert seconds(made, long) == pytest.approx(54 + 10 + 0.6 + 3.1 * 40)
     made.breakdown["kernels"] = 10
-    assert seconds(made, long) == pytest.approx(54 + 10 + 1.4 + 20)
+    assert seconds(made, long) == pytest.approx(54 + 10 + 0.6 + 3.1 * 20)
 
 
 def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:

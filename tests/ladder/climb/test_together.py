@@ -116,8 +116,8 @@ def test_what_is_more_than_a_pass_and_did_nothing_spoils_the_attempt() -> None:
 
 
 def test_the_core_keeps_its_share_of_the_budget_or_is_among_them(tmp_path: Path) -> None:
-    """99 s for the three, 159 s for the core, which would take more than it gives. As long as these are guesses, there must be
-    half as much again for it afterwards."""
+    """97 s for the three, 283 s for the core, of which the budget cuts off 186. As long as these are guesses, there must be half as
+    much again for it afterwards."""
     three, core = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)], rung("core", 0.99, core=True, prepares=60)
     assert members(next_rung(state(tmp_path / "for the three", budget=150), [*three, core])) == ["b", "c", "a"]
     assert members(next_rung(state(tmp_path / "for one of both", budget=300), [*three, core])) == [
@@ -126,15 +126,15 @@ def test_the_core_keeps_its_share_of_the_budget_or_is_among_them(tmp_path: Path)
         "c",
         "a",
     ]
-    assert members(next_rung(state(tmp_path / "for both", budget=360), [*three, core])) == ["b", "c", "a"]
-    seen = state(tmp_path / "for both, as was seen", budget=270)
+    assert members(next_rung(state(tmp_path / "for both", budget=540), [*three, core])) == ["b", "c", "a"]
+    seen = state(tmp_path / "for both, as was seen", budget=400)
     tried(seen, "z", "inconclusive", restarts=[1, 2, 3], seconds=99.0)
     assert members(next_rung(seen, [*three, core])) == ["b", "c", "a"]
 
 
 def test_the_core_is_among_two_where_one_alone_is_not_several(tmp_path: Path) -> None:
     one, core = rung("b", 0.5), rung("core", 0.99, core=True, prepares=60)
-    assert members(next_rung(state(tmp_path, budget=200), [one, core])) == ["core", "b"]
+    assert members(next_rung(state(tmp_path, budget=300), [one, core])) == ["core", "b"]
 
 
 def test_what_a_rung_took_to_prepare_is_not_taken_by_the_next(tmp_path: Path) -> None:

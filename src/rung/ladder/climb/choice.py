@@ -9,15 +9,19 @@ from typing import Any
 
 from rung.ladder.climb.state import State
 from rung.ladder.climb.together import LEAST_GAIN, NAME, together
-from rung.ladder.rungs import Rung
+from rung.ladder.rungs import Rung, plan_of
 from rung.measure import CLIMB
 
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
 TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
-VERIFYING = 140  # steps of the baseline that verifying at one precision takes as long as, as a guess: 76 s for two and 245 ms on one H100
+VERIFYING = 60  # steps of the baseline, a float64 reference's among them, that verifying at one precision takes as long as, as a guess
+# Of what preparing takes at first, how much comes again: in each further restart, which finds compiled code in a cache, and in verification
+# at each precision, which compiles for two shapes and finds nothing. Seen on one H100 for compile and capture: 36, 13 and 47 s.
+CACHED, ANEW = 0.4, 1.3
 NAMED = 3  # rungs that a budget left undecided, the most promising first
 KERNELS = 2000  # of a step, for which the rungs' guesses of what preparing takes are
 LEAST = 0.25  # of such a guess, however few kernels there are
+OVER = 1.25  # times what is left that a rung may take with verification, which the budget does not cut off
 UNSEEN = 1.5  # times such guesses, to be sure of something
 
 
@@ -53,18 +57,39 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
         rule, why = "floor", f"the step takes less than {NEAR:.2f} times the least that its arithmetic and its weights take."  # fmt: skip
     if not worth:
         return Stop(rule, why, best_case)
-    affordable = [r for r in worth if seconds(state, r) < state.left()]
-    if not affordable:
-        # A guess alone does not end a climb that has room for a look.
-        begun = [r for r in worth if restart(state) + _preparing(state, r.prepares) < state.left()]
-        if begun and not state.pace:
-            return max(begun, key=lambda r: gain_per_second(state, r))
-        return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), best_case)
-    core = [r for r in affordable if r.core and not tries(state, r)]
-    ranked = sorted(affordable, key=lambda r: -gain_per_second(state, r))
-    found = ranked[0] if _spares(state, ranked[0], core) else next(r for r in ranked if r in core)
-    several = _several(state, worth, () if near_floor(state) else rungs, core)
-    return several if several and gain_per_second(state, several) > gain_per_second(state, found) else found
+    beside = () if near_floor(state) else rungs
+    fitting = [r for r in worth if _fits(state, r)]
+    if fitting:
+        return _best(state, worth, fitting, beside)
+    # A guess alone does not end a climb that has room for a look.
+    begun = [r for r in worth if restart(state) + _preparing(state, r.prepares) < state.left()]
+    if begun and not state.pace:
+        several = _at_once(state, worth, beside, ())
+        return max([*begun, *([several] if several else [])], key=lambda r: gain_per_second(state, r))
+    return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), best_case)
+
+
+def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: Sequence[Rung]) -> Rung:
+    """The most expected gain per second, of one or of several at once, that leaves time for the core of the ladder; where nothing
+    does, several with the core among them, or the core one by one, or, where the core cannot be had, the most all the same."""
+    core = [r for r in worth if r.core and not tries(state, r)]
+    ranked = sorted(fitting, key=lambda r: -gain_per_second(state, r))
+    several = _at_once(state, worth, beside, ())
+    most = [several] if several and _fits(state, several) else []
+    most = sorted([*most, ranked[0]], key=lambda r: -gain_per_second(state, r))
+    for rung in most:
+        if _spares(state, rung, core):
+            return rung
+    with_core = _at_once(state, worth, beside, core)
+    if with_core and _fits(state, with_core) and _spares(state, with_core, core):
+        return with_core
+    alone = [r for r in ranked if r in core]
+    return alone[0] if alone and sum(seconds(state, r) for r in core) <= state.left() else most[0]
+
+
+def _fits(state: State, rung: Rung) -> bool:
+    """Whether the budget decides it: it cuts off the timing of a rung, and verification may end somewhat later."""
+    return seconds(state, rung) < OVER * state.left() and _timed(state, rung.prepares) < state.left()
 
 
 def _spares(state: State, rung: Rung, core: Sequence[Rung]) -> bool:
@@ -74,18 +99,9 @@ def _spares(state: State, rung: Rung, core: Sequence[Rung]) -> bool:
     return not reserved or state.left() - seconds(state, rung) >= reserved
 
 
-def _several(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], core: Sequence[Rung]) -> Rung | None:
-    """Several rungs as one that leave time for the core of the ladder, or else have it among them."""
-    for must in ((), core):
-        found = _at_once(state, worth, rungs, must)
-        if found and _spares(state, found, core):
-            return found
-    return None
-
-
-def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], must: Sequence[Rung]) -> Rung | None:
+def _at_once(state: State, worth: Sequence[Rung], beside: Sequence[Rung], must: Sequence[Rung]) -> Rung | None:
     """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once.
-    rungs: those that may come in beside the ones that are worth a try, because they apply there alone; must: those that are
+    beside: those that may come in beside the ones that are worth a try, because they apply there alone; must: those that are
     among them whatever they promise."""
     made = [a for a in state.attempts if a["rung"] == NAME and not a.get("cut")]
     if any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made):
@@ -93,9 +109,9 @@ def _at_once(state: State, worth: Sequence[Rung], rungs: Sequence[Rung], must: S
     if sum(seconds(state, r) for r in worth) <= state.left():
         return None
     ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
-    ranked += [r for r in rungs if r not in worth and not tries(state, r)]
-    several = together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares), must)
-    return several if several and seconds(state, several) < state.left() else None
+    ranked += [r for r in beside if r not in worth and not tries(state, r)]
+    most = 1 if state.numerics == "exact" else 2
+    return together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares, most), must)
 
 
 def gain_per_second(state: State, rung: Rung) -> float:
@@ -104,14 +120,22 @@ def gain_per_second(state: State, rung: Rung) -> float:
 
 
 def seconds(state: State, rung: Rung) -> float:
-    """What a comparison takes to its first look, as far as can be told."""
-    return _decided(state, rung.prepares)
+    """What a comparison takes to its first look, and verification, as far as can be told."""
+    plan = rung.change(plan_of(state.kept))
+    return _decided(state, rung.prepares, len(plan.phases(state.facts.get("own_precision", "exact"))))
 
 
-def _decided(state: State, prepares: float) -> float:
-    precisions = 1 if state.numerics == "exact" else 2
-    verified = _loading(state) + precisions * VERIFYING * state.baseline["time"]["value"] / 1e9
-    return CLIMB[0][0] * restart(state) + (0.0 if state.pace else verified) + _preparing(state, prepares)
+def _decided(state: State, prepares: float, precisions: int) -> float:
+    """precisions: at how many it is verified."""
+    loaded = _loading(state) + VERIFYING * state.baseline["time"]["value"] / 1e9
+    verified = (0.0 if state.pace else loaded) + ANEW * _preparing(state, prepares)
+    return _timed(state, prepares) + precisions * verified
+
+
+def _timed(state: State, prepares: float) -> float:
+    """What it takes without verification, which the budget does not cut off."""
+    restarts = CLIMB[0][0]
+    return restarts * restart(state) + (1 + CACHED * (restarts - 1)) * _preparing(state, prepares)
 
 
 def _preparing(state: State, guess: float) -> float:
