@@ -4,7 +4,10 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+
+from rung.kernels import configs
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -37,6 +40,19 @@ def run(fn: Callable[..., Any], inputs: tuple[Any, ...], seed: int = 1) -> list[
     grads = [torch.randn(y.shape, generator=generator).to(y.device, y.dtype) for y in outputs]
     wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
     return [y.detach() for y in outputs] + list(torch.autograd.grad(outputs, wanted, grads) if wanted else [])
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, rule: str) -> list[dict[str, Any]]:
+    """The configurations that this rule of `configs` gives from now on."""
+    found: list[dict[str, Any]] = []
+    plain = getattr(configs, rule)
+
+    def told(*arguments: Any) -> dict[str, Any]:
+        found.append(plain(*arguments))
+        return dict(found[-1])
+
+    monkeypatch.setattr(configs, rule, told)
+    return found
 
 
 def wide(x: Any) -> Any:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_agreement import TOLERANCE, error, strided, tensor, wide
+from kernel_agreement import TOLERANCE, error, launched, strided, tensor, wide
 
 from rung import kernels
 from rung.errors import UsageError
@@ -74,12 +74,24 @@ def test_large_scores_overflow_nowhere(device: str) -> None:
 
 @pytest.mark.parametrize("pairs", [1, 8, 128, 4096])
 @pytest.mark.parametrize("length", [1, 64, 1000, 131072])
-def test_the_parts_cover_all_keys_and_fill_the_gpu(pairs: int, length: int) -> None:
-    config = configs.decoding(pairs, 4, length, 64, 64, 132)
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_parts_cover_all_keys_and_fill_the_gpu(pairs: int, length: int, exact: bool) -> None:
+    config = configs.decoding(pairs, 4, length, 64, 64, 132, exact)
     parts = -(-length // config["per_part"])
     assert config["per_part"] % config["BLOCK"] == 0
     assert parts <= 128
     assert parts == 1 or pairs * (parts - 1) < 2 * 132
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_float32_is_launched_with_its_own_configuration(
+    dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = drawn(1, 4, 2, 70, 16, dtype=dtype, device=device)
+    wanted = configs.decoding(2, 2, 70, 16, 16, configs.units(q.device), dtype == torch.float32)
+    taken = launched(monkeypatch, "decoding")
+    kernels.decode_attention(q, k, v)
+    assert taken == [wanted]
 
 
 def test_what_does_not_fit_is_refused(device: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kernel_agreement import HAS_TRITON
 
 from rung.cli.main import main
+from rung.kernels.resources.own import launches
 
 HERE = Path(__file__).parent
 MINE = HERE / "mine.py"
@@ -21,6 +22,10 @@ ARCHES = "gfx90a,gfx942,gfx950,sm90,sm100"
 ASKED: dict[str, list[str]] = {
     "heavy": ["layer_norm_backward", "--arch", "gfx942,sm90"],
     "everywhere": ["cross_entropy_forward", "--arch", ARCHES],
+    "rows": ["rms_norm_backward", "--arch", "gfx942,sm90"],
+    "wide rows": ["rms_norm_backward_wide", "--arch", ARCHES],
+    "wide sums": ["add_rms_norm_backward_wide", "--arch", ARCHES],
+    "one query": ["decode_attention_part", "--arch", ARCHES],
     "example": [f"{MINE}:double", "--arch", "gfx942,sm90"],
     "call": [f"{MINE}:double", "num_warps=4", "--call", "two_warps", "--arch", "sm90"],
     "called": [f"{MINE}:double", "--call", "two_warps", "--arch", "sm90"],
@@ -66,20 +71,32 @@ def rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return json.loads(answer["out"])["rows"]
 
 
-@pytest.mark.parametrize("name", ["heavy", "everywhere"])
+# The kernels that need the most registers.
+@pytest.mark.parametrize("name", ["heavy", "everywhere", "rows", "wide rows", "wide sums", "one query"])
 def test_no_kernel_of_rungs_spills_at_its_configuration(name: str, answers: dict[str, Any]) -> None:
     found = rows(answers[name])
     assert answers[name]["code"] == 0
     assert {row["arch"] for row in found} == set(ASKED[name][-1].split(","))
+    assert 2 * sum("float32" in row["source"] for row in found) == len(found)
     for row in found:
         assert row["spills"] == row["scratch"] == 0, row
-        assert row["waves"] >= 0.25 * row["most"], row
+        if name in ("heavy", "everywhere"):
+            assert row["waves"] >= 0.25 * row["most"], row
 
 
 def test_a_kernel_for_one_architecture_is_compiled_for_that_alone_and_spills_nothing(answers: dict[str, Any]) -> None:
     found = rows(answers["hopper"])
-    assert len(found) == 10
-    assert {(row["arch"], row["spills"], row["scratch"]) for row in found} == {("sm90", 0, 0)}
+    assert len(found) == 20
+    assert sum("no TF32" in row["source"] and "TF32=0" in row["config"] for row in found) == 10
+    assert [row for row in found if row["arch"] != "sm90" or row["spills"] or row["scratch"]] == []
+
+
+def test_what_is_compiled_for_float32_is_what_a_call_in_float32_launches() -> None:
+    found = [k for k in launches(32) if "float32" in k.about]
+    assert {k.kernel for k in found} == {k.kernel for k in launches(32) if "*bf16" in k.values.values()}
+    for k in found:
+        assert not {"*bf16", "*fp16"} & {v for v in k.values.values() if isinstance(v, str)}, k.name
+        assert k.values.get("EXACT", True), k.name
 
 
 def test_registers_and_sizes_are_told_for_every_architecture(answers: dict[str, Any]) -> None:
@@ -139,7 +156,7 @@ def test_the_table_is_read_at_a_glance(answers: dict[str, Any]) -> None:
     text = answers["table"]["out"]
     assert "gfx942: registers of a thread (VGPRs)" in text
     assert "cross_entropy_forward" in text
-    assert "no kernel of 2 spills registers" in text
+    assert "no kernel of 4 spills registers" in text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_agreement import agree, error, run, strided, tensor, wide
+from kernel_agreement import agree, error, launched, run, strided, tensor, wide
 
 from rung import kernels
 from rung.errors import UsageError
@@ -129,6 +129,22 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
         kernels.add_rms_norm(x, x.half())
     with pytest.raises(UsageError, match="float64"):
         kernels.layer_norm(x.double())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_long_rows_are_launched_with_the_configuration_of_their_dtype(
+    dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = configs.row_backward_wide(configs.warp_size(torch.device(device)), dtype.itemsize)
+    taken = launched(monkeypatch, "row_backward_wide")
+    run(kernels.rms_norm, inputs("rms_norm", (2, 8200), dtype, device))
+    assert taken == [wanted]
+
+
+def test_as_many_programs_share_rows_as_fit_the_gpu() -> None:
+    for size, programs in ((2, 264), (4, 132)):  # in float32 one needs all registers of a multiprocessor
+        assert configs.programs(4096, configs.row_backward_wide(32, size), 32, 132) == programs
+        assert configs.programs(4096, configs.row_backward_wide(64, size), 64, 304) == 608
 
 
 def test_two_rows_wait_only_where_they_fit_the_smallest_shared_memory() -> None:

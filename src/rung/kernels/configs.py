@@ -4,7 +4,7 @@ Plain rules instead of a search. These kernels wait for memory; what matters is 
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
 architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that AMD's
 GPUs run, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: only the backward passes of
-the norms lie just above a step of the register file (64 to 82 registers), and told to fit 8 waves the compiler spills.
+the norms lie just above a step of the register file (64 to 83 registers), and told to fit 8 waves the compiler spills.
 """
 
 from typing import Any
@@ -58,15 +58,20 @@ def row_backward(columns: int, warp: int, size: int = 2) -> dict[str, Any]:
     return {"ROWS": count, "BLOCK": block, **stages, "num_warps": _warps(count * block, 8, warp)}
 
 
-def row_backward_wide(warp: int) -> dict[str, Any]:
-    """RMSNorm's rows of 8193 to 16384: one a program, its weight's gradient in registers."""
-    return {"BLOCK": LONGEST_ROW, "num_warps": _warps(LONGEST_ROW, 32 if warp == 32 else 16, warp)}
+def row_backward_wide(warp: int, size: int = 2) -> dict[str, Any]:
+    """RMSNorm's rows of 8193 to 16384: one a program, its weight's gradient in registers. size: bytes of an element; float32
+    spills on NVIDIA where a thread has 128 registers and 32 elements, and does not where it has twice as many of both."""
+    each = 16 if warp == 64 else 32 if size == 2 else 64
+    return {"BLOCK": LONGEST_ROW, "num_warps": _warps(LONGEST_ROW, each, warp)}
 
 
 def programs(row_count: int, config: dict[str, Any], warp: int, unit_count: int) -> int:
     """How many programs share the rows where each keeps a partial sum: as many as run at once
-    (with 64 registers a thread, as these kernels have: 32 waves on a compute unit, 1024 threads on a multiprocessor)."""
-    resident = max(1, (2048 if warp == 64 else 1024) // (config["num_warps"] * warp))
+    (with 64 registers a thread, as these kernels have: 32 waves on a compute unit, 1024 threads on a multiprocessor; one where
+    a thread has 64 elements and so all registers that a thread can have)."""
+    threads = config["num_warps"] * warp
+    full = config["BLOCK"] >= 64 * threads
+    resident = 1 if full else max(1, (2048 if warp == 64 else 1024) // threads)
     # A partial sum is read again: one for 4 rows or more, if that leaves no unit idle.
     most = max(min(row_count, unit_count), row_count // 4)
     return max(1, min(-(-row_count // config.get("ROWS", 1)), most, resident * unit_count))
@@ -97,6 +102,8 @@ def float32_attention(part: str, dim: int, tf32: bool) -> dict[str, Any]:
     """Attention in float32 on sm90. part: forward, or the gradient of q, k or v. M rows of what is found stay in a program, N
     of what they meet come in a block: the quickest, on one H100, of those that spill nothing where PADDED divides the length."""
     if not tf32:  # on the plain units, for what is to be exact and not fast
+        if dim > 64 and part in ("q", "k"):  # two products of rows: a larger block spills
+            return {"M": 16, "N": 16, "STAGES": 1, "num_warps": 8}
         return {"M": 32, "N": 16, "STAGES": 1, "num_warps": 4}
     small = {"M": 64, "N": 64, "STAGES": 1, "num_warps": 4}  # two programs a multiprocessor: one computes, one loads
     if dim <= 64:
@@ -122,10 +129,13 @@ def classes(columns: int, warp: int) -> dict[str, Any]:
     return {"BLOCK": block, "num_warps": _warps(block, 8, warp)}
 
 
-def decoding(pairs: int, group: int, length: int, dim: int, v_dim: int, unit_count: int) -> dict[str, Any]:
+def decoding(
+    pairs: int, group: int, length: int, dim: int, v_dim: int, unit_count: int, exact: bool = False
+) -> dict[str, Any]:
     """One query a head against a cache: `pairs` of a sequence and a key head. 64 keys a block; as many parts of the keys
-    as give every multiprocessor two programs, at most 128. 16 rows of queries are the least that a matrix product takes."""
-    block = 64
+    as give every multiprocessor two programs, at most 128. 16 rows of queries are the least that a matrix product takes.
+    exact: in float32, on NVIDIA's plain units, where a thread keeps both factors in registers: fewer keys, more threads."""
+    block = 32 if exact else 64
     parts = max(1, min(-(-2 * unit_count // pairs), -(-length // block), 128))
     return {
         "per_part": -(-length // (parts * block)) * block,
@@ -133,6 +143,6 @@ def decoding(pairs: int, group: int, length: int, dim: int, v_dim: int, unit_cou
         "BLOCK": block,
         "WIDTH": max(16, power_of_2(dim)),
         "V_WIDTH": max(16, power_of_2(v_dim)),
-        "num_warps": 4,
+        "num_warps": 8 if exact else 4,
         "num_stages": 2,
     }

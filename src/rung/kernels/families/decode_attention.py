@@ -92,12 +92,12 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tenso
     batch, heads, _, dim = q.shape
     kv_heads, length, v_dim = k.shape[1], k.shape[2], v.shape[3]
     group = heads // kv_heads
-    config = configs.decoding(batch * kv_heads, group, length, dim, v_dim, configs.units(q.device))
+    # The interpreter multiplies the bits of bfloat16 as whole numbers.
+    exact = q.dtype == torch.float32 or (INTERPRETED and q.dtype == torch.bfloat16)
+    config = configs.decoding(batch * kv_heads, group, length, dim, v_dim, configs.units(q.device), exact)
     parts = triton.cdiv(length, config["per_part"])
     top, total = (q.new_empty((batch, heads, parts), dtype=torch.float32) for _ in range(2))
     part = q.new_empty((batch, heads, parts, v_dim), dtype=torch.float32)
-    # The interpreter multiplies the bits of bfloat16 as whole numbers.
-    exact = q.dtype == torch.float32 or (INTERPRETED and q.dtype == torch.bfloat16)
     keep_batch = keep.stride(0) if keep is not None and keep.shape[0] > 1 else 0
     wrap_triton(decode_attention_part)[(batch * kv_heads, parts)](
         q, k, v, q if keep is None else keep, part, top, total, kv_heads, group, length, dim, v_dim, scale,

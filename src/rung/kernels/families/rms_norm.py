@@ -229,11 +229,8 @@ def _backward(
     n_rows, n_cols = flat.shape
     warp = configs.warp_size(v.device)
     wide = configs.LONGEST_ROW_BACKWARD < n_cols <= configs.LONGEST_ROW
-    config = (
-        configs.row_backward_wide(warp)
-        if wide
-        else configs.row_backward(n_cols, warp, max(v.element_size(), dy.element_size()))
-    )
+    size = max(v.element_size(), dy.element_size())
+    config = configs.row_backward_wide(warp, size) if wide else configs.row_backward(n_cols, warp, size)
     count = configs.programs(n_rows, config, warp, configs.units(v.device))
     long = n_cols > configs.LONGEST_ROW
     make = rstd.new_zeros if long else rstd.new_empty
