@@ -42,7 +42,7 @@ class Step:
 
     def fresh(self) -> None:
         """A new optimizer, as if no step had been taken; captured graphs are dropped, compiled code is kept."""
-        run: Callable[[Any], Any] = self._infer
+        self._plain: Callable[[Any], Any] = self._infer
         if self.workload.mode == "train":
             assert self.workload.optimizer is not None
             params = [p for p in self.model.parameters() if p.requires_grad]
@@ -52,16 +52,21 @@ class Step:
                 fused=self.plan.fused_optimizer,
                 capturable=self.plan.capture,
             )
-            run = self._train
-        self._run = Captured(run, self.device, self.model, self.optimizer) if self.plan.capture else run
+            self._plain = self._train
+        self._run = self._wrapped()
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         if self.plan.original and self.plan.original.takes(elements(batch)):
             with self._forward.aside():
                 return (self._train if self.training else self._infer)(batch, self._untouched)
-        if self._forward.renewed() and isinstance(self._run, Captured):
-            self._run = Captured(self._infer, self.device, self.model)
+        if self._forward.renewed():
+            self._run = self._wrapped()
         return self._run(batch)
+
+    def _wrapped(self) -> Callable[[Any], Any]:
+        if not self.plan.capture:
+            return self._plain
+        return Captured(self._plain, self.device, self.model, self.optimizer)
 
     def unlike(self) -> list[str]:
         """Layers whose copied weights are not the model's, in sentences."""

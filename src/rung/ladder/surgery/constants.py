@@ -1,4 +1,5 @@
-"""Values in the graph that depend on constants only, worked out while compiling: masks on the CPU, tables where they are used."""
+"""Values in the graph that depend on constants only, and on buffers that hold still (`rung.ladder.surgery.buffers`), worked out while
+compiling: masks on the CPU, tables where they are used."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from torch import fx
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 
+from rung.ladder.surgery.buffers import HELD, TAKEN
 from rung.ladder.surgery.normalize import kind, names, value
 from rung.ladder.surgery.writes import may_touch, storage, written
 
@@ -32,7 +34,7 @@ COMPUTED = PURE | COSTLY | names("outer square reciprocal linspace logspace")
 
 
 def evaluate(node: fx.Node, allowed: frozenset[str] = PURE, *, there: bool = False) -> torch.Tensor | None:
-    """The value of a node, or None where it depends on anything but constants and operations that are allowed.
+    """The value of a node, or None where it depends on anything but constants, buffers and operations that are allowed.
 
     It is worked out on the CPU; with `there`, on the device on which the graph has it.
     """
@@ -56,6 +58,10 @@ def _evaluate(node: fx.Node, allowed: frozenset[str], there: bool) -> torch.Tens
     cpu = torch.device("cpu")
     with _disable_current_modes(), torch.no_grad(), contextlib.nullcontext() if there else cpu:
         for item in order:
+            if HELD in item.meta:
+                item.meta[TAKEN] = True
+                values[item] = item.meta[HELD] if there else item.meta[HELD].cpu()
+                continue
             args, kwargs = (
                 map_aggregate(part, lambda leaf: _concrete(leaf, values, there)) for part in (item.args, item.kwargs)
             )
@@ -87,7 +93,12 @@ def _ancestors(node: fx.Node, allowed: frozenset[str]) -> set[fx.Node] | None:
         if item in found:
             continue
         tensor = value(item)
-        if kind(item) not in allowed or tensor is None or tensor.numel() > MOST_ELEMENTS or len(found) > 200:
+        if (
+            (kind(item) not in allowed and HELD not in item.meta)
+            or tensor is None
+            or tensor.numel() > MOST_ELEMENTS
+            or len(found) > 200
+        ):
             return None
         found.add(item)
         todo += item.all_input_nodes

@@ -15,6 +15,7 @@ from torch import fx
 
 from rung.ladder.aiter import Product
 from rung.ladder.surgery.batch_norm import fold_batch_norm
+from rung.ladder.surgery.buffers import Buffers
 from rung.ladder.surgery.cache import write_in_place
 from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.copies import drop_copies
@@ -102,6 +103,7 @@ class Surgeon:
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
         within: Sequence[str] = (),
+        buffers: Buffers | None = None,
     ) -> None:
         unknown = sorted({*passes, *within} - {*PASSES, *WITHIN})
         if unknown:
@@ -113,6 +115,7 @@ class Surgeon:
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self.within = tuple(within)
+        self._buffers = buffers
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Held] = []
 
@@ -156,6 +159,8 @@ class Surgeon:
         # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
         gm = own_copy(gm)
         note_homes(gm, example_inputs)
+        if self._buffers:
+            self._buffers.note(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         record.before = count(parts)
         record.products = products(parts)
@@ -167,6 +172,8 @@ class Surgeon:
                     self._run(name, part, record)
         record.after = count(parts)
         gm.recompile()
+        if self._buffers:
+            self._buffers.keep(gm)
         self._records[key] = record
         added = added_inputs(gm)
         run = self.compiled(gm, [*example_inputs, *examples(gm)])
