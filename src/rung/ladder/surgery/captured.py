@@ -5,6 +5,7 @@ Without them a rewritten graph is compiled as one that Dynamo never saw, or not 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -43,3 +44,8 @@ def add_weight(graph: fx.Graph, example: torch.Tensor, meta: dict[str, Any]) -> 
     # AOTAutograd asks every input where in the user's program it comes from, and no two may come from one place.
     made._dynamo_source = ConstantSource(source_name=str(made.target))  # type: ignore[attr-defined]
     return made
+
+
+def without_numbers(like: torch.Tensor) -> AbstractContextManager[Any]:
+    """Where new tensors are as those that Dynamo computed for a graph's nodes: sizes and strides alone."""
+    return getattr(like, "fake_mode", None) or nullcontext()

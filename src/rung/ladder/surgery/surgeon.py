@@ -30,6 +30,7 @@ from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, not
 from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.loss_kernel import fuse_loss
+from rung.ladder.surgery.multi_head import write_out
 from rung.ladder.surgery.rotary import fuse_rotary
 from rung.ladder.surgery.routed import route_to_aiter
 from rung.ladder.surgery.sdpa import fuse_attention, fuse_flex
@@ -162,6 +163,8 @@ class Surgeon:
         if self._buffers:
             self._buffers.note(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
+        for part in parts:
+            record.skipped += [f"sdpa: {reason}" for reason in write_out(part.graph)]
         record.before = count(parts)
         record.products = products(parts)
         for part in parts:

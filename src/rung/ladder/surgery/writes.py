@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import fx
 
 from rung.ladder.surgery.kernel_ops import called
@@ -84,8 +85,11 @@ def _inplace_flag(node: fx.Node) -> bool:
 def storage(node: Any) -> int | None:
     """An identity of the memory behind a node; views of one tensor share it."""
     tensor = value(node)
-    if tensor is None:
-        return None
+    return None if tensor is None else memory(tensor)
+
+
+def memory(tensor: torch.Tensor) -> int | None:
+    """The same of a tensor."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have no storage
