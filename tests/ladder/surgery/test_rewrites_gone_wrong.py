@@ -1,5 +1,6 @@
 """The gate against the rewrites themselves: each done slightly wrong, as a slip in a pass would, must be refused."""
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
 from rung.ladder.surgery.flex import flex_attention
 from rung.ladder.surgery.grouped_mm import combine, expert_linear
+from rung.ladder.surgery.normalize import kind
 
 WIDTH, HEADS, GROUPS, CLASSES = 16, 4, 2, 24
 
@@ -213,6 +215,26 @@ class Cached(nn.Module):
 EXPERTS, CACHED = (
     replace(ONE_QUERY, model=model, forward=lambda model, batch: model(batch["tokens"])) for model in (Experts, Cached)
 )
+
+
+class Packed(Model):
+    """Torch's own attention over those tokens that are no 3, and a bias for each pair of places."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        nn.init.normal_(self.attention.in_proj_bias)
+        nn.init.normal_(self.attention.out_proj.bias)
+
+    def forward(self, tokens):
+        h = self.norm(self.embed(tokens))
+        places = torch.arange(h.shape[1], dtype=h.dtype)
+        hidden = torch.zeros(tokens.shape, dtype=h.dtype).masked_fill(tokens == 3, float("-inf"))
+        bias = -0.3 * (places[:, None] - 2 * places).abs()
+        return self.head(h + self.attention(h, h, h, attn_mask=bias, key_padding_mask=hidden)[0])
+
+
+OPENED = replace(TRAINED, model=Packed)
 
 
 def calls(graph: fx.Graph, target: object) -> list[fx.Node]:
@@ -615,9 +637,63 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
     assert not found["passed"]
 
 
+def other_parts(graph):
+    parts = [node for node in calls(graph, operator.getitem) if kind(node.args[0]) == "contiguous"]
+    for part, spot in zip(parts, (0, 2, 1), strict=True):
+        part.args = (part.args[0], spot)
+
+
+def heads_reversed(graph):
+    split = (2 * HEADS, WIDTH // HEADS)
+    queries = next((node for node in graph.nodes if node.target == "view" and node.args[2:] == split), None)
+    if queries is not None:
+        after(graph, queries, torch.flip, [1])
+
+
+def padding_forgotten(graph):
+    for node in graph.nodes:
+        if node.target == "add" and kind(node.args[1]) == "reshape":
+            node.replace_all_uses_with(node.args[0])
+
+
+def without_bias(spot):
+    def change(graph):
+        node = [node for node in calls(graph, F.linear) if "attention" in str(node.args[1])][spot]
+        node.args = (*node.args[:2], None)
+
+    return change
+
+
+# What goes wrong in what nn.MultiheadAttention is written out as.
+OPENINGS = {
+    "keys and values exchanged": other_parts,
+    "another head's queries": heads_reversed,
+    "padding forgotten": padding_forgotten,
+    "no bias of the projections": without_bias(0),
+    "no bias of the output": without_bias(1),
+}
+
+
+@pytest.mark.parametrize("name", OPENINGS)
+def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
+    monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])
+    right, broken = surgeon_module.write_out, []
+
+    def wrong(graph):
+        skipped, before = right(graph), str(graph)
+        OPENINGS[name](graph)
+        broken.append(str(graph) != before)
+        return skipped
+
+    monkeypatch.setattr(surgeon_module, "write_out", wrong)
+    found = verifying.verify(OPENED, Plan(passes=("sdpa",)), pick("cpu"), precisions=["exact"]).as_dict()
+    assert all(broken)
+    assert found["failures"]
+
+
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, CAPPED, SUNK, MERGED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED],
+    [TRAINED, TURNED, CAPPED, SUNK, MERGED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED, OPENED],
     ids=[
         "by hand",
         "turned",
@@ -630,6 +706,7 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
         "masked query",
         "experts",
         "cached",
+        "torch's own",
     ],
 )
 def test_the_same_rewrites_done_right_pass(workload):

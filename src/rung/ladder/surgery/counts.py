@@ -10,6 +10,7 @@ from torch import fx
 from rung.ladder.aiter import Product
 from rung.ladder.surgery import kernel_ops
 from rung.ladder.surgery.flex import flex_attention
+from rung.ladder.surgery.multi_head import FAST_PATH
 from rung.ladder.surgery.normalize import argument, kind, value
 from rung.ladder.surgery.routed import ROUTED, linear_product
 from rung.ladder.surgery.siblings import projection
@@ -42,6 +43,9 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
             found["layer_flop"] += _flop(node)
+        elif node.target is FAST_PATH:
+            masked = argument(node, 18, "mask") is not None
+            found.update(gemm=6 if masked else 4, sdpa=not masked)  # as on a GPU; under a mask it is by hand
         elif summands(node):
             found["sum"] += 1
             found["wide_sum"] += wide_sum(node)

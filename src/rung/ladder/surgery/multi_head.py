@@ -23,6 +23,9 @@ from rung.ladder.surgery.captured import without_numbers
 from rung.ladder.surgery.normalize import source_line, value
 from rung.ladder.surgery.writes import memory
 
+# A transformer layer in evaluation without gradients, when it leaves Dynamo: one operator.
+FAST_PATH = torch._transformer_encoder_layer_fwd
+
 
 def write_out(graph: fx.Graph) -> list[str]:
     """Put in the place of every such node what it computes; why others were left."""
@@ -34,8 +37,10 @@ def write_out(graph: fx.Graph) -> list[str]:
             skipped.append(f"attention at {source_line(node)}: cannot be written out ({type(error).__name__}: {error})")
         else:
             _replace(node, calls, results)
-    for node in graph.find_nodes(op="call_function", target=torch._transformer_encoder_layer_fwd):
-        skipped.append(f"layer at {source_line(node)}: it is one operator, torch's fast path in evaluation")
+    for node in graph.find_nodes(op="call_function", target=FAST_PATH):
+        skipped.append(
+            f"layer at {source_line(node)}: torch's fast path in evaluation is one operator, which is left as it is"
+        )
     return skipped
 
 
