@@ -60,3 +60,13 @@ def test_flexattention_is_for_a_gpu_and_for_compiled_code() -> None:
         no = flex.applies(Context(plan, "exact", facts, {}, {}))
         assert no is not None
         assert says in no.why
+
+
+def test_torchs_fast_path_is_said_where_no_attention_was_found() -> None:
+    torch._dynamo.reset()
+    surgeon = Surgeon(PASSES, "eager")
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    with torch.no_grad():
+        torch.compile(layer, backend=surgeon, dynamic=False)(torch.randn(2, 6, 8))
+    assert "torch's fast path in evaluation is one operator" in why("sdpa", surgeon.skipped)
+    assert why("fused-qkv", surgeon.skipped) == "no sibling projections found in the captured graph."

@@ -680,10 +680,10 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
     right, broken = surgeon_module.write_out, []
 
     def wrong(graph):
-        skipped, before = right(graph), str(graph)
+        found, before = right(graph), str(graph)
         OPENINGS[name](graph)
         broken.append(str(graph) != before)
-        return skipped
+        return found
 
     monkeypatch.setattr(surgeon_module, "write_out", wrong)
     found = verifying.verify(OPENED, Plan(passes=("sdpa",)), pick("cpu"), precisions=["exact"]).as_dict()

@@ -27,21 +27,13 @@ from rung.ladder.surgery.writes import memory
 FAST_PATH = torch._transformer_encoder_layer_fwd
 
 
-def write_out(graph: fx.Graph) -> list[str]:
-    """Put in the place of every such node what it computes; why others were left."""
-    skipped = []
+def write_out(graph: fx.Graph) -> tuple[int, list[str]]:
+    """Put in the place of every such node what it computes, which rewrites nothing; and what stays closed, and why."""
     for node in graph.find_nodes(op="call_function", target=F.multi_head_attention_forward):
-        try:
-            calls, results = _computed(node)
-        except Exception as error:  # one of a later torch, maybe; closed, it computes what it did
-            skipped.append(f"attention at {source_line(node)}: cannot be written out ({type(error).__name__}: {error})")
-        else:
-            _replace(node, calls, results)
-    for node in graph.find_nodes(op="call_function", target=FAST_PATH):
-        skipped.append(
-            f"layer at {source_line(node)}: torch's fast path in evaluation is one operator, which is left as it is"
-        )
-    return skipped
+        _replace(node, *_computed(node))
+    layers = graph.find_nodes(op="call_function", target=FAST_PATH)
+    reason = "torch's fast path in evaluation is one operator, which is left as it is"
+    return 0, [f"layer at {source_line(layer)}: {reason}" for layer in layers]
 
 
 @dataclass(frozen=True)
@@ -85,7 +77,7 @@ def _computed(node: fx.Node) -> tuple[list[_Call], Any]:
 
 def _known(node: fx.Node) -> torch.Tensor:
     if (tensor := value(node)) is None:
-        raise TypeError("sizes are open")
+        raise TypeError("the sizes in the graph are open")
     return tensor
 
 
@@ -112,9 +104,8 @@ def _body() -> Callable[..., Any]:
 def _replace(node: fx.Node, calls: list[_Call], results: Any) -> None:
     graph, made = node.graph, []
     nodes = {id(value(item)): item for item in node.all_input_nodes}
-    homes = {
-        memory(one): known for one, known in zip(results, node.meta["example_value"], strict=True) if known is not None
-    }
+    known = node.meta["example_value"]
+    homes = {home: like for one, like in zip(results, known, strict=True) if (home := one is not None and memory(one))}
 
     def taken(leaf: Any) -> Any:
         return nodes[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf
@@ -138,9 +129,9 @@ def _replace(node: fx.Node, calls: list[_Call], results: Any) -> None:
             graph.erase_node(item)
 
 
-def _at_home(result: Any, homes: dict[int | None, torch.Tensor]) -> Any:
+def _at_home(result: Any, homes: dict[int, torch.Tensor]) -> Any:
     """What lies in a result's memory, in that of the result which the nodes after it are known to share."""
-    home = homes.get(memory(result)) if isinstance(result, torch.Tensor) else None
+    home = homes.get(memory(result) or 0) if isinstance(result, torch.Tensor) else None
     if home is None:
         return result
     same = home.detach().as_strided(result.shape, result.stride(), result.storage_offset())

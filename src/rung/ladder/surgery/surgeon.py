@@ -37,7 +37,9 @@ from rung.ladder.surgery.sdpa import fuse_attention, fuse_flex
 from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 from rung.ladder.surgery.stream import narrow_stream
 
-_RUNNERS: dict[str, Callable[[fx.Graph], tuple[int, list[str]]]] = {
+_Pass = Callable[[fx.Graph], tuple[int, list[str]]]
+
+_RUNNERS: dict[str, _Pass] = {
     "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
     "triton-decode-attention": fuse_decoding,
@@ -164,7 +166,7 @@ class Surgeon:
             self._buffers.note(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         for part in parts:
-            record.skipped += [f"sdpa: {reason}" for reason in write_out(part.graph)]
+            self._run("sdpa", write_out, part, record)
         record.before = count(parts)
         record.products = products(parts)
         for part in parts:
@@ -172,7 +174,7 @@ class Surgeon:
                 if name == "aiter-gemm":
                     record.products |= products([part])  # as the passes before it left them
                 if part is gm or name not in _OF_THE_WHOLE:
-                    self._run(name, part, record)
+                    self._run(name, _RUNNERS[name], part, record)
         record.after = count(parts)
         gm.recompile()
         if self._buffers:
@@ -196,8 +198,7 @@ class Surgeon:
 
         return compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
 
-    def _run(self, name: str, part: fx.GraphModule, record: _Record) -> None:
-        run = _RUNNERS[name]
+    def _run(self, name: str, run: _Pass, part: fx.GraphModule, record: _Record) -> None:
         try:
             # A rehearsal on a copy: a pass that fails halfway must leave no trace in the real graph, whose
             # placeholders carry attributes of Dynamo that a copy put back in its place would lack.
@@ -210,7 +211,7 @@ class Surgeon:
         found, reasons = run(part.graph)
         part.graph.lint()
         part.recompile()
-        record.matches[name] += found
+        record.matches[name] = record.matches.get(name, 0) + found
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 
 
