@@ -118,7 +118,7 @@ class Compiled:
         if self.surgeon:
             self.surgeon.undo()
         for block in self._regions:
-            block._compiled_call_impl = None
+            vars(block).pop("_compiled_call_impl", None)
         if self._eight_bits:
             self._eight_bits.undo()
         if self._channels_last:

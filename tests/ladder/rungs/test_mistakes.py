@@ -24,7 +24,7 @@ from rung.ladder.rungs.kernels import KERNELS
 from rung.ladder.rungs.surgery import SURGERY
 from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
-from rung.workload import Workload
+from rung.workload import Workload, seeded_model
 
 CPU = pick("cpu")
 
@@ -88,6 +88,26 @@ RIGHT = {stand_in(m): m for m in MISTAKES}
 def test_the_same_rung_done_right_passes(mistake: Mistake) -> None:
     found = verified(mistake.rung, mistake.workload, mistake.precision)
     assert found["passed"], found["failures"]
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("mistake", RIGHT.values(), ids=lambda m: f"{m.rung}, {m.workload.name}, {m.workload.mode}")
+def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -> None:
+    workload, fresh = mistake.workload, seeded_model(mistake.workload)
+    step = Step(workload, seeded_model(workload), planned(mistake.rung), CPU)
+    for seed in (1, 2, 3):
+        step(workload.inputs(seed))
+    step._forward.undo()
+    fresh.load_state_dict(step.model.state_dict())
+    for mine, theirs in zip(fresh.modules(), step.model.modules(), strict=True):
+        assert (type(mine), vars(mine).keys()) == (type(theirs), vars(theirs).keys())
+    assert [p.stride() for p in fresh.parameters()] == [p.stride() for p in step.model.parameters()]
+    found = []
+    for model in (fresh, step.model):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            found.append(workload.forward(model, workload.inputs(4)))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
 
 
 # Their mistakes are in tests/ladder/surgery/test_rewrites_gone_wrong.py.
