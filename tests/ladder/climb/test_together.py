@@ -137,6 +137,19 @@ def test_the_core_is_among_two_where_one_alone_is_not_several(tmp_path: Path) ->
     assert members(next_rung(state(tmp_path, budget=300), [one, core])) == ["core", "b"]
 
 
+def test_verification_may_end_after_the_budget_and_timing_may_not(tmp_path: Path) -> None:
+    """Of the core's 283 s, 97 are verification."""
+    one, core = rung("b", 0.5), rung("core", 0.99, core=True, prepares=60)
+    assert members(next_rung(state(tmp_path / "most of it", budget=230), [one, core])) == ["core", "b"]
+    assert next_rung(state(tmp_path / "not the timing", budget=180), [one, core]) is one
+
+
+def test_where_no_guess_fits_what_promises_most_is_begun_several_at_once_among_it(tmp_path: Path) -> None:
+    three = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
+    assert members(next_rung(state(tmp_path / "a look", budget=40), three)) == ["b", "c", "a"]
+    assert isinstance(next_rung(state(tmp_path / "none", budget=20), three), Stop)
+
+
 def test_what_a_rung_took_to_prepare_is_not_taken_by_the_next(tmp_path: Path) -> None:
     made = state(tmp_path, budget=1000)
     tried(made, "compile", "kept", restarts=[1, 2, 3], seconds=120.0, pay_back={"seconds": 60.0, "steps": 9})
