@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from rung.hardware import pick
 from rung.ladder.audit import audit
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.plan import Plan
+from rung.ladder.randomness import RUNS, _unlike
 from rung.ladder.step import Step
 from rung.ladder.verify import verify
 from rung.workload import Workload, seeded_model
@@ -116,3 +118,16 @@ def test_results_that_numpy_has_no_dtype_for_are_compared_too() -> None:
     w = replace(workload(), model=Narrow)
     found = verify(w, Plan(), CPU, lambda model, at: Step(w if active(model) else without_dropout(w), model, at, CPU))
     assert found.as_dict()["passed"]
+
+
+def test_elements_that_only_rounding_moves_are_not_asked() -> None:
+    """The gradient of a key's bias is zero: what is left of it is another program's rounding, beside queries and values that drop."""
+    random = np.random.default_rng(3)
+
+    def runs(rounding: float, scale: float = 1.0) -> np.ndarray:
+        drops = 1e-3 * random.normal(1.0, 0.3 * scale, (RUNS, 64))
+        return np.concatenate([drops, rounding * (1 + random.random((RUNS, 32)))], axis=1)
+
+    assert _unlike({"bias": (runs(1e-9), runs(-3e-9))}) is None
+    assert _unlike({"bias": (runs(1e-9), runs(1e-9, scale=3.0))}) == "bias"
+    assert _unlike({"bias": (runs(1e-4), runs(-3e-4))}) == "bias"

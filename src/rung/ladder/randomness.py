@@ -21,7 +21,9 @@ from rung.workload import Batch
 RUNS = 24  # of each
 PERMUTATIONS = 4000  # a difference is claimed where none of them is as large: a false alarm in 4000
 MOST_ELEMENTS = 1 << 14  # of one tensor that are looked at
-ROUNDING = 1e-4  # scatter below this share of a tensor's size is no dropout
+ROUNDING = (
+    1e-4  # scatter below this share of a tensor's size is no dropout, and where an element's is, nothing is asked of it
+)
 
 
 def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> str | None:
@@ -91,11 +93,12 @@ def _unlike(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> str | None:
 def _statistics(points: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each row of signs (which run belongs to whom, over RUNS): how far apart the means are, and the scatters.
 
-    The logarithm of the squared distance, because its tail is short; every element counts alike, whatever its size.
+    The logarithm of the squared distance, because its tail is short; every element that dropout moves counts alike, whatever its
+    size. What scatters by rounding alone, as the gradient of a key's bias, which is zero, is as different as two programs' rounding.
     """
-    points = points - points.mean(axis=0)
     spread = points.std(axis=0)
-    points = points[:, spread > 0] / spread[spread > 0]
+    moved = spread > ROUNDING * np.abs(points).mean()
+    points = (points[:, moved] - points[:, moved].mean(axis=0)) / spread[moved]
     products = points @ points.T
     apart = np.log(np.maximum(((signs @ products) * signs).sum(axis=1), 1e-12))
     wide = np.abs(signs @ np.log(np.maximum(np.diag(products), 1e-12)))
