@@ -15,7 +15,6 @@ from rung.ladder.linears import EightBits
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
 from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.buffers import Buffers
 from rung.ladder.switches import Switched, switches
 
 
@@ -32,7 +31,6 @@ class Compiled:
         self._switched = Switched(model, plan.switches)
         self._channels_last = ChannelsLast(model) if plan.channels_last else None
         self._eight_bits: EightBits | None = None
-        self._buffers = Buffers(model)
         self.surgeon: Surgeon | None = None
         self._watched: Watched | None = None
         self._regions: list[torch.nn.Module] = []
@@ -51,11 +49,9 @@ class Compiled:
                 return self._run(*arguments)
 
     def renewed(self) -> bool:
-        """Whether weights that were copied have changed, or buffers that a rewrite took for what they held, and what was prepared
-        of them is dropped. Copies in 8 bits are written anew where they lie, and nothing is dropped."""
-        if self._buffers.changed():
-            forget(self._function)
-            self._run = self._prepared()
+        """Whether weights that were copied have changed, and what was prepared of them is dropped, or buffers that a rewrite took
+        for what they held: what was recorded is then another step's. Copies in 8 bits are written anew where they lie."""
+        if self._plan.capture and self.surgeon and self.surgeon.outdated():
             return True
         if not self._plan.keeps_weights:
             return False
@@ -135,8 +131,10 @@ class Compiled:
             self._eight_bits = EightBits(self._model, plan.linears, self._arch)
         if not plan.compiles and not plan.passes:
             return self._function
+        if self.surgeon:
+            self.surgeon.undo()  # what it moved, only it can give memory of its own
         inner = "inductor" if plan.compiles else "eager"
-        self.surgeon = Surgeon(plan.passes, inner, dict(plan.inductor), plan.within, self._buffers)  # type: ignore[arg-type]
+        self.surgeon = Surgeon(plan.passes, inner, dict(plan.inductor), plan.within)  # type: ignore[arg-type]
         self._watched = Watched(self.surgeon)
         if plan.regions:
             self._regions = blocks(self._model)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import rung
 from rung.ladder.apply import Applied
+from rung.ladder.surgery import Surgeon, buffers
 
 LENGTH, TOKENS, WIDTH, HEADS = 16, 12, 32, 4
 
@@ -60,7 +61,13 @@ def masked(made: Applied) -> int:
     return surgeon.after["masked_sdpa"]
 
 
-def agrees(model: Attention, made: Applied) -> None:
+def outdated(made: Applied) -> bool:
+    """What is asked before a recorded call."""
+    assert made._compiled.surgeon is not None
+    return made._compiled.surgeon.outdated()
+
+
+def agrees(model: nn.Module, made: Applied) -> None:
     x = torch.randn(2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(made(x), model(x))
 
@@ -90,7 +97,7 @@ CHANGES: dict[str, Callable[[Attention], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_buffer_that_changes_is_a_mask_from_then_on(change: str) -> None:
+def test_a_buffer_that_changes_is_a_mask_as_long_as_it_is_another(change: str) -> None:
     model, made = applied()
     agrees(model, made)
     before = model.mask.clone()
@@ -99,17 +106,52 @@ def test_a_buffer_that_changes_is_a_mask_from_then_on(change: str) -> None:
     assert masked(made) == 1
     model.mask.copy_(before)
     agrees(model, made)
-    assert masked(made) == 1  # it changed once, and may again in every step
 
 
 def test_a_buffer_that_is_written_with_what_it_holds_is_still_taken() -> None:
     model, made = applied()
     agrees(model, made)
     model.mask.copy_(causal())
+    assert not outdated(made)
     model.mask = model.mask.clone()
-    assert not made._compiled.renewed()
     agrees(model, made)
     assert masked(made) == 0
+
+
+def test_what_was_recorded_is_told_once_that_a_buffer_was_written_to() -> None:
+    model, made = applied()
+    agrees(model, made)
+    model.mask[3].fill_(1)
+    assert [outdated(made), outdated(made)] == [True, False]
+
+
+def test_a_buffer_that_is_written_to_in_every_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "MOST_ASKED", 3)
+    model, made = applied()
+    for _ in range(6):
+        model.mask.copy_(causal())
+        agrees(model, made)
+    assert masked(made) == 1
+
+
+@pytest.mark.parametrize("rungs", [["compile-regions", "sdpa"], ["sdpa"]], ids=lambda rungs: rungs[0])
+@pytest.mark.parametrize("equal", [True, False])
+def test_one_graph_for_several_modules_asks_each_ones_mask(
+    rungs: list[str], equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo compiles blocks of the same code once, and tells their buffers apart by nothing."""
+    monkeypatch.setattr(Surgeon, "compiled", lambda surgeon, gm, inputs: gm.forward)
+    torch.manual_seed(0)
+    local = causal() * torch.triu(torch.ones(LENGTH, LENGTH), -2)
+    model = nn.Sequential(*(Attention(causal() if equal or k % 2 else local.clone()) for k in range(4)))
+    if rungs == ["sdpa"]:
+        for block in model:
+            block.register_forward_pre_hook(torch._dynamo.disable(lambda module, given: None))  # a break before each
+    made = rung.apply(model, rungs)
+    agrees(model, made)
+    with torch.no_grad():
+        model[2].mask.fill_(1)
+    agrees(model, made)
 
 
 def test_a_training_step_goes_on_when_a_mask_changes() -> None:

@@ -15,7 +15,7 @@ from torch import fx
 
 from rung.ladder.aiter import Product
 from rung.ladder.surgery.batch_norm import fold_batch_norm
-from rung.ladder.surgery.buffers import Buffers
+from rung.ladder.surgery.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.ladder.surgery.cache import write_in_place
 from rung.ladder.surgery.captured import own_copy
 from rung.ladder.surgery.copies import drop_copies
@@ -106,7 +106,6 @@ class Surgeon:
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
         within: Sequence[str] = (),
-        buffers: Buffers | None = None,
     ) -> None:
         unknown = sorted({*passes, *within} - {*PASSES, *WITHIN})
         if unknown:
@@ -118,7 +117,7 @@ class Surgeon:
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
         self.within = tuple(within)
-        self._buffers = buffers
+        self._expected: list[Expected] = []
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Held] = []
 
@@ -157,13 +156,17 @@ class Surgeon:
         return list(dict.fromkeys(reason for record in self._records.values() for reason in record.skipped))
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        key = _fingerprint(gm, example_inputs)
+        return self._rewritten(gm, example_inputs, trusting=True)
+
+    def _rewritten(self, written: fx.GraphModule, example_inputs: Sequence[Any], trusting: bool) -> Callable[..., Any]:
+        """trusting: buffers are taken for what they hold now."""
+        key = _fingerprint(written, example_inputs)
         record = _Record(dict.fromkeys(self.passes, 0), [])
         # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
-        gm = own_copy(gm)
+        gm = own_copy(written)
         note_homes(gm, example_inputs)
-        if self._buffers:
-            self._buffers.note(gm, example_inputs)
+        if trusting:
+            note_buffers(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         for part in parts:
             self._run("sdpa", write_out, part, record)
@@ -177,13 +180,21 @@ class Surgeon:
                     self._run(name, _RUNNERS[name], part, record)
         record.after = count(parts)
         gm.recompile()
-        if self._buffers:
-            self._buffers.keep(gm)
+        expected = taken_buffers(gm)
+        self._expected += expected
         self._records[key] = record
         added = added_inputs(gm)
         run = self.compiled(gm, [*example_inputs, *examples(gm)])
         self._added += added
-        return run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
+        whole = run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
+        if not expected:
+            return whole
+        return guarded(whole, expected, lambda arguments: self._rewritten(written, arguments, trusting=False))
+
+    def outdated(self) -> bool:
+        """Whether a buffer that was taken for what it held was written to: a call that runs asks that itself, a recorded one cannot."""
+        written = [one.written() for one in self._expected]  # all of them now, and not one at each call
+        return any(written)
 
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
