@@ -12,6 +12,7 @@ from torch import nn
 import rung
 from rung.errors import UsageError
 from rung.ladder.surgery import Surgeon
+from rung.workload import Workload
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +138,12 @@ def test_a_rung_that_the_optimizer_cannot_have_is_left_out(name: str, why: str) 
         )
     assert applied.pending == (name,)
     assert torch.isfinite(applied.step(torch.randn(4, 8))[0])
+    workload = Workload(
+        "plain", lambda: nn.Linear(8, 8), lambda seed: torch.randn(4, 8), loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.1),
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match=f"^{name} is not in effect: {why}"):
+        assert rung.apply(workload, [name]).pending == (name,)
 
 
 def test_what_of_a_model_is_read_and_switched_is_the_models() -> None:

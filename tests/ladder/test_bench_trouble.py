@@ -40,6 +40,11 @@ def test_results_that_are_not_finite_are_named() -> None:
     assert not_finite({"a": [finite, torch.ones(0), torch.ones(2, dtype=torch.int64)]}) == ""
     assert not_finite([finite, torch.tensor([1.0, float("inf")])]) == "inf"
     assert not_finite(torch.tensor([1.0, float("nan")])) == "nan"
+    assert not_finite(torch.full((3,), torch.finfo(torch.float32).min)) == ""  # a sum beyond float32
+    assert (
+        not_finite([torch.ones(2).to(torch.float8_e4m3fn), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])])
+        == ""
+    )
 
 
 def test_a_recipe_for_something_else_is_named_where_it_is_timed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,7 +25,10 @@ class Gated(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
         self.register_buffer("shift", torch.zeros(4))
-        self.gate, self.active, self.table, self.calls = True, ["a"], {"a": 1}, 0
+        self.gate, self.active, self.table, self.nested = True, ["a"], {"a": 1}, [[1]]
+        self.scale, self.extra, self.act = 1.0, torch.ones(1), torch.relu
+        self.scripted = torch.jit.script(nn.Dropout(0.5))
+        self.register_buffer("edges", torch.eye(4).to_sparse(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x) * (2 if self.gate else 1) + self.shift
@@ -40,6 +44,15 @@ CHANGES: dict[str, Callable[[Gated], Any]] = {
     "a table in place": lambda m: m.table.update(a=2),
     "another module": lambda m: m.layers.__setitem__(1, nn.ReLU()),
     "one module more": lambda m: m.layers.append(nn.ReLU()),
+    "what gets a gradient": lambda m: m.layers[0].weight.requires_grad_(False),
+    "a parameter's hook": lambda m: m.layers[0].weight.register_hook(lambda gradient: gradient * 2),
+    "a number that becomes an array": lambda m: setattr(m, "scale", np.ones(3)),
+    "a tensor that is none any more": lambda m: setattr(m, "extra", None),
+    "a function": lambda m: setattr(m, "act", torch.sigmoid),
+    "a list in a list": lambda m: m.nested[0].append(2),
+    "another class": lambda m: setattr(m, "__class__", type("Other", (Gated,), {})),
+    "a scripted part": lambda m: m.scripted.train(not m.training),
+    "one buffer more": lambda m: m.layers[0].register_buffer("more", torch.ones(4)),
     "a hook": lambda m: m.layers[0].register_forward_hook(lambda *a: None),
     "a hook before backward": lambda m: m.register_full_backward_pre_hook(lambda *a: None),
 }
@@ -47,7 +60,6 @@ MOVES: dict[str, Callable[[Gated], Any]] = {
     "weights assigned": lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True),
     "another dtype": lambda m: m.to(torch.float64),
     "a buffer": lambda m: setattr(m, "shift", torch.ones(4)),
-    "what gets a gradient": lambda m: m.layers[0].weight.requires_grad_(False),
 }
 
 
@@ -57,7 +69,8 @@ def test_a_change_is_another_state_and_the_first_is_known_again(change: str) -> 
     seen = Given(model)
     assert [seen.look(), seen.look()] == [(0, False)] * 2
     CHANGES[change](model)
-    assert [seen.look(), seen.look()] == [(1, False)] * 2
+    moved = change == "one buffer more"
+    assert [seen.look(), seen.look()] == [(0 if moved else 1, moved), (0 if moved else 1, False)]
 
 
 @pytest.mark.parametrize("move", MOVES)
@@ -96,14 +109,25 @@ def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> N
     assert len(set(numbers.values())) == len(numbers)
 
 
-def test_what_counts_its_calls_is_given_up_and_not_kept() -> None:
+def test_a_model_that_is_changed_at_every_call_is_given_up_for_good() -> None:
     model = Gated()
     seen = Given(model)
-    for _ in range(3 * MOST):
-        model.calls += 1
+    for k in range(3 * MOST):
+        model.scale = float(k)
         number, _ = seen.look()
     assert number is None
-    assert len(seen._states) == MOST
+    assert len(seen._states) == MOST + 1
+
+
+def test_what_a_run_of_its_own_changes_is_no_change() -> None:
+    model = Gated()
+    seen = Given(model)
+    for k in range(3 * MOST):
+        model.scale, model.shift = float(k), torch.full((4,), float(k))
+        seen.settle()
+        assert seen.look() == (0, False)
+    model.eval()
+    assert seen.look() == (1, False)
 
 
 def test_hooks_of_the_user_are_told_from_those_of_libraries() -> None:
@@ -159,6 +183,28 @@ def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[[nn.Mod
         found = run(x)
         torch.manual_seed(0)
         torch.testing.assert_close(found, model(x))
+
+
+def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[[nn.Module], Captured]) -> None:
+    class Counts(Gated):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.scale += 1
+            self.shift = torch.arange(4.0) + 0
+            return super().forward(x)
+
+    run, x = recorded(Counts()), torch.ones(2, 4)
+    for _ in range(WARM_CALLS + 2):
+        run(x)
+    assert run.shapes == 1
+
+
+def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[[nn.Module], Captured]) -> None:
+    model, x = Gated(), torch.ones(2, 4)
+    run = recorded(model)
+    for k in range(2 * (WARM_CALLS + 3)):
+        model.requires_grad_(bool(k % 2))
+        run(x)
+    assert run.shapes == 2
 
 
 def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[[nn.Module], Captured]) -> None:

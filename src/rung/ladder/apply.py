@@ -182,7 +182,8 @@ def apply(
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
-    made = optimizer([p for p in model.parameters() if p.requires_grad]) if optimizer else None
+    make = workload.optimizer if workload.mode == "train" else None
+    made = make([p for p in model.parameters() if p.requires_grad]) if make else None
     left_out = impossible(wanted.rungs, device, model, made)
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)

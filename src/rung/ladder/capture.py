@@ -117,12 +117,17 @@ class Captured:
             return self._replay(self._graphs[key], tensors)
         warm = pytree.tree_unflatten([laid_as_copied(t) for t in leaves], spec)
         if state is None or self._given.hooked or len(self._graphs) >= MOST_SHAPES:
-            return self._warm(warm)
+            return self._ran(self._warm(warm))
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS:
-            return self._warm(warm)
-        self._graphs[key] = self._capture(leaves, spec, tensors)
+            return self._ran(self._warm(warm))
+        self._graphs[key] = self._ran(self._capture(leaves, spec, tensors))
         return self._replay(self._graphs[key], tensors)
+
+    def _ran(self, result: Any) -> Any:
+        """What the model's own forward changed of it is no change."""
+        self._given.settle()
+        return result
 
     def _warm(self, batch: Any) -> Any:
         self._stream.wait_stream(torch.cuda.current_stream())

@@ -42,16 +42,22 @@ def shapes_of(batches: Sequence[Any]) -> list[str]:
 
 
 def not_finite(result: Any) -> str:
-    """`nan` or `inf`, where a tensor of a step's result holds one; empty where all is finite. Nothing is allocated beside the
-    result, whose peak of memory is looked at later."""
+    """`nan` or `inf`, where a tensor of a step's result holds one; empty where all is finite. Where its sum is finite nothing is
+    allocated beside the result, whose peak of memory is looked at later."""
     import torch
     from torch.utils import _pytree as pytree
 
     for tensor in pytree.tree_leaves(result):
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel():
-            total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).item()
-            if not math.isfinite(total):
-                return "nan" if math.isnan(total) else "inf"
+        # Formats of one byte, and what is nested, know no sums.
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.is_nested:
+            continue
+        if tensor.element_size() > 1 and not math.isfinite(
+            float(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)))
+        ):
+            if bool(tensor.isnan().any()):
+                return "nan"
+            if bool(tensor.isinf().any()):  # and not a sum too large
+                return "inf"
     return ""
 
 

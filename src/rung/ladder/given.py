@@ -7,6 +7,7 @@ weights that are loaded with `assign=True` or a module in the place of another w
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
@@ -16,88 +17,129 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+NAMED = (type, types.FunctionType, types.BuiltinFunctionType)  # told apart by identity: an activation, a class
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 INNER = ("_modules", "_parameters", "_buffers", *HOOKS)
 MOST = 16  # states that are told apart
+DEEP = 3  # lists in lists that are looked into
 KNOWN = ("torch.", "transformers.", "peft.")  # whose hooks compute, or do nothing unless they are asked
 
 
 class Given:
-    """A model as far as replays depend on it: its modules with their plain attributes, and lists, sets and tables of such; its
-    parameters and buffers. What is kept in objects of other kinds is not looked at.
+    """A model as far as replays depend on it: its modules with their plain attributes, functions, and lists, sets and tables of such; of
+    other attributes the type; its parameters and buffers. What changes inside of other objects is not seen.
 
-    hooked: the first module with a hook of the user's, whose Python no replay would run; empty where there is none.
+    What the model's own forward changes (a counter, a buffer that it sets) is no change: `settle` is told after it ran.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._states: list[list[Any]] = []
-        self._addresses: list[Any] = []
-        self._number: int | None = None
-        self._read()
+        self._states: list[tuple[list[Any], str]] = []
+        self._number: int | None = 0
+        self._scan()
+        self._addresses = self._lie()
+        self._states.append((_kept(self._now()), self._found))
+
+    @property
+    def hooked(self) -> str:
+        """The first module with a hook of the user's, whose Python no replay would run; empty where there is none."""
+        return self._found if self._number is None else self._states[self._number][1]
 
     def look(self) -> tuple[int | None, bool]:
         """(which of its states the model is in, whether tensors have moved since the last look). States are numbered as they are
-        first seen, anew where tensors moved; None for those beyond the most that are told apart: what counts its calls is in
-        another one at each."""
-        try:
-            same = (
-                self._number is not None
-                and self._now() == self._states[self._number]
-                and self._lie() == self._addresses
-            )
-        except KeyError:  # an attribute is gone
-            same = False
-        moved = not same and self._read()
-        return self._number, moved
-
-    def _read(self) -> bool:
-        # A scripted module keeps its attributes where Python does not see them.
-        modules = {n: m for n, m in self._model.named_modules() if not isinstance(m, torch.jit.ScriptModule)}
-        tables = [vars(m) for m in modules.values()]
-        self._sized = [*tables, *(t[name] for t in tables for name in ("_modules", *HOOKS))]
-        plain = [(t, [k for k, v in t.items() if k not in INNER and _plain(v)]) for t in tables]
-        children = [(t["_modules"], list(t["_modules"])) for t in tables]
-        # One call a module: this is done before every replay.
-        self._readers = [(itemgetter(*keys, keys[0]), table) for table, keys in (*plain, *children) if keys]
-        self._holders = [(t[kind], k) for t in tables for kind in ("_parameters", "_buffers") for k in t[kind]]
-        self.hooked = next((name or "the model" for name, m in modules.items() if any(_foreign(m))), "")
-        before, self._addresses = self._addresses, self._lie()
-        moved = before != self._addresses
+        first seen, anew where tensors moved; once there are more than the most that are told apart, it is None for good."""
+        if self._number is None:
+            return None, False
+        moved = self._lie() != self._addresses
+        if not moved and self._recognised():
+            return self._number, False
+        self._scan()
+        moved, self._addresses = moved or self._lie() != self._addresses, self._lie()
         if moved:
             self._states.clear()
-        state = self._now()
-        if state not in self._states and len(self._states) < MOST:
-            self._states.append([x if isinstance(x, int) else tuple(map(_kept, x)) for x in state])
-        self._number = self._states.index(state) if state in self._states else None
-        return moved
+        if not self._recognised():
+            self._number = len(self._states) if len(self._states) < MOST else None
+            self._states.append((_kept(self._now()), self._found))
+        return self._number, moved
+
+    def settle(self) -> None:
+        """What a run of the model itself left is how it is given."""
+        if self._number is not None:
+            self._scan()
+            self._addresses = self._lie()
+            self._states[self._number] = _kept(self._now()), self._found
+
+    def _recognised(self) -> bool:
+        try:
+            now = self._now()
+            order = sorted(range(len(self._states)), key=lambda k: k != self._number)
+            self._number = next(k for k in order if self._states[k][0] == now)
+        except (
+            StopIteration,
+            KeyError,
+            RuntimeError,
+            ValueError,
+        ):  # another, an attribute gone, a number become an array
+            return False
+        return True
+
+    def _scan(self) -> None:
+        """Where to read: once, because it is read before every replay."""
+        modules = dict(self._model.named_modules())
+        # A scripted module keeps its attributes where Python does not see them.
+        self._scripted = [m for m in modules.values() if isinstance(m, torch.jit.ScriptModule)]
+        modules = {name: m for name, m in modules.items() if not isinstance(m, torch.jit.ScriptModule)}
+        self._modules = list(modules.values())
+        tables = [vars(m) for m in self._modules]
+        self._sized = [*tables, *(t[name] for t in tables for name in INNER)]
+        plain = [(t, [k for k, v in t.items() if k not in INNER and _plain(v)]) for t in tables]
+        children = [(t["_modules"], list(t["_modules"])) for t in tables]
+        self._readers = [(itemgetter(*keys, keys[0]), table) for table, keys in (*plain, *children) if keys]
+        self._others = [(t, k) for t in tables for k, v in t.items() if k not in INNER and not _plain(v)]
+        self._holders = [(t[kind], k) for t in tables for kind in ("_parameters", "_buffers") for k in t[kind]]
+        self._found = next((name or "the model" for name, m in modules.items() if any(_foreign(m))), "")
 
     def _now(self) -> list[Any]:
-        return [*map(len, self._sized), *(read(table) for read, table in self._readers)]
+        return [
+            *map(len, self._sized),
+            *map(type, self._modules),
+            *(read(table) for read, table in self._readers),
+            *(type(table.get(name)) for table, name in self._others),
+            *(m.training for m in self._scripted),
+            *(t is not None and (t.requires_grad, bool(t._backward_hooks)) for t in self._tensors()),
+        ]
 
     def _lie(self) -> list[Any]:
-        return [_where(table.get(name)) for table, name in self._holders]
+        return [_where(tensor) for tensor in self._tensors()]
+
+    def _tensors(self) -> list[torch.Tensor | None]:
+        inside = [t for m in self._scripted for t in (*m.parameters(False), *m.buffers(False))]
+        return [*(table.get(name) for table, name in self._holders), *inside]
 
 
-def _where(tensor: torch.Tensor | None) -> Any:
-    """An address, and whether it gets a gradient; a wrapped tensor has no address of its own."""
+def _where(tensor: torch.Tensor | None) -> int | None:
+    """An address; a wrapped or sparse tensor has none of its own."""
     if tensor is None:
         return None
-    wrapped = type(tensor) is not nn.Parameter and is_traceable_wrapper_subclass(tensor)
-    return id(tensor) if wrapped else tensor.data_ptr(), tensor.requires_grad
+    plain = type(tensor) is nn.Parameter or not is_traceable_wrapper_subclass(tensor)
+    return tensor.data_ptr() if plain and tensor.layout is torch.strided else id(tensor)
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: Any, deep: int = DEEP) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(v, PLAIN) for pair in value.items() for v in pair)
-    return isinstance(value, PLAIN) or (
-        isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(v, PLAIN) for v in value)
-    )
+        return deep > 0 and all(_plain(v, deep - 1) for pair in value.items() for v in pair)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return deep > 0 and all(_plain(v, deep - 1) for v in value)
+    return isinstance(value, (*PLAIN, *NAMED))
 
 
-def _kept(value: Any) -> Any:
-    """A value that stays as it is: of what holds plain ones, a copy."""
-    return copy.copy(value) if isinstance(value, (list, set, dict)) else value
+def _kept(state: list[Any]) -> list[Any]:
+    """A state that stays as it is: of lists and tables that hold plain values, copies."""
+    return [tuple(map(_copied, x)) if type(x) is tuple else x for x in state]
+
+
+def _copied(value: Any) -> Any:
+    return copy.deepcopy(value) if isinstance(value, (list, tuple, set, dict)) else value
 
 
 def _foreign(module: nn.Module) -> Iterator[bool]:

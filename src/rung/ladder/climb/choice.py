@@ -71,7 +71,7 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
 
 def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: Sequence[Rung]) -> Rung:
     """The most expected gain per second, of one or of several at once, that leaves time for the core of the ladder; where nothing
-    does, several with the core among them, or the core one by one, or, where the core cannot be had, the most all the same."""
+    does, several with the core among them, or what fits of the core, but for several others where all of it does not fit."""
     core = [r for r in worth if r.core and not tries(state, r)]
     ranked = sorted(fitting, key=lambda r: -gain_per_second(state, r))
     several = _at_once(state, worth, beside, ())
@@ -84,7 +84,11 @@ def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: 
     if with_core and _fits(state, with_core) and _spares(state, with_core, core):
         return with_core
     alone = [r for r in ranked if r in core]
-    return alone[0] if alone and sum(seconds(state, r) for r in core) <= state.left() else most[0]
+    return (
+        alone[0]
+        if alone and (most[0] is ranked[0] or sum(seconds(state, r) for r in core) <= state.left())
+        else most[0]
+    )
 
 
 def _fits(state: State, rung: Rung) -> bool:
