@@ -34,6 +34,9 @@ class Compiled:
         self.surgeon: Surgeon | None = None
         self._watched: Watched | None = None
         self._regions: list[torch.nn.Module] = []
+        self._own_compiled: list[
+            tuple[torch.nn.Module, dict[str, Any]]
+        ] = []  # blocks, with what their owner had compiled of them
         self._seen: list[tuple[int, int]] = []
         self._run = self._prepared()
 
@@ -113,8 +116,9 @@ class Compiled:
     def undo(self) -> None:
         if self.surgeon:
             self.surgeon.undo()
-        for block in self._regions:
+        for block, own in self._own_compiled:
             vars(block).pop("_compiled_call_impl", None)
+            vars(block).update(own)
         if self._eight_bits:
             self._eight_bits.undo()
         if self._channels_last:
@@ -138,6 +142,9 @@ class Compiled:
         self._watched = Watched(self.surgeon)
         if plan.regions:
             self._regions = blocks(self._model)
+            self._own_compiled = self._own_compiled or [
+                (block, {k: v for k, v in vars(block).items() if k == "_compiled_call_impl"}) for block in self._regions
+            ]
             for block in self._regions:
                 block.compile(backend=self._watched, dynamic=False)
             return self._function
