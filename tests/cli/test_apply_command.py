@@ -32,7 +32,7 @@ def test_the_diff_names_rungs_variables_guards_and_what_differs(
     assert "+ export GPU_MAX_HW_QUEUES=2" in lines
     assert any(line.startswith("+ compile") and "[reassociated]" in line for line in lines)
     assert any("at most 10 elements" in line for line in lines)
-    assert "measured: 2.00× (1.90–2.10)" in lines
+    assert "measured where it was made: 2.00× (1.90–2.10)" in lines
     assert any("made on torch '1.0'" in line for line in lines)
 
 

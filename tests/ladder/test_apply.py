@@ -154,9 +154,12 @@ def test_what_of_a_model_is_read_and_switched_is_the_models() -> None:
     assert applied.train().training
     assert [*applied.parameters()] == [*model.parameters()]
     assert applied.state_dict().keys() == model.state_dict().keys()
-    with pytest.raises(AttributeError, match=r"has no 'generate': call it, or use `\.model`"):
+    with pytest.raises(AttributeError, match=r"has no 'generate'; `\.model` is the model itself"):
         applied.generate()
     assert not hasattr(applied, "forward")
+    assert repr(applied) == "Sequential under an empty recipe"
+    with pytest.raises(UsageError, match="got a SGD as optimizer=: give a function that makes it"):
+        rung.apply(model, [], loss=lambda output, batch: output.sum(), optimizer=torch.optim.SGD(model.parameters()))  # type: ignore[arg-type]
 
 
 def test_a_rewrite_that_finds_nothing_is_warned_of_once() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.ladder.audit import audit
 from rung.ladder.dropout import active, without_dropout
@@ -108,6 +109,32 @@ def test_dropout_by_function_does_not_make_a_workload_unfit() -> None:
     assert active(seeded_model(workload()))
     assert not active(seeded_model(without_dropout(workload())))
     assert not active(seeded_model(workload()).eval())
+
+
+class Counts(nn.Module):
+    """Its results depend on how often it was called: by an attribute, or by a buffer."""
+
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(16, 8), 0
+        self.register_buffer("count", torch.zeros(()))
+        self.buffer = buffer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.buffer:
+            self.count += 1
+            return self.linear(x) * self.count
+        return self.linear(x) * self.calls
+
+
+@pytest.mark.parametrize(
+    ("buffer", "says"), [(False, "keeps something from call to call"), (True, "count changes from call to call")]
+)
+def test_results_that_depend_on_the_calls_before_are_no_randomness(buffer: bool, says: str) -> None:
+    w = replace(workload(), model=lambda: Counts(buffer), mode="infer")
+    with pytest.raises(WorkloadError, match=says):
+        audit(w, CPU)
 
 
 def test_results_that_numpy_has_no_dtype_for_are_compared_too() -> None:

@@ -54,7 +54,7 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
     from rung.hardware import pick
     from rung.ladder.fit import described, differences, impossible
 
-    device, model = pick(parsed.device), None
+    device, model, optimizer, mode = pick(parsed.device), None, None, ""
     here = {"device": device.name, "torch": str(torch.__version__)}
     if parsed.target:
         from rung.workload import load, seeded_model
@@ -62,7 +62,10 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
         options = recipe.options_for(parsed.target, target_options(parsed))
         workload = load(parsed.target, options)
         model = seeded_model(workload)
-        here |= {"mode": workload.mode, "model": described(model)}
+        mode = workload.mode
+        if mode == "train" and workload.optimizer:
+            optimizer = workload.optimizer(list(model.parameters()))
+        here |= {"mode": mode, "model": described(model)}
     elif parsed.rest:
         raise UsageError(f"unexpected argument {parsed.rest[0]!r}; options belong to a TARGET.")
-    return [*differences(recipe.made_for, here), *impossible(recipe.rungs, device, model).values()]
+    return [*differences(recipe.made_for, here), *impossible(recipe.rungs, device, model, optimizer, mode).values()]

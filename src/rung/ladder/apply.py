@@ -58,6 +58,7 @@ class Applied:
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.pending: tuple[str, ...] = ()
         self._told = not plan.passes
+        self._named = "an empty recipe"
         if plan.tf32:
             torch.set_float32_matmul_precision("high")
 
@@ -102,8 +103,11 @@ class Applied:
         if name in PASSED_ON:
             return getattr(self.model, name)
         raise AttributeError(
-            f"a model under a recipe has no {name!r}: call it, or use `.model`, which is the model itself and runs without the recipe."
+            f"a model under a recipe has no {name!r}; `.model` is the model itself: what is changed there holds here, too, and what is called there runs without the recipe."
         )
+
+    def __repr__(self) -> str:
+        return f"{type(self.model).__name__} under {self._named}"
 
     def _tell(self, way: Compiled | Step) -> None:
         """Warns, after the first run, of rewrites that found nothing in what was captured."""
@@ -171,6 +175,10 @@ def apply(
         workload, device = target, pick()
         model = seeded_model(workload).to(device.torch_name)
     else:
+        if optimizer is not None and not callable(optimizer):
+            raise UsageError(
+                f"rung.apply got a {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: torch.optim.AdamW(parameters)."
+            )
         if (loss is None) != (optimizer is None):
             raise UsageError("rung.apply needs both loss= and optimizer= for a training step, or neither.")
         if not isinstance(target, torch.nn.Module):
@@ -194,6 +202,7 @@ def apply(
     for text in [*differences(wanted.made_for, here), *left_out.values()]:
         warnings.warn(text, stacklevel=2)
     applied.pending = tuple(left_out)
+    applied._named = " + ".join(name for name in wanted.rungs if name not in left_out) or applied._named
     if not whole:
         pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         applied.pending += tuple(name for name, on in pending if on)

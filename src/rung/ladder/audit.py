@@ -7,17 +7,22 @@ import torch
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
 from rung.ladder.dropout import without_dropout
-from rung.ladder.observe import observe, rows, same
+from rung.ladder.observe import Seen, identical, observe, rows, same
 from rung.ladder.perturb import put, state
 from rung.ladder.plan import Plan
 from rung.ladder.step import Step
 from rung.workload import Workload, seeded_model, shapes
 
 
+def _apart(one: Seen, other: Seen) -> bool:
+    """Whether an output or the loss of two runs differs by more than rounding."""
+    return any(row.error > (row.floor or 1e-3) for row in rows(one, one, other, "") if row.what[0] in "ol")
+
+
 def audit(workload: Workload, device: Device) -> list[str]:
     """Checks that the baseline itself can be verified; returns the names of parameters without a gradient.
 
-    Refuses, with a sentence: results that are not finite or that depend on torch's random state, inputs that
+    Refuses, with a sentence: results that are not finite, that depend on torch's random state or on the calls before, inputs that
     do not change with the seed or have no second shape, and a training step in which most trainable parameters
     get no gradient.
     """
@@ -30,7 +35,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
         )
     values = {k: v.clone() for k, v in state(step.model).items()}
     seen = []
-    for seed in (1, 2):
+    for seed in (1, 2, 2):
         put(step.model, values)
         step.fresh()
         torch.manual_seed(seed)
@@ -39,11 +44,24 @@ def audit(workload: Workload, device: Device) -> list[str]:
         raise WorkloadError(f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified.")
     if not all(bool(t.isfinite().all()) for t in seen[0].values.values()):
         raise WorkloadError(f"workload {workload.name!r}: its output or loss is not finite on fresh weights.")
-    if any(row.error > (row.floor or 1e-3) for row in rows(seen[0], seen[0], seen[1], "") if row.what[0] in "ol"):
+    if _apart(seen[1], seen[2]):
+        raise WorkloadError(
+            f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps something "
+            "from call to call (a counter, an attribute), so no candidate can be compared with it."
+        )
+    if _apart(seen[0], seen[1]):
         raise WorkloadError(
             f"workload {workload.name!r}: its result depends on torch's random state (dropout at a rate that is written in the forward, sampling?), "
             "so no candidate can be compared with it; switch the randomness off for the climb."
         )
+    if workload.mode == "infer":
+        torch.manual_seed(2)
+        if _apart(seen[2], observe(step, None, to_device(first, device))):
+            now = state(step.model)
+            moved = next((name for name in values if not identical(values[name], now[name])), "a buffer")
+            raise WorkloadError(
+                f"workload {workload.name!r}: {moved} changes from call to call, and its results with it, so no candidate can be compared with it."
+            )
     for make in shapes(workload)[1:]:
         try:
             step(to_device(make(1), device))

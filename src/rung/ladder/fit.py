@@ -42,10 +42,14 @@ def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[st
 
 
 def impossible(
-    names: Iterable[str], device: Device, model: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None = None
+    names: Iterable[str],
+    device: Device,
+    model: torch.nn.Module | None,
+    optimizer: torch.optim.Optimizer | None = None,
+    mode: str = "",
 ) -> dict[str, str]:
-    """By name, a sentence for each rung that cannot be in effect on this device, or for this model or optimizer where there
-    is one."""
+    """By name, a sentence for each rung that cannot be in effect on this device, or for this model, optimizer or mode where
+    they are known."""
     found = {}
     for name in names:
         plan, why = plan_of([name]), ""
@@ -55,6 +59,8 @@ def impossible(
             why = f"{hooked} has a hook, whose Python no replay would run"
         if plan.attention and not device.is_gpu:
             why = "a CPU has no choice of attention kernels"
+        if plan.fused_optimizer and mode == "infer":
+            why = "inference has no optimizer"
         if optimizer is not None:
             from rung.ladder.optimizer import accepts, can_be_captured
 

@@ -30,7 +30,8 @@ def summarize(samples: Sequence[float]) -> dict[str, Any]:
     mean = None
     if n >= FLOOR_FOR_MEAN:
         half = float(special.stdtrit(max(1.0, effective - 1), 0.975)) * std / math.sqrt(effective)
-        mean = Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half).as_dict()
+        middle = float(x.mean())
+        mean = Interval(middle, max(0.0, middle - half), middle + half).as_dict()  # no step takes less than no time
     return {
         "count": n,
         "effective_count": effective,

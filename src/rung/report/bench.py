@@ -30,7 +30,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
         few = "it runs" if len(result["samples"]) == 1 else "a first impression"
         lines.append(f"{few}: {units.duration(step)} a step. This is no measurement; leave --preset {result['preset']} out.")  # fmt: skip
         lines.append(f"first run     {units.seconds(result['first_run_seconds'])}")
-        return lines
+        return lines + [f"note: {note}" for note in result["notes"]]
     sure = "95 % interval or wider" if result.get("trend") else "95 % interval"
     count = len(result["samples"])
     of = f"{sure}, {count} samples" if _enough(result) else f"the range of {count} samples, too few for a 95 % interval"

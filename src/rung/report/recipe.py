@@ -23,7 +23,9 @@ def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
     gain = found["measured"]
     if units.number(gain.get("speedup")):
         between = units.span({"low": gain.get("low"), "high": gain.get("high")})
-        lines.append(f"measured: {units.ratio(gain['speedup'])}" + (f" ({between})" if between else ""))
+        lines.append(
+            f"measured where it was made: {units.ratio(gain['speedup'])}" + (f" ({between})" if between else "")
+        )
     if found["variables"]:
         lines.append("note: variables are read when a process starts; rung.apply cannot set them afterwards.")
     return lines + [f"note: {units.clean(text)}" for text in found["differs"]]

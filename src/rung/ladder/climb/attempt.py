@@ -179,7 +179,7 @@ def no_gain(
         return "reverted", f"it is slower than the best so far{but}."
     if record["cut"]:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
-        return "inconclusive", f"cut short by the budget after {times}; `--resume` decides it."
+        return "inconclusive", f"cut short by the budget after {times}; `--resume` tries it anew."
     return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
 
 

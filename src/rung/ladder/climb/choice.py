@@ -197,7 +197,7 @@ def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     told = {a["rung"] for a in state.attempts if not a.get("cut")}
     todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
     if not todo:
-        return Stop("tried", "every rung that was asked for was tried.", {})
+        return Stop("tried", "every rung that was asked for was tried, or does not apply.", {})
     if state.left() <= CLIMB[0][0] * state.pace:
         return _out_of_budget(state, todo[0], {r.name: r.predict(state.context()).high for r in todo if _applies(state, r)})  # fmt: skip
     return todo[0]
