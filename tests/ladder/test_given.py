@@ -231,8 +231,8 @@ def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callabl
     assert run.shapes == MOST_SHAPES
 
 
-def test_a_hook_that_comes_late_is_run_by_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "skip_nnmodule_hook_guards", True)  # as it is in a fresh process
+@torch._dynamo.config.patch(skip_nnmodule_hook_guards=True)  # as it is in a fresh process
+def test_a_hook_that_comes_late_is_run_by_what_was_compiled() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
     applied = rung.apply(model, ["fused-gate-up"])
     with pytest.warns(UserWarning, match="fused-gate-up rewrote nothing"):

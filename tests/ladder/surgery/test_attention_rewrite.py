@@ -220,11 +220,11 @@ def test_mask_written_after_it_was_made():
     assert check(fn, qkv()).calls[0]["is_causal"] is False
 
 
-def test_buffer_is_passed_as_a_mask():
+def test_what_of_a_buffer_is_not_causal_is_passed_as_a_mask():
     class Attention(nn.Module):
         def __init__(self):
             super().__init__()
-            self.register_buffer("mask", torch.tril(torch.ones(16, 16)).view(1, 1, 16, 16))
+            self.register_buffer("mask", torch.tril(torch.ones(16, 16), 1).view(1, 1, 16, 16))
 
         def forward(self, q, k, v):
             s = q.size(2)
