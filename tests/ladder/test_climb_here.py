@@ -134,3 +134,15 @@ def test_a_rung_that_is_as_fast_is_kept_for_the_graphs_that_it_spares(
     assert dynamic["effect"]["says"] == "3 -> 1 graphs compiled for 3 shapes"
     assert dynamic["over_shapes"]["best"]["graphs"] == 3
     assert data["result"]["kept"] == ["compile", "dynamic-shapes"]
+
+
+def test_a_baseline_that_was_disturbed_is_said_to_be() -> None:
+    assert attempt.disturbed(20.0, 19.0) == attempt.disturbed(20.0, 25.0) == ""
+    assert "took 4.0 times as long when it was measured by itself" in attempt.disturbed(20.0, 5.0)
+    assert "took 0.50 times as long" in attempt.disturbed(10.0, 20.0)
+
+
+def test_the_climb_warns_of_it_and_keeps_it_with_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {(): 1e6, ("fused-optimizer",): 1e5}  # milliseconds, of a step of microseconds
+    data = climbed(monkeypatch, tmp_path, trained(), steps, rungs=("fused-optimizer",))
+    assert any("disturbed the one or the other" in said for said in data["attempts"][0]["warnings"])

@@ -22,6 +22,8 @@ from rung.ladder.workers import open_worker
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 
+DISTURBED = 1.5  # times, between two measurements of the untouched workload
+
 
 def opened(state: State, rung: Rung) -> dict[str, Any]:
     """The record of an attempt before anything is measured; with a verdict where the rung does not apply."""
@@ -62,6 +64,11 @@ def attempt(state: State, rung: Rung) -> None:
             _rehearse(state, rung, record["stack"], name)
             duel = _fight(state, record["stack"], name)
             record |= duel.as_dict()
+            if not state.kept and (
+                said := disturbed(state.baseline["time"]["value"], record["times"]["best"]["value"])
+            ):
+                record["warnings"] = [*record.get("warnings", ()), said]
+                state.say("warning", {"text": said})
             seen = state.profiled(name, record["times"]["candidate"]["value"]) if state.trace(name).exists() else seen
             _judge(state, rung, record, duel, name, seen[1])
         except SideFailed as failure:
@@ -150,6 +157,18 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
     if duel.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
         record["why"] = f"verified, {pace}, and {spared(record, rung)}."
+
+
+def disturbed(alone: float, beside: float) -> str:
+    """What to say where the untouched workload takes another time beside a candidate than it took alone; empty where it does not."""
+    ratio = alone / beside
+    if max(ratio, 1 / ratio) < DISTURBED:
+        return ""
+    slower = f"{ratio:.1f} times as long" if ratio > 1 else f"{ratio:.2f} times as long"
+    return (
+        f"the baseline took {slower} when it was measured by itself as it takes beside a candidate: something disturbed the one or the other, "
+        "and parts and predictions rest on the first."
+    )
 
 
 def pay_back(record: dict[str, Any]) -> dict[str, Any]:
