@@ -20,6 +20,7 @@ from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
 from rung.ladder.dynamo import many_shapes
 from rung.ladder.fit import described, differences, found_nothing, impossible, missing_variables
+from rung.ladder.optimizer import made_by
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
@@ -190,9 +191,7 @@ def apply(
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
-    make = workload.optimizer if workload.mode == "train" else None
-    made = make([p for p in model.parameters() if p.requires_grad]) if make else None
-    left_out = impossible(wanted.rungs, device, model, made)
+    left_out = impossible(wanted.rungs, device, model, made_by(workload, model))
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
     applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)

@@ -100,8 +100,10 @@ class Candidate(Timed):
     def doubts(self) -> list[str]:
         """Why the time of this step may not be the one that is meant, in sentences: a recipe that was made for something
         else, results that are not finite."""
-        here = {"mode": self.workload.mode, "device": self.device.name, "torch": str(torch.__version__)}
-        said = differences(self.made_for, {**here, "model": described(self.model)} if self.made_for else here)
+        said = []
+        if self.made_for:
+            here = {"mode": self.workload.mode, "device": self.device.name, "torch": str(torch.__version__)}
+            said = differences(self.made_for, {**here, "model": described(self.model)})
         loss, output = self.step(next(self._next))
         odd = not_finite(output if loss is None else loss)
         if odd:

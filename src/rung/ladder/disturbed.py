@@ -89,12 +89,16 @@ def of_the_process(seen: dict[str, Any], in_use: Sequence[int], samples: int) ->
             f"its inputs change their shapes from seed to seed ({', '.join(shapes[:3])}): the samples are of different work."
         )
     if compiled:
-        said.append(
-            f"{compiled} graph{'s were' if compiled > 1 else ' was'} compiled while it was timed: something that it is compiled for changes."
-        )
+        said.append(f"{compiled_anew(compiled)}.")
     if growth is not None:
         said.append(f"memory in use grew by {growth:.0%} over the steps and did not stop: the workload leaks.")
     return said
+
+
+def compiled_anew(count: int) -> str:
+    """count: graphs, while a step was timed."""
+    graphs = f"{count} graph{'s were' if count > 1 else ' was'}"
+    return f"{graphs} compiled while it was timed: something that it is compiled for changes"
 
 
 def left_to_the_original(size: int) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.ladder.disturbed import left_to_the_original
+from rung.ladder.disturbed import compiled_anew, left_to_the_original
 from rung.ladder.side import Setup, Side
 from rung.ladder.workers import open_worker
 from rung.launch import WorkerFailed
@@ -65,6 +65,7 @@ class Duel:
         if not self.warm:
             return {}
         firsts = self.warm[0]
+        anew = [f"{side}: {compiled_anew(count)}" for side, count in self.compiled.items() if count]
         sides = list(firsts)
         return {
             "comparison": self.comparison.as_dict() if self.comparison else None,
@@ -81,7 +82,7 @@ class Duel:
             "hidden": self.hidden,
             "witness": self.witness,
             "compiled_while_timed": self.compiled,
-            "warnings": sorted({*self.warnings, *unexplained(self.outside), *compiling(self.compiled)}),
+            "warnings": sorted({*self.warnings, *unexplained(self.outside), *anew}),
         }
 
 
@@ -136,15 +137,6 @@ def unexplained(outside: Mapping[str, float]) -> list[str]:
         f"{side}: up to {share:.0%} of a block's wall time lies outside of its samples"
         for side, share in outside.items()
         if share > 0.25
-    ]
-
-
-def compiling(graphs: Mapping[str, int]) -> list[str]:
-    """What to say of sides that were compiled anew while they were timed."""
-    return [
-        f"{side}: {count} graph{' was' if count == 1 else 's were'} compiled while it was timed: something that it is compiled for changes from step to step"
-        for side, count in graphs.items()
-        if count
     ]
 
 

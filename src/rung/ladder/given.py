@@ -54,7 +54,8 @@ class Given:
         if not moved and self._recognised():
             return self._number, False
         self._scan()
-        moved, self._addresses = moved or self._lie() != self._addresses, self._lie()
+        before, self._addresses = self._addresses, self._lie()
+        moved |= before != self._addresses
         if moved:
             self._states.clear()
         if not self._recognised():
@@ -74,12 +75,8 @@ class Given:
             now = self._now()
             order = sorted(range(len(self._states)), key=lambda k: k != self._number)
             self._number = next(k for k in order if self._states[k][0] == now)
-        except (
-            StopIteration,
-            KeyError,
-            RuntimeError,
-            ValueError,
-        ):  # another, an attribute gone, a number become an array
+        except (StopIteration, KeyError, RuntimeError, ValueError):
+            # another state, an attribute that is gone, a number that became an array
             return False
         return True
 

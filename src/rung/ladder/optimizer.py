@@ -9,6 +9,14 @@ from typing import Any
 import torch
 
 from rung.errors import WorkloadError
+from rung.workload import Workload
+
+
+def made_by(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer | None:
+    """The workload's own, of what is trained of a model; None in inference."""
+    if workload.mode != "train" or workload.optimizer is None:
+        return None
+    return workload.optimizer([p for p in model.parameters() if p.requires_grad])
 
 
 def accepts(optimizer: torch.optim.Optimizer, switch: str) -> bool:

@@ -21,9 +21,7 @@ from rung.workload import Batch
 RUNS = 24  # of each
 PERMUTATIONS = 4000  # a difference is claimed where none of them is as large: a false alarm in 4000
 MOST_ELEMENTS = 1 << 14  # of one tensor that are looked at
-ROUNDING = (
-    1e-4  # scatter below this share of a tensor's size is no dropout, and where an element's is, nothing is asked of it
-)
+ROUNDING = 1e-4  # scatter below this share of a tensor's size is no dropout, of a tensor as of an element
 
 
 def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> str | None:

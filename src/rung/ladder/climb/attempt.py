@@ -14,7 +14,8 @@ from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import State
 from rung.ladder.climb.together import idle, stacked
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.duel import Duel, SideFailed, compiling, fight
+from rung.ladder.disturbed import compiled_anew
+from rung.ladder.duel import Duel, SideFailed, fight
 from rung.ladder.rungs import Counters, Evidence, Prediction, Rung, plan_of
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.verification import joined
@@ -192,8 +193,8 @@ def no_gain(
         return ("reverted", why) if why else None
     if speedup.low > 1 - slower_at_most and spared(record, rung):
         return None
-    again = compiling({"it": (record.get("compiled_while_timed") or {}).get("candidate", 0)})
-    but = f" ({again[0].removeprefix('it: ')})" if again else ""
+    anew = (record.get("compiled_while_timed") or {}).get("candidate", 0)
+    but = f" ({compiled_anew(anew)})" if anew else ""
     if answer == "slower":
         return "reverted", f"it is slower than the best so far{but}."
     if record["cut"]:

@@ -84,11 +84,8 @@ def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: 
     if with_core and _fits(state, with_core) and _spares(state, with_core, core):
         return with_core
     alone = [r for r in ranked if r in core]
-    return (
-        alone[0]
-        if alone and (most[0] is ranked[0] or sum(seconds(state, r) for r in core) <= state.left())
-        else most[0]
-    )
+    whole = sum(seconds(state, r) for r in core) <= state.left()
+    return alone[0] if alone and (whole or most[0] is ranked[0]) else most[0]
 
 
 def _fits(state: State, rung: Rung) -> bool:
