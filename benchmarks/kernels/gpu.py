@@ -29,9 +29,9 @@ from cases import Case, cases, liger
 
 from rung.errors import UsageError
 from rung.hardware import pick
+from rung.ladder.kernel_tuning import Step, passes
 from rung.measure.timers import timer_for
 
-Step = Callable[[], object]
 DEVICE = pick()
 SHORT = 1e-3  # seconds of one call, the host's part included: below, that part shows
 
@@ -70,28 +70,6 @@ def copy_bandwidth() -> float:
     a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     b = torch.empty_like(a)
     return 2 * a.numel() / timed(lambda: b.copy_(a)).microseconds / 1e3
-
-
-def passes(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> tuple[Step, Step]:
-    """The forward pass, which keeps what the backward pass needs, and the backward pass.
-
-    A backward pass runs on the stream of its forward pass, and its leaves' gradients on that of the first pass which read
-    them. So that it can be recorded on a stream, the first call there runs the forward pass, on leaves of its own; that is
-    one of those that a timer makes before it records.
-    """
-    kept: dict[torch.cuda.Stream, Any] = {}
-
-    def backward() -> object:
-        stream = torch.cuda.current_stream()
-        if stream not in kept:
-            own = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
-            found = fn(*own)
-            outputs = found if isinstance(found, tuple) else (found,)
-            kept[stream] = outputs, [x for x in own if x.requires_grad], [torch.randn_like(y) for y in outputs]
-        outputs, wanted, grads = kept[stream]
-        return torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
-
-    return lambda: fn(*inputs), backward
 
 
 def compiled(case: Case) -> Callable[..., Any]:

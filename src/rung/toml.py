@@ -1,6 +1,9 @@
 """TOML: the tables that lie beside the code, and where files of the user's lie."""
 
+import json
+import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +20,19 @@ else:
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a text; ValueError where it is no TOML, with the line and column."""
     return tomllib.loads(text)
+
+
+def toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else as_toml(name)
+
+
+def as_toml(value: str | float | Mapping[str, Any]) -> str:
+    """A text, a number or a table of such on one line. TOML differs from JSON in what is not finite, beyond 16 bits, and in DEL."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_key(k)} = {as_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 @cache

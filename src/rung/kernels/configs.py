@@ -1,6 +1,6 @@
 """Launch configurations: how much of a problem one program takes, and by how many warps.
 
-Plain rules instead of a search. These kernels wait for memory; what matters is that a thread has 16 bytes or more in
+Plain rules; `rung kernels tune` looks for better ones on the GPU at hand (`tuned`). These kernels wait for memory; what matters is that a thread has 16 bytes or more in
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
 architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that AMD's
 GPUs run, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: only the backward passes of
@@ -39,8 +39,10 @@ def _warps(elements: int, each: int, warp: int, most: int = 1024) -> int:
 
 def row_forward(columns: int, warp: int) -> dict[str, Any]:
     """Norms: whole rows, several of them where they are short; blocks of a row where it is long."""
-    block = min(power_of_2(columns), 4096 if columns > LONGEST_ROW else LONGEST_ROW)
-    count = max(1, min(32, 2048 // block)) if columns <= LONGEST_ROW else 1
+    if columns > LONGEST_ROW:
+        return {"BLOCK": 4096, "num_warps": _warps(4096, 16, warp)}
+    block = power_of_2(columns)
+    count = max(1, min(32, 2048 // block))
     return {"ROWS": count, "BLOCK": block, "num_warps": _warps(count * block, 16, warp)}
 
 

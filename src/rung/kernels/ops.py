@@ -16,10 +16,12 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from rung.errors import UsageError
+from rung.kernels import tuned
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+tuned.mark_caches()
 
 
 def wrap_triton(kernel: Any) -> Any:
@@ -27,7 +29,27 @@ def wrap_triton(kernel: Any) -> Any:
 
     Called by this name inside an operator's body: that is how torch finds the kernels whose source enters its cache key.
     """
-    return kernel if INTERPRETED or _get_current_dispatch_mode() is None else torch.library.wrap_triton(kernel)
+    return kernel if INTERPRETED or _get_current_dispatch_mode() is None else _Traced(kernel)
+
+
+class _Traced:
+    """A kernel that a mode traces. torch takes the options that AMD's compiler has for itself as those of an autotuned kernel, and
+    not at the launch."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*arguments: Any, **named: Any) -> None:
+            options, kernel = {k: named.pop(k) for k in tuned.FOR_AMD if k in named}, self._kernel
+            if options:
+                import triton
+
+                others = {k: named.pop(k) for k in ("num_warps", "num_stages") if k in named}
+                kernel = triton.autotune([triton.Config(options, **others)], key=[])(kernel)
+            torch.library.wrap_triton(kernel)[grid](*arguments, **named)
+
+        return launch
 
 
 def operator(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -14,7 +11,7 @@ from rung.errors import InputError, UsageError
 from rung.ladder.plan import Original, Plan
 from rung.ladder.rungs import chosen, plan_of
 from rung.ladder.side import Side
-from rung.toml import parse_toml
+from rung.toml import as_toml, parse_toml, toml_key
 
 SCHEMA = 1
 TEXTS = ("workload", "mode", "numerics")
@@ -46,11 +43,11 @@ class Recipe:
     def text(self) -> str:
         """The recipe as TOML."""
         lines = [f"schema = {SCHEMA}"]
-        lines += [f"{k} = {_toml(getattr(self, k))}" for k in TEXTS]
-        lines += ["rungs = [" + ", ".join(_toml(r) for r in self.rungs) + "]"]
+        lines += [f"{k} = {as_toml(getattr(self, k))}" for k in TEXTS]
+        lines += ["rungs = [" + ", ".join(as_toml(r) for r in self.rungs) + "]"]
         for table in TABLES:
             if values := getattr(self, table):
-                lines += ["", f"[{table}]", *(f"{_key(k)} = {_toml(v)}" for k, v in values.items())]
+                lines += ["", f"[{table}]", *(f"{toml_key(k)} = {as_toml(v)}" for k, v in values.items())]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -107,17 +104,6 @@ class Recipe:
             raise InputError(f"{path} could not be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{path} is no recipe: it is not UTF-8 text; give the recipe.toml of a climb.") from error
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: str | float) -> str:
-    """A text or a number as TOML, which differs from JSON in what is not finite, beyond 16 bits, and in DEL."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def side_of(

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs
+from rung.kernels import configs, tuned
 
 
 @triton.jit
@@ -27,5 +27,5 @@ def column_sums(partial: torch.Tensor, dtype: torch.dtype) -> tuple[Any, ...]:
     launch that writes it."""
     count, n_rows, n_cols = partial.shape
     found = partial.new_empty((count, n_cols), dtype=dtype)
-    config = configs.partial_sums()
+    config = tuned.chosen("column_sums", partial, configs.partial_sums())
     return found, (triton.cdiv(n_cols, config["BLOCK"]), count), (partial, found, n_rows, n_cols), config

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs
+from rung.kernels import configs, tuned
 from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
@@ -83,7 +83,7 @@ def _forward(
     loss, lse = _forward_fake(logits, target, ignore_index, smoothing)
     flat, target = rows(logits), target.contiguous()
     n_rows, n_cols = flat.shape
-    config = configs.classes(n_cols, configs.warp_size(logits.device))
+    config = tuned.chosen("cross_entropy_forward", logits, configs.classes(n_cols, configs.warp_size(logits.device)))
     wrap_triton(cross_entropy_forward)[(n_rows,)](
         flat, target, loss, lse, n_cols, flat.stride(0), ignore_index, smoothing, smoothing != 0.0, **config
     )
@@ -109,7 +109,7 @@ def _backward(
     # As a mean has it, the gradient of every row may be one number: a stride of 0.
     flat, target, dloss = rows(logits), target.contiguous(), dloss.reshape(-1)
     n_rows, n_cols = flat.shape
-    config = configs.classes(n_cols, configs.warp_size(logits.device))
+    config = tuned.chosen("cross_entropy_backward", logits, configs.classes(n_cols, configs.warp_size(logits.device)))
     wrap_triton(cross_entropy_backward)[(n_rows * triton.cdiv(n_cols, config["BLOCK"]),)](
         dloss, flat, target, lse, d, n_cols, flat.stride(0), n_cols, dloss.stride(0), ignore_index, smoothing,
         smoothing != 0.0, **config,

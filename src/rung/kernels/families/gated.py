@@ -8,11 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs
+from rung.kernels import configs, tuned
 from rung.kernels.layout import rows, same_rows
 from rung.kernels.ops import differentiable, wrap_triton
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf")  # a kernel knows them by their place
+_NAMES = ("silu_mul", "gelu_mul_tanh", "gelu_mul_erf")
 
 
 @triton.jit
@@ -73,7 +74,8 @@ def _forward(gate: torch.Tensor, up: torch.Tensor | None, activation: int) -> to
     out = _forward_fake(gate, up, activation)
     g, u = same_rows(*_halves(gate, up))
     n_rows, n_cols = g.shape
-    config = configs.elementwise(n_cols, configs.warp_size(gate.device))
+    rule = configs.elementwise(n_cols, configs.warp_size(gate.device))
+    config = tuned.chosen(f"{_NAMES[activation]}_forward", gate, rule)
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
     wrap_triton(gated_forward)[grid](g, u, out, n_rows, n_cols, g.stride(0), u.stride(0), activation, **config)
     return out
@@ -94,7 +96,8 @@ def _backward(
         d, g, u = same_rows(dout, gate, up)
         d_stride = d.shape[1]
     n_rows, n_cols = d.shape
-    config = configs.elementwise(n_cols, configs.warp_size(gate.device))
+    rule = configs.elementwise(n_cols, configs.warp_size(gate.device))
+    config = tuned.chosen(f"{_NAMES[activation]}_backward", gate, rule)
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
     wrap_triton(gated_backward)[grid](
         d, g, u, d_gate, d_up, n_rows, n_cols, d.stride(0), g.stride(0), u.stride(0), d_stride,

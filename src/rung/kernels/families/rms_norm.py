@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs
+from rung.kernels import configs, tuned
 from rung.kernels.families.column_sums import column_sums, column_sums_kernel
 from rung.kernels.families.numbers import single
 from rung.kernels.layout import rows
@@ -189,10 +189,12 @@ def _forward(
     flat_r = flat if residual is None else rows(residual)
     w = flat if weight is None else weight.contiguous()
     n_rows, n_cols = flat.shape
-    warp = configs.warp_size(x.device)
-    config = configs.row_forward(n_cols, warp)
-    if n_cols > configs.LONGEST_ROW:
-        config.pop("ROWS")
+    long = n_cols > configs.LONGEST_ROW
+    kernel = f"rms_norm_forward{'_long' if long else ''}"
+    config = tuned.chosen(
+        kernel if residual is None else f"add_{kernel}", x, configs.row_forward(n_cols, configs.warp_size(x.device))
+    )
+    if long:
         wrap_triton(rms_norm_forward_long)[(n_rows,)](
             flat, flat_r, w, y, s, rstd, n_cols, flat.stride(0), flat_r.stride(0), eps, offset,
             residual is not None, weight is not None, cast_first, **config,
@@ -230,9 +232,11 @@ def _backward(
     warp = configs.warp_size(v.device)
     wide = configs.LONGEST_ROW_BACKWARD < n_cols <= configs.LONGEST_ROW
     size = max(v.element_size(), dy.element_size())
-    config = configs.row_backward_wide(warp, size) if wide else configs.row_backward(n_cols, warp, size)
-    count = configs.programs(n_rows, config, warp, configs.units(v.device))
     long = n_cols > configs.LONGEST_ROW
+    rule = configs.row_backward_wide(warp, size) if wide else configs.row_backward(n_cols, warp, size)
+    kernel = f"rms_norm_backward{'_wide' if wide else '_long' if long else ''}"
+    config = tuned.chosen(kernel if ds is None else f"add_{kernel}", v, rule)
+    count = configs.programs(n_rows, config, warp, configs.units(v.device))
     make = rstd.new_zeros if long else rstd.new_empty
     partial = make((count if weight is not None else 0, n_cols))
     arguments = (flat_dy, flat_ds, flat, w, rstd, dx, partial, n_rows, n_cols, flat_dy.stride(0), flat_ds.stride(0),

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs
+from rung.kernels import configs, tuned
 from rung.kernels.layout import along
 from rung.kernels.ops import differentiable, operator, wrap_triton
 
@@ -73,7 +73,8 @@ def _launch(
     batch, heads, tokens, dim = x.shape
     cb, ct = (cos.stride(k) if cos.shape[k] > 1 else 0 for k in (0, 1))
     sb, st = (sin.stride(k) if sin.shape[k] > 1 else 0 for k in (0, 1))
-    config = configs.rotation(heads, dim // 2, configs.warp_size(x.device))
+    rule = configs.rotation(heads, dim // 2, configs.warp_size(x.device))
+    config = tuned.chosen(f"rope_{'interleaved' if interleaved else 'half_split'}", x, rule)
     arguments = (
         x, cos, sin, y, heads, tokens, dim // 2, x.stride(0), x.stride(1), x.stride(2),
         y.stride(0), y.stride(1), y.stride(2), cb, ct, sb, st, backward, interleaved, cos.shape[-1] == dim,

@@ -48,8 +48,6 @@ def _in_types(family: Callable[[int, str], Iterator[Launch]], warp: int) -> Iter
 def _row(columns: int, warp: int, backward: bool, type: str) -> tuple[bool, dict[str, Any]]:
     longest = configs.LONGEST_ROW_BACKWARD if backward else configs.LONGEST_ROW
     config = configs.row_backward(columns, warp, _size(type)) if backward else configs.row_forward(columns, warp)
-    if columns > longest and not backward:
-        config.pop("ROWS")
     return columns > longest, config
 
 
