@@ -46,4 +46,4 @@ def user_file(variable: str, name: str) -> Path:
     directory."""
     if chosen := os.environ.get(variable):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "rung" / name
+    return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "rung" / name

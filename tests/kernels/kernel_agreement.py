@@ -10,7 +10,7 @@ import torch
 from rung.kernels import configs
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu", grad: bool = True) -> torch.Tensor:

@@ -12,7 +12,7 @@ from rung import kernels
 from rung.errors import UsageError
 from rung.kernels import reference
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 NAMES = ["silu", "gelu_tanh", "gelu_erf"]
 
 

@@ -14,6 +14,7 @@ from kernel_agreement import HAS_TRITON, error, run, tensor
 
 from rung import kernels
 from rung.errors import UsageError
+from rung.kernels import configs
 
 
 def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -65,7 +66,22 @@ def test_a_kernel_compiles_as_one_graph(name: str, device: str) -> None:
         assert error(a, b.double()) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "cross_entropy"])
+@pytest.mark.parametrize("long", [False, True], ids=["", "long rows"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "decode_attention"])
+def test_gradients_in_float64_are_those_of_finite_differences(
+    name: str, long: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if long:  # every row is, to the norms
+        if "norm" not in name:
+            pytest.skip("of the norms alone, which have kernels for long rows")
+        monkeypatch.setattr(configs, "LONGEST_ROW_BACKWARD", 10)
+        monkeypatch.setattr(configs, "LONGEST_ROW", 12 if name == "layer_norm" else 20)
+    fn, inputs = cases(device)[name]
+    wide = tuple(x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs)
+    assert torch.autograd.gradcheck(fn, wide, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "silu_mul", "rope", "cross_entropy"])
 def test_a_kernel_compiles_once_for_any_number_of_rows(name: str, device: str) -> None:
     def inputs(n: int) -> tuple[Any, ...]:
         def t(*shape: int) -> torch.Tensor:
@@ -73,6 +89,8 @@ def test_a_kernel_compiles_once_for_any_number_of_rows(name: str, device: str) -
 
         return {
             "rms_norm": lambda: (t(n, 3, 16), t(16)),
+            "silu_mul": lambda: (t(n, 700), t(n, 700)),
+            "rope": lambda: (t(2, 4, n, 8), t(n, 8), t(n, 8)),
             "cross_entropy": lambda: (t(n, 10), torch.arange(n).remainder(10).to(device)),
         }[name]()
 

@@ -10,7 +10,7 @@ from rung import kernels
 from rung.errors import UsageError
 from rung.kernels import reference
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
 def angles(tokens: int, half: int, device: str) -> torch.Tensor:

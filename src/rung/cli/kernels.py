@@ -113,6 +113,7 @@ def _tune(parsed: argparse.Namespace) -> int:
         raise UsageError(
             "tuning needs Triton, which is not installed; it comes with PyTorch's builds for ROCm and CUDA."
         )
+    from rung.cli.tables import width
     from rung.ladder.tuning_session import tune_kernels
     from rung.report.kernels import tuned_line, tuned_lines
     from rung.runs import to_json
@@ -122,7 +123,7 @@ def _tune(parsed: argparse.Namespace) -> int:
     names = [name for name in (parsed.what or "").split(",") if name]
     budget = 900.0 if parsed.budget is None else parsed.budget
     found = tune_kernels(names, parsed.shape, parsed.dtype or "bfloat16", budget, lambda row: say(tuned_line(row)))
-    print(to_json(found) if parsed.json else "\n".join(tuned_lines(found)))
+    print(to_json(found) if parsed.json else "\n".join(tuned_lines(found, width())))
     return 0
 
 

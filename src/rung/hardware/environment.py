@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 from rung.hardware.device import Device, matmul_precision_name
 from rung.hardware.state import state
+from rung.toml import user_file
 
 # Only variables known to change speed or numerics are recorded: an environment may hold tokens.
 RECORDED = (
@@ -45,8 +47,17 @@ def environment(device: Device) -> dict[str, Any]:
         "settings": settings,
         "now": now,
         "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
+        "kernels": _digest(user_file("RUNG_KERNELS", "kernels.toml")),
         "git": git_revision(Path.cwd()),
     }
+
+
+def _digest(path: Path) -> str | None:
+    """Of the user's table of launch configurations: with another one the same code runs otherwise."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
 
 
 def _of_torch() -> dict[str, Any]:

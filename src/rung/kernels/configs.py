@@ -15,8 +15,11 @@ LONGEST_ROW = 16384  # columns: a longer row is walked in blocks
 LONGEST_ROW_BACKWARD = 8192  # the gradient of the weight stays in registers, too
 
 
-def power_of_2(n: int) -> int:
-    """The smallest power of 2 that is not below n."""
+def power_of_2(n: int, most: int | None = None) -> int:
+    """The smallest power of 2 that is not below n, at most `most`: a size that is traced as a symbol is then not asked for more than
+    whether it is that large."""
+    if most is not None and n >= most:
+        return most
     return 1 << max(0, int(n) - 1).bit_length()
 
 
@@ -55,8 +58,8 @@ def row_backward(columns: int, warp: int, size: int = 2) -> dict[str, Any]:
     # Rows on their way at once, less one. With NVIDIA's asynchronous copies the next row waits in shared memory and costs no
     # registers; on AMD it would wait in registers, 8 to 14 more of them, which costs resident waves. Of rows that leave
     # room for one program on a multiprocessor, two wait: nobody else asks for memory while that program adds up. Of float32
-    # these would be 192 KiB, which not every GPU has.
-    stages = {} if long else {"STAGES": 1 if warp == 64 else 3 if block == 8192 and size == 2 else 2}
+    # these would be 192 KiB, which not every GPU has; so would be one of float64.
+    stages = {} if long else {"STAGES": 1 if warp == 64 or size == 8 else 3 if block == 8192 and size == 2 else 2}
     return {"ROWS": count, "BLOCK": block, **stages, "num_warps": _warps(count * block, 8, warp)}
 
 
@@ -86,7 +89,7 @@ def partial_sums() -> dict[str, Any]:
 
 def elementwise(columns: int, warp: int) -> dict[str, Any]:
     """Pointwise kernels on rows: tiles of 2048 elements."""
-    block = min(2048, power_of_2(columns))
+    block = power_of_2(columns, 2048)
     return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": _warps(2048, 8, warp)}
 
 
@@ -127,7 +130,7 @@ def rotation(heads: int, half: int, warp: int) -> dict[str, Any]:
 
 def classes(columns: int, warp: int) -> dict[str, Any]:
     """Cross-entropy: a row of logits in blocks."""
-    block = min(4096, max(128, power_of_2(columns)))
+    block = max(128, power_of_2(columns, 4096))
     return {"BLOCK": block, "num_warps": _warps(block, 8, warp)}
 
 

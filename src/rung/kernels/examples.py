@@ -17,13 +17,22 @@ Inputs = Callable[[Shape, torch.dtype, str], tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True)
 class Example:
-    """call: the kernel; inputs(shape, dtype, device): its tensors; axes: what the numbers of a shape are; shape: one at which the
-    GPU is busy."""
+    """call: the kernel; inputs(shape, dtype, device): its tensors; axes: what the numbers of a shape are; rows: which of them only
+    say how often the same is done; shape: one at which the GPU is busy."""
 
     call: Callable[..., Any]
     inputs: Inputs
     axes: tuple[str, ...]
+    rows: tuple[int, ...]
     shape: Shape
+
+    def fewer(self, shape: Shape, times: int) -> Shape:
+        """The shape with so many times fewer rows, or as few as there can be."""
+        found = list(shape)
+        for axis in self.rows:
+            found[axis] = max(1, shape[axis] // times)
+            times = -(-times * found[axis] // shape[axis])
+        return tuple(found)
 
 
 def leaf(*shape: int, dtype: torch.dtype, device: str = "cuda") -> torch.Tensor:
@@ -58,12 +67,14 @@ def logits(shape: Shape, dtype: torch.dtype, device: str = "cuda") -> tuple[torc
 _ROWS = ("rows", "columns")
 _HEADS = ("batch", "heads", "tokens", "head dimension")
 EXAMPLES = {
-    "rms_norm": Example(kernels.rms_norm, norm(1, 1), _ROWS, (16384, 4096)),
-    "add_rms_norm": Example(kernels.add_rms_norm, norm(2, 1), _ROWS, (16384, 4096)),
-    "layer_norm": Example(kernels.layer_norm, norm(1, 2), _ROWS, (16384, 4096)),
-    "silu_mul": Example(kernels.silu_mul, norm(2, 0), _ROWS, (8192, 14336)),
-    "gelu_mul": Example(kernels.gelu_mul, norm(2, 0), _ROWS, (8192, 14336)),
-    "rope": Example(kernels.rope, heads, _HEADS, (8, 32, 4096, 128)),
-    "rope_interleaved": Example(functools.partial(kernels.rope, interleaved=True), heads, _HEADS, (8, 32, 4096, 128)),
-    "cross_entropy": Example(kernels.cross_entropy, logits, ("rows", "classes"), (8192, 128256)),
+    "rms_norm": Example(kernels.rms_norm, norm(1, 1), _ROWS, (0,), (16384, 4096)),
+    "add_rms_norm": Example(kernels.add_rms_norm, norm(2, 1), _ROWS, (0,), (16384, 4096)),
+    "layer_norm": Example(kernels.layer_norm, norm(1, 2), _ROWS, (0,), (16384, 4096)),
+    "silu_mul": Example(kernels.silu_mul, norm(2, 0), _ROWS, (0,), (8192, 14336)),
+    "gelu_mul": Example(kernels.gelu_mul, norm(2, 0), _ROWS, (0,), (8192, 14336)),
+    "rope": Example(kernels.rope, heads, _HEADS, (0, 2), (8, 32, 4096, 128)),
+    "rope_interleaved": Example(
+        functools.partial(kernels.rope, interleaved=True), heads, _HEADS, (0, 2), (8, 32, 4096, 128)
+    ),
+    "cross_entropy": Example(kernels.cross_entropy, logits, ("rows", "classes"), (0,), (8192, 128256)),
 }

@@ -1,7 +1,7 @@
 """The kernels as functions: shapes and dtypes checked, rows and reductions as a caller has them.
 
 Tensors are on one GPU, float32, float16 or bfloat16; arithmetic is float32 and is rounded once, at the end, unless said
-otherwise. Any strides: what is no set of rows with unit column stride is copied first. Raises UsageError for anything else.
+otherwise. All in float64 are computed in float64, as a check of a gradient wants it, with eps, offset and smoothing as float32 has them. Any strides: what is no set of rows with unit column stride is copied first. Raises UsageError for anything else.
 """
 
 import torch
@@ -115,6 +115,8 @@ def decode_attention(
             f"decode_attention: q {_text(q)}, k {_text(k)} and v {_text(v)} do not fit: "
             "(batch, heads, 1, d), (batch, kv heads, keys, d) and (batch, kv heads, keys, e)."
         )
+    if q.dtype == torch.float64:
+        raise UsageError("decode_attention: there is none in float64; rung.kernels.reference.decode_attention is.")
     if not q.dtype == k.dtype == v.dtype:
         raise UsageError(f"decode_attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; give one dtype.")
     wanted = ((1, k.shape[2]), (k.shape[0], k.shape[2]))
@@ -129,7 +131,7 @@ def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> torch.Tensor:  # fmt: skip
-    """Softmax cross-entropy over the last dimension; the loss is float32 whatever the logits are.
+    """Softmax cross-entropy over the last dimension; the loss is float32 whatever the logits are, but of float64.
 
     logits: (..., classes); target: (...), integers. reduction: mean (over what is not ignored), sum or none (a loss a
     row). A target that is no class and not `ignore_index` makes the loss NaN.
@@ -150,7 +152,7 @@ def linear_cross_entropy(
     hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: torch.Tensor | None = None, *,
     ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean",
 ) -> torch.Tensor:  # fmt: skip
-    """cross_entropy(hidden @ weight.T + bias, target), without all logits in memory at once; a float32 scalar.
+    """cross_entropy(hidden @ weight.T + bias, target), without all logits in memory at once; a float32 scalar (of float64 one in float64).
 
     hidden: (..., n); weight: (classes, n); bias: (classes,); target: (...). reduction: mean or sum. Gradients are
     computed with the loss; the weight's is added up over chunks of rows in the weight's dtype. Under autocast the

@@ -10,6 +10,7 @@ run as an `autograd.Function`, which costs the host less than the dispatcher doe
 import contextlib
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from rung.errors import UsageError
 from rung.kernels import tuned
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+WHOLE = ("target", "keep")  # of whole numbers or of truth
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-tuned.mark_caches()
 
 
 def wrap_triton(kernel: Any) -> Any:
@@ -29,27 +30,36 @@ def wrap_triton(kernel: Any) -> Any:
 
     Called by this name inside an operator's body: that is how torch finds the kernels whose source enters its cache key.
     """
-    return kernel if INTERPRETED or _get_current_dispatch_mode() is None else _Traced(kernel)
+    if INTERPRETED or _get_current_dispatch_mode() is None:
+        return kernel
+    tuned.mark_caches()
+    return _Traced(kernel)
 
 
 class _Traced:
-    """A kernel that a mode traces. torch takes the options that AMD's compiler has for itself as those of an autotuned kernel, and
-    not at the launch."""
+    """A kernel that a mode traces. torch knows the options that AMD's compiler has for itself of autotuned kernels alone, not of a
+    launch."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, **named: Any) -> None:
-            options, kernel = {k: named.pop(k) for k in tuned.FOR_AMD if k in named}, self._kernel
-            if options:
-                import triton
-
-                others = {k: named.pop(k) for k in ("num_warps", "num_stages") if k in named}
-                kernel = triton.autotune([triton.Config(options, **others)], key=[])(kernel)
+            kernel = self._kernel
+            if "waves_per_eu" in named:
+                options = {k: named.pop(k) for k in ("num_warps", "num_stages", "waves_per_eu") if k in named}
+                kernel = _with_options(kernel, **options)
             torch.library.wrap_triton(kernel)[grid](*arguments, **named)
 
         return launch
+
+
+@cache
+def _with_options(kernel: Any, waves_per_eu: int, **others: int) -> Any:
+    """One object for each set of options: torch keeps every kernel that it has traced."""
+    import triton
+
+    return triton.autotune([triton.Config({"waves_per_eu": waves_per_eu}, **others)], key=[])(kernel)
 
 
 def operator(
@@ -131,5 +141,9 @@ def check(name: str, **tensors: torch.Tensor | None) -> None:
     if next(iter(devices)).type != "cuda" and not INTERPRETED:
         raise UsageError(f"{name}: the kernels run on a GPU; on a CPU use rung.kernels.reference.{name}.")
     for k, t in given.items():
-        if t.is_floating_point() and t.dtype not in DTYPES:
-            raise UsageError(f"{name}: {k} is {t.dtype}; the kernels take float32, float16 and bfloat16.")
+        if t.dtype not in DTYPES and k not in WHOLE:
+            raise UsageError(f"{name}: {k} is {t.dtype}; the kernels take float32, float16, bfloat16 and float64.")
+    doubles = {k: t.dtype == torch.float64 for k, t in given.items() if t.is_floating_point()}
+    if len(set(doubles.values())) > 1:
+        which = next(k for k, double in doubles.items() if double)
+        raise UsageError(f"{name}: {which} is float64 and others are not; give all in float64, or none.")

@@ -1,17 +1,17 @@
 """The search behind `rung kernels tune`: launch configurations against what the rules give, on the GPU at hand.
 
 From the rule on, one thing at a time is changed to what is quickest, until nothing is quicker. What that finds must then give
-the same results, be shown to be faster by alternating with the rule, and cost nothing where there is a sixteenth of the work.
+the same results, be shown to be faster by alternating with the rule, and not be slower where there are fewer rows.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,8 +19,8 @@ from rung.errors import UsageError
 from rung.hardware import Device
 from rung.kernels import configs
 from rung.kernels.examples import Example, Shape
-from rung.kernels.tuned import Config, Key, Trial, trying
-from rung.kernels.variations import variations
+from rung.kernels.tuned import Key, Trial, trying
+from rung.kernels.variations import Config, variations
 from rung.measure import ROUNDS, SIGNED_RANK, Comparison, Restart, interleaved, judge
 from rung.measure.timers import Timer, timer_for
 
@@ -28,117 +28,139 @@ Step = Callable[[], object]
 LOOKS = 6  # rounds in which configurations that differ in one thing take turns
 SAMPLES = 3  # of a block
 WORTH = 0.02  # what a configuration has to be faster by: less is within what a clock or a driver changes
-SECONDS = 5.0  # to show it
+LOSS = 0.01  # what it may cost where there are fewer rows
+SECONDS = 5.0  # to show either
 FEWER = 16  # a configuration holds for every number of rows: it is asked of so many times fewer, too
+AT_ONCE = 1 << 25  # elements that are compared together
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """way: forward or backward; use: the configuration, or None where the rule's stays; speedup: over the rule's, with `use`;
-    tried: how many configurations were timed; failed: why others were not."""
+    """way: forward or backward; outcome: faster (with `use`), or why the rule's configuration stays: shown, that nothing else is
+    worth it, or unclear; speedup: of the whole pass, over the rule's; tried: how many configurations were timed; failed: why
+    others were not."""
 
-    example: str
+    function: str
     way: str
     key: Key
     shape: Shape
     rule: Config
     use: Config | None
-    speedup: Comparison | None
+    outcome: Literal["faster", "shown", "unclear"]
     why: str
-    tried: int
+    speedup: Comparison | None = None
+    tried: int = 1
     failed: list[str] = field(default_factory=list)
 
 
 def tune(
-    name: str, example: Example, shape: Shape, dtype: torch.dtype, device: Device, seen: set[Key]
+    name: str,
+    example: Example,
+    shape: Shape,
+    dtype: torch.dtype,
+    device: Device,
+    seen: set[Key],
+    before: Mapping[Key, Config],
 ) -> Iterator[Tuned]:
     """Each kernel that the function launches at this shape, forward and then backward. seen: problems that are left out, and to
-    which these are added."""
-    sizes = [example.inputs(s, dtype, device.torch_name) for s in (shape, (max(1, shape[0] // FEWER), *shape[1:]))]
+    which these are added; before: what an earlier search found."""
+    inputs = [example.inputs(s, dtype, device.torch_name) for s in dict.fromkeys((shape, example.fewer(shape, FEWER)))]
     for k, way in enumerate(("forward", "backward")):
-        steps = [passes(example.call, inputs)[k] for inputs in sizes]
+        # Each is made anew for a timer and ends with it: a graph needs what its backward pass read.
+        steps = [lambda given=given, k=k: passes(example.call, given)[k] for given in inputs]
         trial = Trial()
         with trying(trial):
-            steps[0]()
+            steps[0]()()
         for key, rule in list(trial.asked.items()):
             if key not in seen:
                 seen.add(key)
-                search = _Search(trial, key, device, example, sizes[0], steps)
                 with trying(trial):
-                    found = _tuned(name, way, key, rule, shape, search)
+                    search = _Search(trial, key, device, partial(_results, example.call, inputs[0]), steps)
+                    found = _tuned(partial(Tuned, name, way, key, shape, rule), rule, before.get(key), search)
                 trial.using[key] = found.use or rule
                 yield found
 
 
-def _tuned(name: str, way: str, key: Key, rule: Config, shape: Shape, search: _Search) -> Tuned:
-    best = search.best(rule)
-    found = partial(Tuned, name, way, key, shape, rule, tried=search.tried, failed=search.failed)
+def _tuned(told: Callable[..., Tuned], rule: Config, before: Config | None, search: _Search) -> Tuned:
+    best = search.best(rule, before)
+    found = partial(told, tried=search.tried, failed=search.failed)
     if best == rule:
-        return found(use=None, speedup=None, why="nothing that was tried is quicker")
+        return found(use=None, outcome="shown", why="nothing that was tried is quicker")
     if not search.agrees(rule, best):
-        return found(use=None, speedup=None, why=f"{best} gives other results")
-    large, small = (search.shown(step, rule, best) for step in search.steps)
+        return found(use=None, outcome="shown", why=f"{_text(best)} gives other results")
+    large, *small = (search.shown(step, rule, best) for step in search.steps)
+    found = partial(found, speedup=large)
+    if large.answer == "undecided":
+        return found(use=None, outcome="unclear", why=f"{_text(best)} may be quicker: it did not get clear")
     if large.answer != "faster" or large.speedup.value < 1 + WORTH:
-        return found(use=None, speedup=large, why=f"nothing that was tried is quicker by {WORTH:.0%}")
-    if small.answer == "slower":
-        return found(use=None, speedup=large, why=f"slower with {FEWER} times fewer rows")
-    return found(use=best, speedup=large, why="faster")
+        return found(use=None, outcome="shown", why=f"nothing that was tried is quicker by {WORTH:.0%}")
+    if any(few.speedup.low < 1 - LOSS for few in small):
+        return found(
+            use=None, outcome="shown", why=f"{_text(best)} may cost more than {LOSS:.0%} where there are fewer rows"
+        )
+    return found(use=best, outcome="faster", why="faster")
 
 
 class _Search:
-    """Over the configurations of one kernel. steps: at the shape, and with fewer rows."""
+    """Over the configurations of one kernel. results: of a call, with gradients; steps: make a step, at the shape and with fewer
+    rows."""
 
     def __init__(
-        self, trial: Trial, key: Key, device: Device, example: Example, inputs: tuple[Any, ...], steps: Sequence[Step]
+        self,
+        trial: Trial,
+        key: Key,
+        device: Device,
+        results: Callable[[], list[torch.Tensor]],
+        steps: Sequence[Callable[[], Step]],
     ) -> None:
-        self.trial, self.key, self.device, self.steps = trial, key, device, steps
-        self._results = partial(_results, example.call, inputs)
+        self.trial, self.key, self.device, self.results, self.steps = trial, key, device, results, steps
         self.tried, self.failed = 1, list[str]()
 
-    def best(self, rule: Config) -> Config:
-        """The quickest that changes of one thing at a time lead to."""
+    def best(self, rule: Config, before: Config | None) -> Config:
+        """The quickest that changes of one thing at a time lead to. before: another one to begin with."""
         warp, best, seen = configs.warp_size(torch.device(self.device.torch_name)), rule, [rule]
+        others = [before] if before and before != rule else []
         while True:
-            others = variations(self.key.kernel, best, warp, self.device.vendor == "amd")
+            others += variations(self.key.kernel, best, warp, self.device.vendor == "amd")
             new = [config for config in others if config not in seen]
             seen += new
             quickest = self._quickest(best, new)
             if quickest == best:
                 return best
-            best = quickest
+            best, others = quickest, []
 
     def _quickest(self, best: Config, others: Sequence[Config]) -> Config:
-        taken = {0: (best, self._timer(best, self.steps[0]))}
+        timers = [(best, self._timer(best, self.steps[0]))]
         for config in others:
             try:
-                taken[len(taken)] = config, self._timer(config, self.steps[0])
+                timers.append((config, self._timer(config, self.steps[0], like=timers[0][1].name)))
             except Exception as error:  # out of shared memory, or of registers: what a search finds out
-                self.failed.append(
-                    f"{_text(config)}: {(str(error).strip().splitlines() or [type(error).__name__])[0][:160]}"
-                )
-        self.tried += len(taken) - 1
-        blocks = [partial(self._block, config, timer) for config, timer in taken.values()]
-        restart, _ = interleaved(blocks, LOOKS)
-        gains = {k: restart.log_ratio(0, k) for k in range(1, len(taken))}
+                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self.failed.append(f"{_text(config)}: {first[:160]}")
+        self.tried += len(timers) - 1
+        restart, _ = interleaved([partial(self._block, *timer) for timer in timers], LOOKS)
+        gains = {k: restart.log_ratio(0, k) for k in range(1, len(timers))}
         quickest = max(gains, key=gains.__getitem__, default=0)
-        taken_config = taken[quickest if gains and gains[quickest] > WORTH / 4 else 0][0]
-        taken.clear()
+        found = timers[quickest if gains and gains[quickest] > WORTH / 4 else 0][0]
+        timers.clear()
         _free(self.device)
-        return taken_config
+        return found
 
-    def shown(self, step: Step, rule: Config, best: Config) -> Comparison:
+    def shown(self, step: Callable[[], Step], rule: Config, best: Config) -> Comparison:
         """The best against the rule, in rounds until it is clear."""
-        blocks = [partial(self._block, config, self._timer(config, step)) for config in (rule, best)]
+        first = self._timer(rule, step)
+        timers = [(rule, first), (best, self._timer(best, step, like=first.name))]
         until, said = time.monotonic() + SECONDS, list[Comparison]()
 
         def more(so_far: Restart) -> bool:
             last = time.monotonic() >= until
-            found = judge(so_far.log_ratios(), looks=ROUNDS, margin=0.01, last=last, method=SIGNED_RANK)
+            found = judge(so_far.log_ratios(), looks=ROUNDS, margin=LOSS, last=last, method=SIGNED_RANK)
             said[:] = [found] if found else said
             return not (found and found.final)
 
-        interleaved(blocks, 1, more)
-        blocks.clear()
+        interleaved([partial(self._block, *timer) for timer in timers], 1, more)
+        del first
+        timers.clear()
         _free(self.device)
         return said[0]
 
@@ -147,14 +169,18 @@ class _Search:
         found = []
         for config in (rule, best):
             self.trial.using[self.key] = config
-            found.append(self._results())
+            found.append(self.results())
         return all(_close(a, b) for a, b in zip(*found, strict=True))
 
-    def _timer(self, config: Config, step: Step) -> Timer:
+    def _timer(self, config: Config, make: Callable[[], Step], like: str = "") -> Timer:
+        """like: the timer that it is to be measured against, where that is not the first."""
         self.trial.using[self.key] = config
+        step = make()
         step()  # compiles
+        if like or not self.device.is_gpu:
+            return timer_for(step, self.device, like if self.device.is_gpu else "auto")
         try:
-            return timer_for(step, self.device, "graph" if self.device.is_gpu else "auto")
+            return timer_for(step, self.device, "graph")
         except UsageError:
             return timer_for(step, self.device, "events")
 
@@ -197,11 +223,13 @@ def _results(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[tor
     return [*outputs, *torch.autograd.grad(outputs, [x for x in inputs if x.requires_grad], grads)]
 
 
+@torch.no_grad()
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Two units in the last place, of the element and of the typical one; of float32 the square root of a long sum's terms more."""
+    """Two units in the last place, of the element and of the typical one; of float32 as many as a long sum's order changes."""
     eps = max(2 * torch.finfo(a.dtype).eps, 64 * torch.finfo(torch.float32).eps)
-    x, y = a.detach().float(), b.detach().float()
-    return bool(((x - y).abs() <= eps * (y.abs() + y.square().mean().sqrt())).all())
+    pairs = list(zip(a.reshape(-1).split(AT_ONCE), b.reshape(-1).split(AT_ONCE), strict=True))
+    typical = (sum(float(y.float().square().sum()) for _, y in pairs) / max(1, b.numel())) ** 0.5
+    return all(bool(((x.float() - y.float()).abs() <= eps * (y.float().abs() + typical)).all()) for x, y in pairs)
 
 
 def _free(device: Device) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from rung.errors import UsageError
+from rung.errors import InputError, UsageError
 from rung.hardware import Device, environment, pick
 from rung.kernels import tuned
 from rung.kernels.examples import EXAMPLES, Example, Shape
@@ -24,7 +28,8 @@ def tune_kernels(
     names: Sequence[str], shape: Shape | None, dtype: str, budget: float, told: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     """Tunes and saves. names: of `EXAMPLES`, all where there is none; budget: seconds after which no further function is begun;
-    told: of each kernel, as it is decided. Raises UsageError for what cannot be tuned."""
+    told: of each kernel, as it is decided. Raises UsageError for what cannot be tuned, InputError for a table that cannot be
+    read or written."""
     problems, device = _problems(names, shape), pick()
     if not device.is_gpu:
         raise UsageError(
@@ -32,30 +37,28 @@ def tune_kernels(
         )
     if INTERPRETED:
         raise UsageError("TRITON_INTERPRET=1 runs kernels on the CPU; unset it to tune them.")
+    path = _table()
     facts, began = environment(device), time.monotonic()
-    made_by = f"rung kernels tune on {device.name}, torch {torch.__version__}, Triton {_triton()}"
-    found, left, seen = list[dict[str, Any]](), list[str](), set[tuned.Key]()
+    found, left, failed, seen = list[dict[str, Any]](), list[str](), list[str](), set[tuned.Key]()
     for name, example, size in problems:
         if time.monotonic() - began > budget:
             left.append(name)
             continue
-        for row in _decided(name, example, size, dtype, device, seen):
-            found.append(row)
-            _save(row, device.arch, made_by)
-            told(row)
-    return {"kind": "kernel tuning", "arch": device.arch, "dtype": dtype, "file": str(user_file(*tuned.FILE)), "kernels": found,
-            "left": left, "seconds": time.monotonic() - began, "environment": facts}  # fmt: skip
-
-
-def _decided(
-    name: str, example: Example, shape: Shape, dtype: str, device: Device, seen: set[tuned.Key]
-) -> Iterator[dict[str, Any]]:
-    try:
-        for found in tune(name, example, shape, DTYPES[dtype], device, seen):
-            yield _row(found)
-    except torch.OutOfMemoryError:
-        size = " x ".join(map(str, shape))
-        raise UsageError(f"{name} at {size} does not fit the GPU's memory; give a smaller one by --shape.") from None
+        before = {tuned.key_of(row): row["use"] for row in tuned.rows(path) if _is_of(row, device)}
+        try:
+            for kernel in tune(name, example, size, DTYPES[dtype], device, seen, before):
+                row = {**_row(kernel, dtype), "dropped": kernel.outcome == "shown" and kernel.key in before}
+                found.append(row)
+                told(row)
+                _save(path, kernel, device)
+        except torch.OutOfMemoryError:
+            failed.append(f"{name} at {_by(size)} does not fit the GPU's memory; give a smaller one by --shape.")
+            gc.collect()
+            torch.cuda.empty_cache()
+    tuned.forget()
+    return {"kind": "kernel tuning", "gpu": device.name, "arch": device.arch, "dtype": dtype, "file": str(path),
+            "kernels": found, "left": left, "failed": failed, "seconds": time.monotonic() - began,
+            "environment": facts}  # fmt: skip
 
 
 def _problems(names: Sequence[str], shape: Shape | None) -> list[tuple[str, Example, Shape]]:
@@ -71,29 +74,60 @@ def _problems(names: Sequence[str], shape: Shape | None) -> list[tuple[str, Exam
     return found
 
 
-def _row(found: Tuned) -> dict[str, Any]:
+def _row(found: Tuned, dtype: str) -> dict[str, Any]:
     """As plain values."""
     speedup = found.speedup and found.speedup.speedup.as_dict()
-    return {"function": found.example, "way": found.way, "kernel": found.key.kernel, "dtype": found.key.dtype,
-            "shape": list(found.shape), "rule": found.rule, "use": found.use, "speedup": speedup, "why": found.why,
-            "tried": found.tried, "failed": found.failed}  # fmt: skip
+    return {"function": found.function, "way": found.way, "kernel": found.key.kernel, "problem": found.key.problem,
+            "dtype": dtype, "shape": list(found.shape), "rule": found.rule, "use": found.use, "outcome": found.outcome,
+            "why": found.why, "speedup": speedup, "tried": found.tried, "failed": found.failed}  # fmt: skip
 
 
-def _save(row: dict[str, Any], arch: str, made_by: str) -> None:
-    """Puts the row in the table, or takes an older one out where the rule's configuration has won."""
-    key = tuned.key_of(row)
-    rows = [old for old in tuned.rows() if (old["arch"], tuned.key_of(old)) != (arch, key)]
-    if row["use"]:
-        shown = {k: round(row["speedup"][k], 3) for k in ("value", "low", "high")}
-        shape = " x ".join(map(str, row["shape"]))
-        rows.append({"arch": arch, **{k: row[k] for k in ("kernel", "dtype", "rule", "use")}, "speedup": shown,
-                     "shape": shape, "source": made_by})  # fmt: skip
+def _table() -> Path:
+    """The user's file, which can be read and written, as far as that can be known before."""
     path = user_file(*tuned.FILE)
-    if rows or path.exists():
-        write_whole(path, tuned.text(rows))
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is no file; have RUNG_KERNELS name one for the table of launch configurations.")
+    path = path.resolve()  # what a link leads to is written, not the link
+    with _alone(path):
+        tuned.rows(path)
+    return path
 
 
-def _triton() -> str:
-    import triton
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While no other process changes the table, as where each of a machine's GPUs is tuned."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); have RUNG_KERNELS name a file that can."
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
-    return str(triton.__version__)
+
+def _save(path: Path, found: Tuned, device: Device) -> None:
+    """Puts the row in the table, or takes an older one out where the rule's configuration was shown to do."""
+    if found.outcome == "unclear":
+        return
+    with _alone(path):
+        rows = tuned.rows(path)
+        kept = [row for row in rows if not (_is_of(row, device) and tuned.key_of(row) == found.key)]
+        if found.use and found.speedup:
+            interval = {k: round(v, 3) for k, v in found.speedup.speedup.as_dict().items()}
+            kept.append({"gpu": device.name, "arch": device.arch, "triton": tuned.triton_version(), "kernel": found.key.kernel,
+                         "problem": found.key.problem, "rule": found.rule, "use": found.use, "speedup": interval,
+                         "of": f"{found.function}, {found.way}, {_by(found.shape)}, torch {torch.__version__}"})  # fmt: skip
+        if kept != rows:
+            write_whole(path, tuned.text(kept), "have RUNG_KERNELS name another file")
+
+
+def _is_of(row: dict[str, Any], device: Device) -> bool:
+    """Whether a row is obeyed here."""
+    return (row["gpu"], row["triton"]) == (device.name, tuned.triton_version())
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))

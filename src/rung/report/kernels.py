@@ -27,25 +27,24 @@ _TEXT = {0, 1, 9, 10}
 
 
 def list_lines(kernels: Sequence[Mapping[str, str]], tuned: Sequence[Mapping[str, Any]], file: str) -> list[str]:
-    """A name and what it computes, a line each; and how many configurations the user's file has, by architecture."""
+    """A name and what it computes, a line each; and how many configurations the user's file has, by GPU and Triton."""
     margin = max(len(k["name"]) for k in kernels) + 2
     lines = [f"{k['name']:<{margin}}{k['computes']}" for k in kernels]
-    counts = Counter(row["arch"] for row in tuned)
-    told = ", ".join(f"{count} for {units.clean(arch)}" for arch, count in counts.items())
+    counts = Counter(f"{row['gpu']} with Triton {row['triton']}" for row in tuned)
+    told = ", ".join(f"{count} for {units.clean(what)}" for what, count in counts.items())
     return [*lines, "", f"Launch configurations that were tuned: {told} ({file})."] if told else lines
 
 
 def tuned_line(row: Mapping[str, Any]) -> str:
     """What became of one kernel, on a line."""
-    shape = " x ".join(map(str, row["shape"]))
-    what = f"{row['kernel']} ({shape}, {row['dtype']}), {row['tried']} configurations"
-    if row["failed"]:
-        what += f" and {len(row['failed'])} that could not be launched"
-    if not row["use"]:
-        return f"  {what}: {row['why']}"
-    speedup = row["speedup"]
-    told = f"{speedup['value']:.2f}× ({speedup['low']:.2f}-{speedup['high']:.2f}) as fast"
-    return f"✓ {what}: {told} with {_changes(row['rule'], row['use'])}"
+    what = f"{row['function']} {row['way']} ({' x '.join(map(str, row['shape']))}, {row['dtype']})"
+    seen = f"{row['tried']} configurations" + (f", {len(row['failed'])} not launched" if row["failed"] else "")
+    if row["use"]:
+        speedup = row["speedup"]
+        told = f"{speedup['value']:.2f}× ({speedup['low']:.2f}–{speedup['high']:.2f}) as fast"
+        return f"✓ {what}: {told} with {_changes(row['rule'], row['use'])} for {row['kernel']} [{seen}]"
+    gone = "; the configuration of before is dropped" if row["dropped"] else ""
+    return f"  {what}: {row['why']}{gone} [{seen}]"
 
 
 def _changes(rule: Mapping[str, int], use: Mapping[str, int]) -> str:
@@ -53,18 +52,18 @@ def _changes(rule: Mapping[str, int], use: Mapping[str, int]) -> str:
     return ", ".join(f"{k} {rule[k]} → {v}" if k in rule else f"{k} {v}" for k, v in use.items() if rule.get(k) != v)
 
 
-def tuned_lines(found: Mapping[str, Any]) -> list[str]:
+def tuned_lines(found: Mapping[str, Any], width: int = 100) -> list[str]:
     """What was found, and where it is kept."""
-    better = [row for row in found["kernels"] if row["use"]]
-    lines = [
-        f"{len(better)} of {len(found['kernels'])} kernels have a configuration that was measured to be faster than the rule's on "
-        f"{found['arch']}, in {found['seconds']:.0f} s."
+    better = sum(bool(row["use"]) for row in found["kernels"])
+    told = [
+        f"{better} of {len(found['kernels'])} kernels: a configuration was measured to be faster than the rule's on "
+        f"{units.clean(found['gpu'])}, in {found['seconds']:.0f} s."
     ]
     if better:
-        lines += [f"It is used from now on, and in {found['file']}: remove a row, and the rule is back."]
+        told += [f"Launched so from now on: {found['file']} (remove a row, and the rule is back)."]
     if found["left"]:
-        lines += [f"The budget left out {', '.join(found['left'])}."]
-    return lines
+        told += [f"The budget left out {', '.join(found['left'])}."]
+    return [line for text in (*told, *found["failed"]) for line in textwrap.wrap(text, width)]
 
 
 def resource_lines(rows: Sequence[Mapping[str, Any]], width: int = 100) -> list[str]:

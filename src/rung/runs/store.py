@@ -38,8 +38,8 @@ REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
 }  # fmt: skip
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+def write_whole(path: Path, text: str, otherwise: str = "choose another --out") -> None:
+    """Writes a file whole or not at all. otherwise: what to do where there is no room."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,9 +50,7 @@ def write_whole(path: Path, text: str) -> None:
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise InputError(
-            f"{path} could not be written: {error.strerror}; free some space or choose another --out."
-        ) from error
+        raise InputError(f"{path} could not be written: {error.strerror}; free some space or {otherwise}.") from error
 
 
 def to_json(value: Any) -> str:

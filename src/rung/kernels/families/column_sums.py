@@ -6,14 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs, tuned
+from rung.kernels import configs
 
 
 @triton.jit
 def column_sums_kernel(PART, SUM, n_rows, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     which = tl.program_id(1).to(tl.int64)
     col = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    total = tl.zeros([ROWS, BLOCK], PART.dtype.element_ty)
     for first in range(0, n_rows, ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
         mask = (row < n_rows) & (col < n_cols)
@@ -27,5 +27,5 @@ def column_sums(partial: torch.Tensor, dtype: torch.dtype) -> tuple[Any, ...]:
     launch that writes it."""
     count, n_rows, n_cols = partial.shape
     found = partial.new_empty((count, n_cols), dtype=dtype)
-    config = tuned.chosen("column_sums", partial, configs.partial_sums())
+    config = configs.partial_sums()
     return found, (triton.cdiv(n_cols, config["BLOCK"]), count), (partial, found, n_rows, n_cols), config

@@ -3,7 +3,7 @@
 loss = (1 - e) (lse - x_t) + e (lse - mean(x)),  lse = log sum exp(x),  e the label smoothing; 0 where t is ignored.
 dx = dloss (exp(x - lse) - (1 - e) [j = t] - e / n)
 
-The sum of exponentials is kept relative to the largest logit so far, so a row is read once. Loss and lse are float32.
+The sum of exponentials is kept relative to the largest logit so far, so a row is read once. Loss and lse are float32, of float64 float64.
 A target that is neither a class nor `ignore_index` gives NaN, and reads nothing outside of the row.
 """
 
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs, tuned
-from rung.kernels.families.numbers import single
+from rung.kernels.families.numbers import single, wide, wide_dtype
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
 
@@ -26,12 +26,12 @@ def cross_entropy_forward(
     logits = LOGITS + row * row_stride
     # An ignored row has nothing to be read for.
     end = tl.where(target == ignore_index, 0, n_cols)
-    largest = tl.full([BLOCK], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK], tl.float32)
-    plain = tl.zeros([BLOCK], tl.float32)
+    largest = tl.full([BLOCK], float("-inf"), LSE.dtype.element_ty)
+    total = tl.zeros([BLOCK], LSE.dtype.element_ty)
+    plain = tl.zeros([BLOCK], LSE.dtype.element_ty)
     for first in range(0, end, BLOCK):
         col = first + tl.arange(0, BLOCK)
-        x = tl.load(logits + col, mask=col < n_cols, other=float("-inf")).to(tl.float32)
+        x = wide(tl.load(logits + col, mask=col < n_cols, other=float("-inf")))
         new = tl.maximum(largest, x)
         base = tl.where(new == float("-inf"), 0.0, new)
         total = total * tl.exp(largest - base) + tl.exp(x - base)
@@ -43,7 +43,7 @@ def cross_entropy_forward(
     total = tl.where(target == ignore_index, 1.0, tl.sum(total * tl.exp(largest - base), axis=0))
     lse = base + tl.log(total)
     valid = (target >= 0) & (target < n_cols)
-    picked = tl.load(logits + target, mask=valid & (target != ignore_index), other=0.0).to(tl.float32)
+    picked = wide(tl.load(logits + target, mask=valid & (target != ignore_index), other=0.0))
     loss = lse - picked
     if SMOOTH:
         smoothing = single(smoothing)
@@ -63,10 +63,10 @@ def cross_entropy_backward(
     row = (tl.program_id(0) // tiles).to(tl.int64)
     col = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
     target = tl.load(TARGET + row)
-    dloss = tl.load(DLOSS + row * dloss_stride).to(tl.float32)
+    dloss = wide(tl.load(DLOSS + row * dloss_stride))
     dloss = tl.where((target >= 0) & (target < n_cols), dloss, float("nan"))
     used = target != ignore_index
-    x = tl.load(LOGITS + row * row_stride + col, mask=(col < n_cols) & used, other=0.0).to(tl.float32)
+    x = wide(tl.load(LOGITS + row * row_stride + col, mask=(col < n_cols) & used, other=0.0))
     d = tl.exp(x - tl.load(LSE + row))
     if SMOOTH:
         smoothing = single(smoothing)
@@ -83,7 +83,9 @@ def _forward(
     loss, lse = _forward_fake(logits, target, ignore_index, smoothing)
     flat, target = rows(logits), target.contiguous()
     n_rows, n_cols = flat.shape
-    config = tuned.chosen("cross_entropy_forward", logits, configs.classes(n_cols, configs.warp_size(logits.device)))
+    config = tuned.chosen(
+        "cross_entropy_forward", configs.classes(n_cols, configs.warp_size(flat.device)), n_cols, flat
+    )
     wrap_triton(cross_entropy_forward)[(n_rows,)](
         flat, target, loss, lse, n_cols, flat.stride(0), ignore_index, smoothing, smoothing != 0.0, **config
     )
@@ -93,7 +95,7 @@ def _forward(
 def _forward_fake(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    loss = logits.new_empty(target.shape, dtype=torch.float32)
+    loss = logits.new_empty(target.shape, dtype=wide_dtype(logits))
     return loss, loss.new_empty(loss.shape)
 
 
@@ -109,7 +111,9 @@ def _backward(
     # As a mean has it, the gradient of every row may be one number: a stride of 0.
     flat, target, dloss = rows(logits), target.contiguous(), dloss.reshape(-1)
     n_rows, n_cols = flat.shape
-    config = tuned.chosen("cross_entropy_backward", logits, configs.classes(n_cols, configs.warp_size(logits.device)))
+    config = tuned.chosen(
+        "cross_entropy_backward", configs.classes(n_cols, configs.warp_size(flat.device)), n_cols, flat
+    )
     wrap_triton(cross_entropy_backward)[(n_rows * triton.cdiv(n_cols, config["BLOCK"]),)](
         dloss, flat, target, lse, d, n_cols, flat.stride(0), n_cols, dloss.stride(0), ignore_index, smoothing,
         smoothing != 0.0, **config,

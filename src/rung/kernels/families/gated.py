@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs, tuned
+from rung.kernels.families.numbers import wide
 from rung.kernels.layout import rows, same_rows
 from rung.kernels.ops import differentiable, wrap_triton
 
@@ -39,8 +40,8 @@ def gated_forward(
     row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     col = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     mask = (row < n_rows) & (col < n_cols)
-    value, _ = _activate(tl.load(GATE + row * gate_stride + col, mask=mask, other=0.0).to(tl.float32), ACT)
-    value *= tl.load(UP + row * up_stride + col, mask=mask, other=0.0).to(tl.float32)
+    value, _ = _activate(wide(tl.load(GATE + row * gate_stride + col, mask=mask, other=0.0)), ACT)
+    value *= wide(tl.load(UP + row * up_stride + col, mask=mask, other=0.0))
     tl.store(OUT + row * n_cols + col, value.to(OUT.dtype.element_ty), mask=mask)
 
 
@@ -56,9 +57,9 @@ def gated_backward(
     row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     col = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     mask = (row < n_rows) & (col < n_cols)
-    value, slope = _activate(tl.load(GATE + row * gate_stride + col, mask=mask, other=0.0).to(tl.float32), ACT)
-    up = tl.load(UP + row * up_stride + col, mask=mask, other=0.0).to(tl.float32)
-    dout = tl.load(DOUT + row * dout_stride + col, mask=mask, other=0.0).to(tl.float32)
+    value, slope = _activate(wide(tl.load(GATE + row * gate_stride + col, mask=mask, other=0.0)), ACT)
+    up = wide(tl.load(UP + row * up_stride + col, mask=mask, other=0.0))
+    dout = wide(tl.load(DOUT + row * dout_stride + col, mask=mask, other=0.0))
     tl.store(DGATE + row * d_stride + col, (dout * up * slope).to(DGATE.dtype.element_ty), mask=mask)
     tl.store(DUP + row * d_stride + col, (dout * value).to(DUP.dtype.element_ty), mask=mask)
 
@@ -75,7 +76,7 @@ def _forward(gate: torch.Tensor, up: torch.Tensor | None, activation: int) -> to
     g, u = same_rows(*_halves(gate, up))
     n_rows, n_cols = g.shape
     rule = configs.elementwise(n_cols, configs.warp_size(gate.device))
-    config = tuned.chosen(f"{_NAMES[activation]}_forward", gate, rule)
+    config = tuned.chosen(f"{_NAMES[activation]}_forward", rule, n_cols, gate)
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
     wrap_triton(gated_forward)[grid](g, u, out, n_rows, n_cols, g.stride(0), u.stride(0), activation, **config)
     return out
@@ -97,7 +98,7 @@ def _backward(
         d_stride = d.shape[1]
     n_rows, n_cols = d.shape
     rule = configs.elementwise(n_cols, configs.warp_size(gate.device))
-    config = tuned.chosen(f"{_NAMES[activation]}_backward", gate, rule)
+    config = tuned.chosen(f"{_NAMES[activation]}_backward", rule, n_cols, gate, dout)
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
     wrap_triton(gated_backward)[grid](
         d, g, u, d_gate, d_up, n_rows, n_cols, d.stride(0), g.stride(0), u.stride(0), d_stride,

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from rung.kernels import configs, tuned
 from rung.kernels.families.column_sums import column_sums, column_sums_kernel
-from rung.kernels.families.numbers import single
+from rung.kernels.families.numbers import single, wide, wide_dtype
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
 
@@ -25,7 +25,7 @@ def layer_norm_forward(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, BLOCK)
     mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
-    x = tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+    x = wide(tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0))
     mean = tl.sum(x, axis=1) / n_cols
     x = tl.where(mask, x - mean[:, None], 0.0)
     rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1) / n_cols + single(eps))
@@ -33,9 +33,9 @@ def layer_norm_forward(
     tl.store(RSTD + row, rstd, mask=row < n_rows)
     y = x * rstd[:, None]
     if WEIGHT:
-        y *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+        y *= wide(tl.load(W + col, mask=col < n_cols, other=0.0))[None, :]
     if BIAS:
-        y += tl.load(B + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+        y += wide(tl.load(B + col, mask=col < n_cols, other=0.0))[None, :]
     tl.store(Y + row[:, None] * n_cols + col[None, :], y.to(Y.dtype.element_ty), mask=mask)
 
 
@@ -44,15 +44,15 @@ def layer_norm_forward_long(
     X, W, B, Y, MEAN, RSTD, n_cols, x_stride, eps, WEIGHT: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
-    total = tl.zeros([BLOCK], tl.float32)
+    total = tl.zeros([BLOCK], MEAN.dtype.element_ty)
     for first in range(0, n_cols, BLOCK):
         col = first + tl.arange(0, BLOCK)
-        total += tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+        total += wide(tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0))
     mean = tl.sum(total, axis=0) / n_cols
-    squares = tl.zeros([BLOCK], tl.float32)
+    squares = tl.zeros([BLOCK], MEAN.dtype.element_ty)
     for first in range(0, n_cols, BLOCK):
         col = first + tl.arange(0, BLOCK)
-        x = tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+        x = wide(tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0))
         x = tl.where(col < n_cols, x - mean, 0.0)
         squares += x * x
     rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + single(eps))
@@ -60,11 +60,11 @@ def layer_norm_forward_long(
     tl.store(RSTD + row, rstd)
     for first in range(0, n_cols, BLOCK):
         col = first + tl.arange(0, BLOCK)
-        y = (tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32) - mean) * rstd
+        y = (wide(tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0)) - mean) * rstd
         if WEIGHT:
-            y *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            y *= wide(tl.load(W + col, mask=col < n_cols, other=0.0))
         if BIAS:
-            y += tl.load(B + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            y += wide(tl.load(B + col, mask=col < n_cols, other=0.0))
         tl.store(Y + row * n_cols + col, y.to(Y.dtype.element_ty), mask=col < n_cols)
 
 
@@ -76,16 +76,16 @@ def layer_norm_backward(
 ):  # fmt: skip
     col = tl.arange(0, BLOCK)
     if WEIGHT:
-        w = tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
-        dw = tl.zeros([ROWS, BLOCK], tl.float32)
+        w = wide(tl.load(W + col, mask=col < n_cols, other=0.0))[None, :]
+        dw = tl.zeros([ROWS, BLOCK], PART.dtype.element_ty)
     if BIAS:
-        db = tl.zeros([ROWS, BLOCK], tl.float32)
+        db = tl.zeros([ROWS, BLOCK], PART.dtype.element_ty)
     # STAGES rows are on their way at once: the next ones are fetched while these are reduced.
     for first in tl.range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS).to(tl.int64)
         mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
-        n = tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(DY + row[:, None] * dy_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+        n = wide(tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0))
+        g = wide(tl.load(DY + row[:, None] * dy_stride + col[None, :], mask=mask, other=0.0))
         mean = tl.load(MEAN + row, mask=row < n_rows, other=0.0)[:, None]
         rstd = tl.load(RSTD + row, mask=row < n_rows, other=0.0)[:, None]
         n = tl.where(mask, (n - mean) * rstd, 0.0)
@@ -115,14 +115,15 @@ def layer_norm_backward_long(
         row = at + tl.arange(0, ROWS).to(tl.int64)[:, None]
         mean = tl.load(MEAN + row, mask=row < n_rows, other=0.0)
         rstd = tl.load(RSTD + row, mask=row < n_rows, other=0.0)
-        sums, dots = tl.zeros([ROWS, BLOCK], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
+        sums = tl.zeros([ROWS, BLOCK], PART.dtype.element_ty)
+        dots = tl.zeros([ROWS, BLOCK], PART.dtype.element_ty)
         for first in range(0, n_cols, BLOCK):
             col = first + tl.arange(0, BLOCK)[None, :]
             mask = (row < n_rows) & (col < n_cols)
-            n = (tl.load(X + row * x_stride + col, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)  # 0 beyond the row
+            n = (wide(tl.load(X + row * x_stride + col, mask=mask, other=0.0)) - mean) * rstd
+            g = wide(tl.load(DY + row * dy_stride + col, mask=mask, other=0.0))  # 0 beyond the row
             if WEIGHT:
-                g *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+                g *= wide(tl.load(W + col, mask=col < n_cols, other=0.0))
             sums += g
             dots += g * n
         sum_mean = tl.sum(sums, axis=1, keep_dims=True) / n_cols
@@ -130,15 +131,15 @@ def layer_norm_backward_long(
         for first in range(0, n_cols, BLOCK):
             col = first + tl.arange(0, BLOCK)[None, :]
             mask = (row < n_rows) & (col < n_cols)
-            n = (tl.load(X + row * x_stride + col, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
+            n = (wide(tl.load(X + row * x_stride + col, mask=mask, other=0.0)) - mean) * rstd
+            g = wide(tl.load(DY + row * dy_stride + col, mask=mask, other=0.0))
             if BIAS:
                 db = tl.load(DB + col, mask=col < n_cols, other=0.0)
                 tl.store(DB + col, db + tl.sum(g, axis=0, keep_dims=True), mask=col < n_cols)
             if WEIGHT:
                 dw = tl.load(DW + col, mask=col < n_cols, other=0.0)
                 tl.store(DW + col, dw + tl.sum(g * n, axis=0, keep_dims=True), mask=col < n_cols)
-                g *= tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+                g *= wide(tl.load(W + col, mask=col < n_cols, other=0.0))
             dx = rstd * (g - sum_mean - n * dot_mean)
             tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=mask)
 
@@ -153,7 +154,7 @@ def _forward(
     n_rows, n_cols = flat.shape
     long = n_cols > configs.LONGEST_ROW
     kernel = f"layer_norm_forward{'_long' if long else ''}"
-    config = tuned.chosen(kernel, x, configs.row_forward(n_cols, configs.warp_size(x.device)))
+    config = tuned.chosen(kernel, configs.row_forward(n_cols, configs.warp_size(x.device)), n_cols, flat, w, b)
     if long:
         wrap_triton(layer_norm_forward_long)[(n_rows,)](
             flat, w, b, y, mean, rstd, n_cols, flat.stride(0), eps, weight is not None, bias is not None, **config
@@ -169,7 +170,7 @@ def _forward(
 def _forward_fake(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    mean = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    mean = x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
     return x.new_empty(x.shape), mean, mean.new_empty(mean.shape)
 
 
@@ -183,7 +184,7 @@ def _backward(
     warp = configs.warp_size(x.device)
     long = n_cols > configs.LONGEST_ROW_BACKWARD
     rule = configs.row_backward(n_cols, warp, max(x.element_size(), dy.element_size()))
-    config = tuned.chosen(f"layer_norm_backward{'_long' if long else ''}", x, rule)
+    config = tuned.chosen(f"layer_norm_backward{'_long' if long else ''}", rule, n_cols, flat, w, dy)
     count = configs.programs(n_rows, config, warp, configs.units(x.device))
     make = rstd.new_zeros if long else rstd.new_empty
     partial = make((2, count if bias or weight is not None else 0, n_cols))

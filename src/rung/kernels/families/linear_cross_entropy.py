@@ -10,6 +10,7 @@ import triton
 
 from rung.kernels import configs, tuned
 from rung.kernels.families.cross_entropy import cross_entropy_backward, cross_entropy_forward
+from rung.kernels.families.numbers import wide_dtype
 from rung.kernels.ops import differentiable
 
 CHUNK_BYTES = 256 << 20  # of logits at once: large enough for full GEMMs, and little beside what it saves
@@ -31,15 +32,16 @@ def _forward(
     )
     n_rows, n_cols = hidden.shape[0], weight.shape[0]
     rule = configs.classes(n_cols, configs.warp_size(hidden.device))
-    forward, backward = (tuned.chosen(f"cross_entropy_{way}", hidden, rule) for way in ("forward", "backward"))
+    forward, backward = (tuned.chosen(f"cross_entropy_{way}", rule, n_cols, hidden) for way in ("forward", "backward"))
     target = target.contiguous()
     # Not a number is the mean of nothing, as torch has it.
     used = (target != ignore_index).sum()
-    scale = 1.0 / used.float() if mean else torch.ones((), device=hidden.device)
-    each = torch.empty(n_rows, dtype=torch.float32, device=hidden.device)
+    kind = wide_dtype(hidden)
+    scale = 1.0 / used.to(kind) if mean else torch.ones((), dtype=kind, device=hidden.device)
+    each = torch.empty(n_rows, dtype=kind, device=hidden.device)
     lse = torch.empty_like(each)
     step = chunk_rows(n_rows, n_cols, hidden.element_size()) if n_rows else 1
-    bias_sum = torch.zeros(n_cols if d_bias.numel() else 0, dtype=torch.float32, device=hidden.device)
+    bias_sum = torch.zeros(n_cols if d_bias.numel() else 0, dtype=kind, device=hidden.device)
     for first in range(0, n_rows, step):
         part = slice(first, min(first + step, n_rows))
         h, t = hidden[part], target[part]
@@ -61,7 +63,7 @@ def _forward(
             else:
                 d_weight.addmm_(logits.t(), h)
         if bias_sum.numel():
-            bias_sum += logits.sum(0, dtype=torch.float32)
+            bias_sum += logits.sum(0, dtype=kind)
     d_bias.copy_(bias_sum)
     torch.mul(each.sum(), scale, out=loss)
     return loss, d_hidden, d_weight, d_bias
@@ -73,7 +75,7 @@ def _forward_fake(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     d_bias = weight.new_empty((0,)) if bias is None or not weight_grad else bias.new_empty(bias.shape)
     return (
-        hidden.new_empty((), dtype=torch.float32),
+        hidden.new_empty((), dtype=wide_dtype(hidden)),
         hidden.new_empty(hidden.shape if hidden_grad else (0,)),
         weight.new_empty(weight.shape if weight_grad else (0,)),
         d_bias,

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from rung.kernels import configs, tuned
 from rung.kernels.families.column_sums import column_sums, column_sums_kernel
-from rung.kernels.families.numbers import single
+from rung.kernels.families.numbers import single, wide, wide_dtype
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
 
@@ -24,20 +24,20 @@ def rms_norm_forward(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, BLOCK)
     mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
-    v = tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+    v = wide(tl.load(X + row[:, None] * x_stride + col[None, :], mask=mask, other=0.0))
     out = row[:, None] * n_cols + col[None, :]
     if RESIDUAL:
-        v += tl.load(R + row[:, None] * r_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+        v += wide(tl.load(R + row[:, None] * r_stride + col[None, :], mask=mask, other=0.0))
         v = v.to(S.dtype.element_ty)
         tl.store(S + out, v, mask=mask)
-        v = v.to(tl.float32)
+        v = wide(v)
     rstd = 1 / tl.sqrt(tl.sum(v * v, axis=1) / n_cols + single(eps))
     tl.store(RSTD + row, rstd, mask=row < n_rows)
     y = v * rstd[:, None]
     if CAST_FIRST:
-        y = y.to(X.dtype.element_ty).to(tl.float32)
+        y = wide(y.to(X.dtype.element_ty))
     if WEIGHT:
-        y *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
+        y *= single(offset) + wide(tl.load(W + col, mask=col < n_cols, other=0.0))[None, :]
     tl.store(Y + out, y.to(Y.dtype.element_ty), mask=mask)
 
 
@@ -48,29 +48,29 @@ def rms_norm_forward_long(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     out = row * n_cols
-    squares = tl.zeros([BLOCK], tl.float32)
+    squares = tl.zeros([BLOCK], RSTD.dtype.element_ty)
     for first in range(0, n_cols, BLOCK):
         col = first + tl.arange(0, BLOCK)
-        v = tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+        v = wide(tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0))
         if RESIDUAL:
-            v += tl.load(R + row * r_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            v += wide(tl.load(R + row * r_stride + col, mask=col < n_cols, other=0.0))
             v = v.to(S.dtype.element_ty)
             tl.store(S + out + col, v, mask=col < n_cols)
-            v = v.to(tl.float32)
+            v = wide(v)
         squares += v * v
     rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + single(eps))
     tl.store(RSTD + row, rstd)
     for first in range(0, n_cols, BLOCK):
         col = first + tl.arange(0, BLOCK)
         if RESIDUAL:  # what this thread itself stored
-            v = tl.load(S + out + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            v = wide(tl.load(S + out + col, mask=col < n_cols, other=0.0))
         else:
-            v = tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            v = wide(tl.load(X + row * x_stride + col, mask=col < n_cols, other=0.0))
         y = v * rstd
         if CAST_FIRST:
-            y = y.to(X.dtype.element_ty).to(tl.float32)
+            y = wide(y.to(X.dtype.element_ty))
         if WEIGHT:
-            y *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+            y *= single(offset) + wide(tl.load(W + col, mask=col < n_cols, other=0.0))
         tl.store(Y + out + col, y.to(Y.dtype.element_ty), mask=col < n_cols)
 
 
@@ -82,22 +82,22 @@ def rms_norm_backward(
 ):  # fmt: skip
     col = tl.arange(0, BLOCK)
     if WEIGHT:
-        w = single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)[None, :]
-        dw = tl.zeros([ROWS, BLOCK], tl.float32)
+        w = single(offset) + wide(tl.load(W + col, mask=col < n_cols, other=0.0))[None, :]
+        dw = tl.zeros([ROWS, BLOCK], DW.dtype.element_ty)
     # STAGES rows are on their way at once: the next ones are fetched while these are reduced.
     for first in tl.range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS).to(tl.int64)
         mask = (row[:, None] < n_rows) & (col[None, :] < n_cols)
-        v = tl.load(V + row[:, None] * v_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(DY + row[:, None] * dy_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+        v = wide(tl.load(V + row[:, None] * v_stride + col[None, :], mask=mask, other=0.0))
+        g = wide(tl.load(DY + row[:, None] * dy_stride + col[None, :], mask=mask, other=0.0))
         rstd = tl.load(RSTD + row, mask=row < n_rows, other=0.0)[:, None]
         v *= rstd
         if WEIGHT:
-            dw += g * (v.to(V.dtype.element_ty).to(tl.float32) if CAST_FIRST else v)
+            dw += g * (wide(v.to(V.dtype.element_ty)) if CAST_FIRST else v)
             g *= w
         dx = rstd * (g - v * (tl.sum(g * v, axis=1) / n_cols)[:, None])
         if SUM_GRAD:
-            dx += tl.load(DS + row[:, None] * ds_stride + col[None, :], mask=mask, other=0.0).to(tl.float32)
+            dx += wide(tl.load(DS + row[:, None] * ds_stride + col[None, :], mask=mask, other=0.0))
         tl.store(DX + row[:, None] * n_cols + col[None, :], dx.to(DX.dtype.element_ty), mask=mask)
     if WEIGHT:
         tl.store(DW + tl.program_id(0).to(tl.int64) * n_cols + col, tl.sum(dw, axis=0), mask=col < n_cols)
@@ -110,27 +110,27 @@ def rms_norm_backward_wide(
 ):  # fmt: skip
     col = tl.arange(0, BLOCK)
     here = col < n_cols
-    dw = tl.zeros([BLOCK], tl.float32)
+    dw = tl.zeros([BLOCK], DW.dtype.element_ty)
     for at in range(tl.program_id(0), n_rows, tl.num_programs(0)):
         row = at + tl.zeros([], tl.int64)
         rstd = tl.load(RSTD + row)
-        v = tl.load(V + row * v_stride + col, mask=here, other=0.0).to(tl.float32)
-        g = tl.load(DY + row * dy_stride + col, mask=here, other=0.0).to(tl.float32)
+        v = wide(tl.load(V + row * v_stride + col, mask=here, other=0.0))
+        g = wide(tl.load(DY + row * dy_stride + col, mask=here, other=0.0))
         if WEIGHT:
-            g *= single(offset) + tl.load(W + col, mask=here, other=0.0).to(tl.float32)
+            g *= single(offset) + wide(tl.load(W + col, mask=here, other=0.0))
         mean = tl.sum(g * v, axis=0) * rstd * rstd / n_cols
         # Registers have room for the weight's gradient or for the row; the row is in a cache still. Another eviction policy
         # keeps the compiler from taking the first loads' values.
-        v = tl.load(V + row * v_stride + col, mask=here, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        g = tl.load(DY + row * dy_stride + col, mask=here, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        v = wide(tl.load(V + row * v_stride + col, mask=here, other=0.0, eviction_policy="evict_first"))
+        g = wide(tl.load(DY + row * dy_stride + col, mask=here, other=0.0, eviction_policy="evict_first"))
         if WEIGHT:
             n = v * rstd
-            dw += g * (n.to(V.dtype.element_ty).to(tl.float32) if CAST_FIRST else n)
-            w = tl.load(W + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            dw += g * (wide(n.to(V.dtype.element_ty)) if CAST_FIRST else n)
+            w = wide(tl.load(W + col, mask=here, other=0.0, eviction_policy="evict_last"))
             g *= single(offset) + w
         dx = rstd * (g - v * mean)
         if SUM_GRAD:
-            dx += tl.load(DS + row * ds_stride + col, mask=here, other=0.0).to(tl.float32)
+            dx += wide(tl.load(DS + row * ds_stride + col, mask=here, other=0.0))
         tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=here)
     if WEIGHT:
         tl.store(DW + tl.program_id(0).to(tl.int64) * n_cols + col, dw, mask=here)
@@ -146,29 +146,29 @@ def rms_norm_backward_long(
     for at in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
         row = at + tl.arange(0, ROWS).to(tl.int64)[:, None]
         rstd = tl.load(RSTD + row, mask=row < n_rows, other=0.0)
-        dots = tl.zeros([ROWS, BLOCK], tl.float32)
+        dots = tl.zeros([ROWS, BLOCK], RSTD.dtype.element_ty)
         for first in range(0, n_cols, BLOCK):
             col = first + tl.arange(0, BLOCK)[None, :]
             mask = (row < n_rows) & (col < n_cols)
-            v = tl.load(V + row * v_stride + col, mask=mask, other=0.0).to(tl.float32) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
+            v = wide(tl.load(V + row * v_stride + col, mask=mask, other=0.0)) * rstd
+            g = wide(tl.load(DY + row * dy_stride + col, mask=mask, other=0.0))
             if WEIGHT:
-                g *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+                g *= single(offset) + wide(tl.load(W + col, mask=col < n_cols, other=0.0))
             dots += g * v
         mean = tl.sum(dots, axis=1, keep_dims=True) / n_cols
         for first in range(0, n_cols, BLOCK):
             col = first + tl.arange(0, BLOCK)[None, :]
             mask = (row < n_rows) & (col < n_cols)
-            v = tl.load(V + row * v_stride + col, mask=mask, other=0.0).to(tl.float32) * rstd
-            g = tl.load(DY + row * dy_stride + col, mask=mask, other=0.0).to(tl.float32)
+            v = wide(tl.load(V + row * v_stride + col, mask=mask, other=0.0)) * rstd
+            g = wide(tl.load(DY + row * dy_stride + col, mask=mask, other=0.0))
             if WEIGHT:
-                added = g * (v.to(V.dtype.element_ty).to(tl.float32) if CAST_FIRST else v)
+                added = g * (wide(v.to(V.dtype.element_ty)) if CAST_FIRST else v)
                 dw = tl.load(own + col, mask=col < n_cols, other=0.0)
                 tl.store(own + col, dw + tl.sum(added, axis=0, keep_dims=True), mask=col < n_cols)
-                g *= single(offset) + tl.load(W + col, mask=col < n_cols, other=0.0).to(tl.float32)
+                g *= single(offset) + wide(tl.load(W + col, mask=col < n_cols, other=0.0))
             dx = rstd * (g - v * mean)
             if SUM_GRAD:
-                dx += tl.load(DS + row * ds_stride + col, mask=mask, other=0.0).to(tl.float32)
+                dx += wide(tl.load(DS + row * ds_stride + col, mask=mask, other=0.0))
             tl.store(DX + row * n_cols + col, dx.to(DX.dtype.element_ty), mask=mask)
 
 
@@ -191,9 +191,8 @@ def _forward(
     n_rows, n_cols = flat.shape
     long = n_cols > configs.LONGEST_ROW
     kernel = f"rms_norm_forward{'_long' if long else ''}"
-    config = tuned.chosen(
-        kernel if residual is None else f"add_{kernel}", x, configs.row_forward(n_cols, configs.warp_size(x.device))
-    )
+    rule = configs.row_forward(n_cols, configs.warp_size(x.device))
+    config = tuned.chosen(kernel if residual is None else f"add_{kernel}", rule, n_cols, flat, w)
     if long:
         wrap_triton(rms_norm_forward_long)[(n_rows,)](
             flat, flat_r, w, y, s, rstd, n_cols, flat.stride(0), flat_r.stride(0), eps, offset,
@@ -217,7 +216,7 @@ def _forward_fake(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     y = x.new_empty(x.shape, dtype=_result_dtype(x, weight, cast_first))
     s = x.new_empty(x.shape if residual is not None else (0,))
-    return y, s, x.new_empty(x.shape[:-1], dtype=torch.float32)
+    return y, s, x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
 
 
 def _backward(
@@ -230,18 +229,19 @@ def _backward(
     w = flat if weight is None else weight.contiguous()
     n_rows, n_cols = flat.shape
     warp = configs.warp_size(v.device)
-    wide = configs.LONGEST_ROW_BACKWARD < n_cols <= configs.LONGEST_ROW
     size = max(v.element_size(), dy.element_size())
-    long = n_cols > configs.LONGEST_ROW
-    rule = configs.row_backward_wide(warp, size) if wide else configs.row_backward(n_cols, warp, size)
-    kernel = f"rms_norm_backward{'_wide' if wide else '_long' if long else ''}"
-    config = tuned.chosen(kernel if ds is None else f"add_{kernel}", v, rule)
+    # A row and the weight's gradient have no room in registers in float64.
+    whole = configs.LONGEST_ROW_BACKWARD < n_cols <= configs.LONGEST_ROW and size < 8
+    long = n_cols > configs.LONGEST_ROW_BACKWARD and not whole
+    rule = configs.row_backward_wide(warp, size) if whole else configs.row_backward(n_cols, warp, size)
+    kernel = f"rms_norm_backward{'_wide' if whole else '_long' if long else ''}"
+    config = tuned.chosen(kernel if ds is None else f"add_{kernel}", rule, n_cols, flat, w, dy)
     count = configs.programs(n_rows, config, warp, configs.units(v.device))
     make = rstd.new_zeros if long else rstd.new_empty
     partial = make((count if weight is not None else 0, n_cols))
     arguments = (flat_dy, flat_ds, flat, w, rstd, dx, partial, n_rows, n_cols, flat_dy.stride(0), flat_ds.stride(0),
                  flat.stride(0), offset, ds is not None, weight is not None, cast_first)  # fmt: skip
-    if wide:
+    if whole:
         wrap_triton(rms_norm_backward_wide)[(count,)](*arguments, **config)
     elif long:
         wrap_triton(rms_norm_backward_long)[(count,)](*arguments, **config)

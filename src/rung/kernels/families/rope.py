@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs, tuned
+from rung.kernels.families.numbers import wide
 from rung.kernels.layout import along
 from rung.kernels.ops import differentiable, operator, wrap_triton
 
@@ -31,11 +32,11 @@ def rope_rotate(
     on = (1 if INTERLEAVED else half) if FULL else 0
     cos = COS + batch * cos_batch + token * cos_token + at
     sin = SIN + batch * sin_batch + token * sin_token + at
-    cos_a = tl.load(cos, mask=i < half, other=0.0).to(tl.float32)[None, :]
-    sin_a = tl.load(sin, mask=i < half, other=0.0).to(tl.float32)[None, :]
+    cos_a = wide(tl.load(cos, mask=i < half, other=0.0))[None, :]
+    sin_a = wide(tl.load(sin, mask=i < half, other=0.0))[None, :]
     if FULL:
-        cos_b = tl.load(cos + on, mask=i < half, other=0.0).to(tl.float32)[None, :]
-        sin_b = tl.load(sin + on, mask=i < half, other=0.0).to(tl.float32)[None, :]
+        cos_b = wide(tl.load(cos + on, mask=i < half, other=0.0))[None, :]
+        sin_b = wide(tl.load(sin + on, mask=i < half, other=0.0))[None, :]
     else:
         cos_b, sin_b = cos_a, sin_a
     x = X + batch * x_batch + token * x_token + head * x_head
@@ -43,12 +44,12 @@ def rope_rotate(
     if INTERLEAVED:
         both = tl.arange(0, 2 * HALF)[None, :]
         mask = (head < heads) & (both < 2 * half)
-        pairs = tl.reshape(tl.load(x + both, mask=mask, other=0.0).to(tl.float32), [HEADS, HALF, 2])
+        pairs = tl.reshape(wide(tl.load(x + both, mask=mask, other=0.0)), [HEADS, HALF, 2])
         a, b = tl.split(pairs)
     else:
         mask = (head < heads) & (i[None, :] < half)
-        a = tl.load(x + i[None, :], mask=mask, other=0.0).to(tl.float32)
-        b = tl.load(x + half + i[None, :], mask=mask, other=0.0).to(tl.float32)
+        a = wide(tl.load(x + i[None, :], mask=mask, other=0.0))
+        b = wide(tl.load(x + half + i[None, :], mask=mask, other=0.0))
     if BACKWARD:
         new_a = a * cos_a + b * sin_b
         new_b = b * cos_b - a * sin_a
@@ -74,7 +75,7 @@ def _launch(
     cb, ct = (cos.stride(k) if cos.shape[k] > 1 else 0 for k in (0, 1))
     sb, st = (sin.stride(k) if sin.shape[k] > 1 else 0 for k in (0, 1))
     rule = configs.rotation(heads, dim // 2, configs.warp_size(x.device))
-    config = tuned.chosen(f"rope_{'interleaved' if interleaved else 'half_split'}", x, rule)
+    config = tuned.chosen(f"rope_{'interleaved' if interleaved else 'half_split'}", rule, heads, x, cos)
     arguments = (
         x, cos, sin, y, heads, tokens, dim // 2, x.stride(0), x.stride(1), x.stride(2),
         y.stride(0), y.stride(1), y.stride(2), cb, ct, sb, st, backward, interleaved, cos.shape[-1] == dim,
