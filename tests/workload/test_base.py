@@ -6,9 +6,11 @@ import functools
 
 import pytest
 import torch
+from torch import nn
 
 from rung import Workload
 from rung.errors import WorkloadError
+from rung.workload import seeded_model
 
 
 def batch(seed: int) -> torch.Tensor:
@@ -53,3 +55,18 @@ def test_a_mode_that_is_left_out_is_told_by_what_is_given() -> None:
     assert Workload(**given, **training, mode="infer").mode == "infer"
     with pytest.raises(WorkloadError, match="mode is 'fast'"):
         Workload(**given, mode="fast")
+
+
+def test_a_model_whose_parameters_have_no_shape_yet_is_refused_and_one_that_was_called_is_not() -> None:
+    def made(called: bool) -> nn.Module:
+        model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+        if called:
+            model(torch.ones(2, 3))
+        return model
+
+    def workload(called: bool) -> Workload:
+        return Workload("lazy", lambda: made(called), lambda seed: {"x": torch.ones(2, 3)})
+
+    with pytest.raises(WorkloadError, match=r"0\.weight of the model has no shape .*call the model once"):
+        seeded_model(workload(False))
+    assert seeded_model(workload(True))[0].weight.shape == (4, 3)

@@ -18,7 +18,7 @@ from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
-from rung.ladder.dynamo import many_shapes
+from rung.ladder.dynamo import expect_changes
 from rung.ladder.fit import described, differences, found_nothing, impossible, missing_variables
 from rung.ladder.optimizer import made_by
 from rung.ladder.plan import Plan
@@ -72,7 +72,7 @@ class Applied:
         self._limits: dict[str, int] = {}
         if plan.compiles or plan.passes:
             # Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled.
-            self._limits = many_shapes()
+            self._limits = expect_changes()
         self._compiled = Compiled(forward, model, plan, device.arch)
         self._call = self._compiled
         self._captured: Captured | None = None

@@ -23,7 +23,7 @@ from rung.hardware.device import (
 )
 from rung.ladder.disturbed import elements, graphs_compiled, not_finite, shapes_of
 from rung.ladder.dropout import active, without_dropout
-from rung.ladder.dynamo import many_shapes
+from rung.ladder.dynamo import expect_changes
 from rung.ladder.fit import described, differences
 from rung.ladder.plan import Numerics, Original, Plan
 from rung.ladder.reference import own_precision
@@ -71,7 +71,7 @@ class Candidate(Timed):
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, after the audit that decides whether to climb at all."""
-        many_shapes()
+        expect_changes()
         return survey(self.workload, self.device)
 
     def first(self) -> float:
@@ -84,7 +84,7 @@ class Candidate(Timed):
         reset_peak_memory(self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device)
         if "torch._dynamo" in sys.modules:  # what never compiles need not wait for it: it loads as long as torch itself
-            many_shapes()
+            expect_changes()
         begin = time.perf_counter()
         self._one()
         self._first = time.perf_counter() - begin
@@ -237,7 +237,7 @@ class Candidate(Timed):
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
-        many_shapes()  # the same function is built several times over, each at two shapes
+        expect_changes()  # the same function is built several times over, each at two shapes
         began = time.perf_counter()
         if against:
             reference = load(against["target"], against["options"])

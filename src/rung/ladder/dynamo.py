@@ -107,9 +107,9 @@ def sizes_vary(arguments: Any) -> None:
 HOOKS_UNSEEN = "skip_nnmodule_hook_guards"  # by default a hook that is registered after the first call is not run
 
 
-def many_shapes() -> dict[str, int]:
-    """Has one function compiled for so many shapes and settings, at least, before Dynamo gives it up, and compiled anew where a
-    module gets a hook; what was set otherwise, as it was."""
+def expect_changes() -> dict[str, int]:
+    """Has Dynamo expect that shapes, settings and hooks change: one function is compiled for so many of them, at least, before it gives
+    up, and anew where a module gets a hook. Returns what was set otherwise, as it was."""
     before: dict[str, int] = {}
     if getattr(torch._dynamo.config, HOOKS_UNSEEN, False):
         before[HOOKS_UNSEEN] = True

@@ -113,6 +113,12 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
         raise WorkloadError(
             f"workload {workload.name!r}: model() returned {type(model).__name__}, not a torch.nn.Module."
         )
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    if shapeless := next((name for name, tensor in tensors if torch.nn.parameter.is_lazy(tensor)), None):
+        raise WorkloadError(
+            f"workload {workload.name!r}: {shapeless} of the model has no shape before a first call (a lazy module); call the "
+            "model once on some inputs in the function that makes it."
+        )
     if workload.mode == "infer":
         return model.eval()
     # A model that arrives in train mode keeps the parts that its author froze.
