@@ -9,6 +9,7 @@ class RungError(Exception):
     """Anything that ends a command with a sentence instead of a traceback."""
 
     exit_code = 4
+    told = False  # whether its command has printed a document that holds it
 
 
 class UsageError(RungError):

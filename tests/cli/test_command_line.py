@@ -111,6 +111,26 @@ def test_an_error_is_one_sentence_with_its_exit_code(
     assert not list(tmp_path.glob(".rung/*"))
 
 
+def test_an_error_is_a_document_where_json_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["climb", "no_such_file.py:make", "--json"]) == 2
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["kind"], found["exit_code"]) == ("error", 2)
+    assert captured.err.rstrip().endswith(found["error"])
+
+
+def test_a_workload_that_fails_under_bench_is_one_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fails.py").write_text("def soon():\n    raise ValueError('no')\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "fails.py:soon", "--call", "--json"]) == 4
+    assert "no" in json.loads(capsys.readouterr().out)["error"]
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [

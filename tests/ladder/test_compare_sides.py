@@ -48,6 +48,52 @@ def test_a_side_that_does_more_is_slower_and_fails_the_gate(functions: Path) -> 
     assert "restart 1: B is" in done.stderr
 
 
+CHANCE = """
+import torch
+from rung import Workload
+
+class Noisy(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.layer, self.scale = torch.nn.Linear(8, 8), scale
+    def forward(self, x):
+        return self.scale * self.layer(x + torch.randn_like(x))
+
+class Keeps(Noisy):
+    seen = None
+    def forward(self, x):
+        self.seen = self.layer(x if self.seen is None or self.seen.shape != x.shape else x + self.seen.detach())
+        return self.scale * self.seen
+
+def noisy(scale: float = 1.0): return Workload("noisy", lambda: Noisy(scale), lambda seed: torch.randn(4, 8))
+def keeps(scale: float = 1.0): return Workload("keeps", lambda: Keeps(scale), lambda seed: torch.randn(4, 8))
+def louder(): return noisy(1.2)
+def stronger(): return keeps(1.2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [("noisy", "louder", "depends on torch's random state"), ("keeps", "stronger", "keeps something")],
+)
+def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "chance.py").write_text(CHANCE)
+    done = rung("compare", f"chance.py:{a}", f"chance.py:{b}", "--verify", "--budget", "1", cwd=tmp_path)
+    assert done.returncode == 4
+    assert says in done.stderr
+    assert "equal" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "says"),
+    [(0.01, "1.0% faster"), (-0.5, "64.9% slower"), (-5.9, "365 times slower"), (1.2, "3.32 times faster")],
+)
+def test_how_far_two_are_apart_is_told_as_people_would(log_ratio: float, says: str) -> None:
+    from rung.ladder.compare import _percent
+
+    assert _percent(log_ratio) == says
+
+
 def test_what_is_not_clear_within_the_budget_is_inconclusive_and_what_differs_is_named(functions: Path) -> None:
     (functions / "torched.py").write_text("import torch\nx = torch.ones(8)\ndef double(): return x + x\n")
     asked = ["torched.py:double", "--call", "--env", "OMP_NUM_THREADS=2", "--budget", "1", "--same-within", "0.01%"]

@@ -58,3 +58,15 @@ def test_a_comparison_makes_one_timer_for_all_its_blocks(chosen: list[tuple[str,
     assert timed.estimate() == timed.estimate() == 5000
     timed.block(3)
     assert chosen == [("auto", False)]
+
+
+@pytest.mark.parametrize("kind", ["generator", "coroutine"])
+def test_what_has_done_nothing_yet_when_it_returns_is_refused(kind: str) -> None:
+    def generator() -> Iterator[int]:
+        yield from range(1000)
+
+    async def coroutine() -> int:
+        return 3
+
+    with pytest.raises(UsageError, match=f"mine returns a {kind}, which has done nothing yet"):
+        Function({"generator": generator, "coroutine": coroutine}[kind], "mine").open()

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import importlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -82,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(theirs, file=sys.stderr, end="")
             raise
         print(f"rung: {error}" + (" (--debug shows where)" if theirs else ""), file=sys.stderr)
+        if getattr(parsed, "json", False) and not error.told:
+            print(json.dumps({"kind": "error", "error": str(error), "exit_code": error.exit_code}, indent=1))
         return error.exit_code
     except KeyboardInterrupt:
         print("rung: stopped.", file=sys.stderr)

@@ -21,6 +21,7 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
+from rung.ladder.audit import audit
 from rung.ladder.disturbed import elements, graphs_compiled, not_finite, shapes_of
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.dynamo import expect_changes
@@ -73,6 +74,10 @@ class Candidate(Timed):
         """The facts that decide which rungs apply, after the audit that decides whether to climb at all."""
         expect_changes()
         return survey(self.workload, self.device)
+
+    def audit(self, against: dict[str, Any] | None = None) -> None:
+        """Raises, with a sentence, where the workload itself, or the one that it is verified against, cannot be verified."""
+        audit(load(against["target"], against["options"]) if against else self.workload, self.device)
 
     def first(self) -> float:
         """Builds the step and runs it once, compiling and loading included; the seconds of that run."""

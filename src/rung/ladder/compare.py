@@ -154,7 +154,8 @@ def _git(where: Path, *arguments: str) -> str:
 
 
 def verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
-    """Whether b computes what a computes, in full precision and in the lowest that it runs in."""
+    """Whether b computes what a computes, in full precision and in the lowest that it runs in. Raises where that cannot be told, because
+    a's results depend on chance or on the calls before, or are not finite."""
     if a.call or b.call:
         raise UsageError("--verify compares workloads; plain functions (--call) are timed only.")
     same = (a.target, a.options) == (b.target, b.options)
@@ -165,6 +166,7 @@ def verified(setup: Setup, a: Side, b: Side) -> dict[str, Any]:
     with ExitStack() as stack:
         worker = open_worker(stack, setup, b, "verify")
         worker.receive("open", setup.limits.prepare)
+        worker.call("audit", setup.limits.prepare, against=against)
         for numerics in worker.call("precisions", setup.limits.prepare):
             found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
             if not found[-1]["passed"]:
@@ -178,5 +180,5 @@ def asdict_of(side: Side) -> dict[str, Any]:
 
 
 def _percent(log_ratio: float) -> str:
-    change = math.expm1(abs(log_ratio))
-    return f"{change:.1%} {'faster' if log_ratio >= 0 else 'slower'}"
+    change, which = math.expm1(abs(log_ratio)), "faster" if log_ratio >= 0 else "slower"
+    return f"{change:.1%} {which}" if change < 2 else f"{change + 1:.3g} times {which}"

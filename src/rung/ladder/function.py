@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +44,12 @@ class Function(Timed):
             self.name, self._wanted = target, device
             self._call = call_of(target, options or {})
         begin = time.perf_counter()
-        self._call()
+        returned = self._call()
+        if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
+            what = "generator" if inspect.isgenerator(returned) else "coroutine"
+            raise UsageError(
+                f"{self.name} returns a {what}, which has done nothing yet; give a function that runs it to its end."
+            )
         self.device = self._used()
         synchronize(self.device)
         self._first = time.perf_counter() - begin

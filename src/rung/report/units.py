@@ -140,7 +140,7 @@ def _plain_ratio(value: Any) -> str:
     known = number(value)
     if known is None:
         return NONE
-    return f"{known:.2f}" if abs(known) < 9.995 else digits(known)
+    return f"{known:.2f}" if 0.0995 <= abs(known) < 9.995 or known == 0 else digits(known)
 
 
 def ratio(value: Any) -> str:

@@ -20,6 +20,7 @@ VERIFYING = 60  # steps of the baseline, a float64 reference's among them, that 
 CACHED, ANEW = 0.4, 1.3
 NAMED = 3  # rungs that a budget left undecided, the most promising first
 KERNELS = 2000  # of a step, for which the rungs' guesses of what preparing takes are
+A_PRODUCT = 5  # kernels of a transformer's step for each matrix product: where the step runs on a CPU, which has no kernels to count
 LEAST = 0.25  # of such a guess, however few kernels there are
 OVER = 1.25  # times what is left that a rung may take with verification, which the budget does not cut off
 UNSEEN = 1.5  # times such guesses, to be sure of something
@@ -140,7 +141,8 @@ def _timed(state: State, prepares: float) -> float:
 
 
 def _preparing(state: State, guess: float) -> float:
-    kernels = (state.breakdown or {}).get("kernels") or KERNELS
+    seen = state.breakdown or {}
+    kernels = seen.get("kernels") or A_PRODUCT * seen.get("gemms", 0.0) or KERNELS
     return guess * min(1.0, max(LEAST, kernels / KERNELS))
 
 
@@ -205,4 +207,6 @@ def _out_of_budget(state: State, rung: Rung, best_case: dict[str, float]) -> Sto
     known = [f"{name} (up to {best_case[name]:.3g}×)" for name in most] or [rung.name]
     more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
     why = f"the budget of {state.request.budget:.0f} s left too little time to decide {', '.join(known)}{more}"
+    if (needs := seconds(state, rung)) > state.left():
+        why += f"; {rung.name} alone takes some {needs:.0f} s"
     return Stop("budget", why, best_case)
