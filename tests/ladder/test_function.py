@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from rung.errors import UsageError
 from rung.hardware.device import Device
 from rung.ladder.function import Function
 from rung.measure.clock import Block
