@@ -10,6 +10,7 @@ class RungError(Exception):
 
     exit_code = 4
     told = False  # whether its command has printed a document that holds it
+    logs = ""  # the folder that has what its processes wrote
 
 
 class UsageError(RungError):

@@ -129,6 +129,20 @@ def test_what_fails_at_once_is_one_sentence_and_its_log_is_still_there() -> None
     assert Path(str(failed.value).rpartition("Its output: ")[2]).is_file()
 
 
+def test_logs_that_say_something_are_named_and_empty_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "says.py").write_text(
+        "def loud():\n    print('about to fail', flush=True)\n    raise ValueError('no')\n"
+    )
+    assert main(["bench", f"{HERE}:memory", "--call"]) == 4
+    assert not list(tmp_path.glob("rung-bench-*"))
+    assert main(["bench", f"{tmp_path}/says.py:loud", "--call"]) == 4
+    folder = capsys.readouterr().err.rpartition("logs: ")[2].rstrip(")\n")
+    assert any("about to fail" in file.read_text() for file in Path(folder).iterdir())
+
+
 def test_where_the_workload_raised_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["bench", f"{HERE}:memory", "--call"]
     assert main(asked) == 4

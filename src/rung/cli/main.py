@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(parsed, "debug", False):
             print(theirs, file=sys.stderr, end="")
             raise
-        print(f"rung: {error}" + (" (--debug shows where)" if theirs else ""), file=sys.stderr)
+        more = [*(["--debug shows where"] if theirs else []), *([f"logs: {error.logs}"] if error.logs else [])]
+        print(f"rung: {error}" + (f" ({'; '.join(more)})" if more else ""), file=sys.stderr)
         if getattr(parsed, "json", False) and not error.told:
             print(json.dumps({"kind": "error", "error": str(error), "exit_code": error.exit_code}, indent=1))
         return error.exit_code

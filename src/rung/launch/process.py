@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rung.errors import WorkloadError
+from rung.errors import RungError, WorkloadError
 
 # What is called in a worker, in the words of who waits for it.
 WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "block": "the timing"}
@@ -39,14 +39,19 @@ class WorkerFailed(WorkloadError):
 
 @contextlib.contextmanager
 def log_folder(prefix: str) -> Iterator[Path]:
-    """A folder for the logs of workers, which is removed unless something failed: then its logs are needed."""
+    """A folder for the logs of workers, which is removed unless something failed, and they say something or the error names them."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
+    keep = False
     try:
         yield folder
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
+    except RungError as error:
+        named = str(folder) in str(error)
+        keep = named or any(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        error.logs = str(folder) if keep and not named else ""
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Worker:
