@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch.utils import _pytree as pytree
 
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
@@ -17,6 +20,36 @@ from rung.workload import Workload, seeded_model, shapes
 def _apart(one: Seen, other: Seen) -> bool:
     """Whether an output or the loss of two runs differs by more than rounding."""
     return any(row.error > (row.floor or 1e-3) for row in rows(one, one, other, "") if row.what[0] in "ol")
+
+
+def _observed(step: Step, batch: Any) -> Seen:
+    try:
+        return observe(step, None, batch)
+    except RuntimeError as error:
+        if "does not require grad" in str(error) and (why := _no_gradient(step, batch)):
+            raise WorkloadError(f"workload {step.workload.name!r}: {why}") from error
+        raise
+
+
+def _no_gradient(step: Step, batch: Any) -> str:
+    """Why the loss cannot be differentiated, in a sentence; empty where it can."""
+    assert step.workload.loss is not None
+    step.model.zero_grad()
+    loss = step.workload.loss(step.workload.forward(step.model, batch), batch)
+    if loss.requires_grad:
+        return ""
+    if any(p.grad is not None for p in step.model.parameters()):
+        return "its forward or loss calls backward() itself, which is called for it here; return the loss (of micro-batches, their sum) and leave backward() out."
+    return "its loss has no grad_fn, so nothing can be trained by it (detached, or computed under no_grad?); return the loss as it is computed."
+
+
+def _place(step: Step, batch: Any, name: str) -> str:
+    """Where in the output a quantity lies, as it is written in Python; `name` is as `rung.ladder.observe` has it."""
+    if name == "loss":
+        return name
+    leaves, _ = pytree.tree_flatten_with_path(step(batch)[1])
+    paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return "output" + pytree.keystr(paths[int(name.removeprefix("output") or 0)])
 
 
 def audit(workload: Workload, device: Device) -> list[str]:
@@ -39,11 +72,16 @@ def audit(workload: Workload, device: Device) -> list[str]:
         put(step.model, values)
         step.fresh()
         torch.manual_seed(seed)
-        seen.append(observe(step, None, to_device(first, device)))
+        seen.append(_observed(step, to_device(first, device)))
     if not seen[0].values:
         raise WorkloadError(f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified.")
-    if not all(bool(t.isfinite().all()) for t in seen[0].values.values()):
-        raise WorkloadError(f"workload {workload.name!r}: its output or loss is not finite on fresh weights.")
+    if odd := next((name for name, t in seen[0].values.items() if not bool(t.isfinite().all())), None):
+        put(step.model, values)  # those that such a step has left may not even run
+        wrong = seen[0].values[odd].isfinite().logical_not()
+        raise WorkloadError(
+            f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite on fresh weights ({int(wrong.sum())} of "
+            f"{wrong.numel()} numbers), and nothing can be told from that; give other inputs, or weights made otherwise."
+        )
     if _apart(seen[1], seen[2]):
         raise WorkloadError(
             f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps something "
@@ -52,7 +90,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
     if _apart(seen[0], seen[1]):
         raise WorkloadError(
             f"workload {workload.name!r}: its result depends on torch's random state (dropout at a rate that is written in the forward, sampling?), "
-            "so no candidate can be compared with it; switch the randomness off for the climb."
+            "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
         )
     if workload.mode == "infer":
         torch.manual_seed(2)
@@ -73,7 +111,8 @@ def audit(workload: Workload, device: Device) -> list[str]:
     if workload.mode == "infer":
         return []
     trainable = {n: p for n, p in step.model.named_parameters() if p.requires_grad}
-    without = [n for n, p in trainable.items() if p.grad is None]
+    # Few rows may leave an expert without a token: what counts is a gradient in any of the steps.
+    without = [n for n, p in trainable.items() if p.grad is None and all(s.gradients.get(n) is None for s in seen)]
     if 2 * len(without) > len(trainable):
         shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         raise WorkloadError(
