@@ -87,7 +87,7 @@ def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate(
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
         optimizer = kind(model.parameters(), lr=1e-2)  # type: ignore[call-arg]
-        optimizer = remade(optimizer, model.parameters(), fused=False, capturable=captured)
+        optimizer = remade(optimizer, fused=False, capturable=captured)
 
         def step(x: torch.Tensor) -> torch.Tensor:
             optimizer.zero_grad(set_to_none=True)

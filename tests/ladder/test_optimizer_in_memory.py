@@ -32,7 +32,7 @@ def ready(kind: type[optim.Optimizer], device: str, **options: Any) -> tuple[lis
     parameters = [nn.Parameter(torch.ones(4, 4, device=device)) for _ in range(3)]
     made = kind(parameters, lr=RATE, **options)  # type: ignore[call-arg]
     assert can_be_captured(made)
-    made = remade(made, parameters, fused=False, capturable=True)
+    made = remade(made, fused=False, capturable=True)
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     made.step()
@@ -62,4 +62,4 @@ def test_no_other_asks_for_the_value_of_its_rate(kind: type[optim.Optimizer]) ->
 def test_an_optimizer_keeps_its_own_forms_where_it_is_not_captured() -> None:
     parameters = [nn.Parameter(torch.ones(4))]
     made = optim.SGD(parameters, lr=RATE, foreach=True)
-    assert remade(made, parameters, fused=False, capturable=False) is made
+    assert remade(made, fused=False, capturable=False) is made

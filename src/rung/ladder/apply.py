@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
 from rung.ladder.dynamo import expect_changes
 from rung.ladder.fit import described, differences, found_nothing, impossible, missing_variables
-from rung.ladder.optimizer import made_by
+from rung.ladder.optimizer import carried, made_by
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
@@ -32,6 +33,31 @@ PASSED_ON = (
     "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
     "named_children", "state_dict", "load_state_dict", "zero_grad", "config", "device", "dtype",
 )  # fmt: skip
+
+
+Factory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class _Made:
+    """The user's factory, and whatever it made that someone still holds: of these one steps, or none where a rung remakes it."""
+
+    def __init__(self, factory: Factory) -> None:
+        self._factory = factory
+        self._held: list[tuple[weakref.ref[torch.optim.Optimizer], str]] = []
+
+    def __call__(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        made = self._factory(parameters)
+        if isinstance(made, torch.optim.Optimizer):
+            self._held.append((weakref.ref(made), carried(made)))
+        return made
+
+    def astray(self, steps: torch.optim.Optimizer | None) -> str:
+        """What was hung on another one than the one that steps, since it was made; empty where nothing was."""
+        for held, before in self._held:
+            made = held()
+            if made is not None and made is not steps and (now := carried(made)) != before:
+                return now
+        return ""
 
 
 class Applied:
@@ -52,8 +78,11 @@ class Applied:
     the recipe.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None) -> None:
+    def __init__(
+        self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None, made: _Made | None = None
+    ) -> None:
         self.model = model
+        self._made = made
         self._plan, self._device, self._step = plan, device, step
         self._precision = matmul_precision_name()
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -128,14 +157,25 @@ class Applied:
         if self._step is None:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
+        self._warn_of_another_optimizer()
         loss, output = self._step(batch)
         self._tell(self._step)
         output = self._cast_back(output)
         return output if loss is None else (loss, output)
 
+    def _warn_of_another_optimizer(self) -> None:
+        """Once, where a scheduler or a hook was given to one that never steps."""
+        if self._made and (found := self._made.astray(self.optimizer)):
+            self._made = None
+            warnings.warn(
+                f"an optimizer that optimizer= made was given {found}, but it is not the one that steps: use `.optimizer` of what rung.apply returned.",
+                stacklevel=3,
+            )
+
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer that `step` uses; a scheduler may change its groups' learning rates."""
+        """The optimizer that `step` uses, and the only one: what optimizer= made may have been made anew. Schedulers
+        and hooks belong to it."""
         return self._step.optimizer if self._step else None
 
     def undo(self) -> None:
@@ -161,13 +201,30 @@ def apply(
     *,
     forward: Callable[[Any, Any], Any] = call_model,
     loss: Callable[[Any, Any], torch.Tensor] | None = None,
-    optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    optimizer: Factory | None = None,
     output: bool = True,
 ) -> Applied:
     """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload.
 
     forward, loss, optimizer, output: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
     training step with every rung in effect. The model stays on the device on which it is.
+
+    `optimizer` is called more than once, and a rung may make anew what it returned: the optimizer that steps is `.optimizer`
+    of what is returned here, and a scheduler or a hook that clips gradients belongs there:
+
+        trainer = rung.apply(model, "recipe.toml", loss=loss, optimizer=lambda parameters: torch.optim.AdamW(parameters))
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, T_max=1000)
+
+        def clip(optimizer, args, kwargs):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        trainer.optimizer.register_step_pre_hook(clip)
+        for batch in batches:
+            loss, output = trainer.step(batch)
+            scheduler.step()
+
+    Where what `optimizer` returns has a hook or a scheduler already, rungs that would lose it are warned of and left out. A
+    hook of a step is Python, which no replay runs: with one, the steps of a recipe with `capture` run uncaptured.
 
     Raises UsageError for an unknown rung or what is no model, InputError for a file that is no recipe.
     """
@@ -191,10 +248,12 @@ def apply(
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
+    made = _Made(workload.optimizer) if workload.optimizer else None
+    workload = replace(workload, optimizer=made)
     left_out = impossible(wanted.rungs, device, model, made_by(workload, model))
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
-    applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None)
+    applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None, made)
     here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
     if whole:  # a model alone may be called in either mode
         here["mode"] = workload.mode

@@ -15,6 +15,7 @@ from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.ladder.dynamo import place
 from rung.ladder.given import Given
+from rung.ladder.optimizer import own_step
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 MOST_SHAPES = 8  # each holds its own memory; further shapes, or states of the model, run uncaptured
@@ -71,7 +72,8 @@ class Captured:
     The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
     graph's own memory: the next call overwrites them. Learning rates may be changed between calls, and so may the model:
-    each state that it is in (`rung.ladder.given`) has graphs of its own. One with hooks of the user's runs uncaptured.
+    each state that it is in (`rung.ladder.given`) has graphs of its own. One with hooks of the user's runs uncaptured, and so
+    does a step whose optimizer was given a hook.
     """
 
     def __init__(
@@ -113,10 +115,11 @@ class Captured:
             *((t.shape, t.dtype, t.stride()) if isinstance(t, torch.Tensor) else t for t in leaves),
         )
         tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
-        if key in self._graphs:
+        hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
+        if key in self._graphs and not hooked:
             return self._replay(self._graphs[key], tensors)
         warm = pytree.tree_unflatten([laid_as_copied(t) for t in leaves], spec)
-        if state is None or self._given.hooked or len(self._graphs) >= MOST_SHAPES:
+        if state is None or hooked or len(self._graphs) >= MOST_SHAPES:
             return self._ran(self._warm(warm))
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS:

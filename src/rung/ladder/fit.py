@@ -62,13 +62,12 @@ def impossible(
         if plan.fused_optimizer and mode == "infer":
             why = "inference has no optimizer"
         if optimizer is not None:
-            from rung.ladder.optimizer import accepts, can_be_captured
+            from rung.ladder.optimizer import not_captured, not_fused
 
-            kind = type(optimizer).__name__
-            if plan.fused_optimizer and not accepts(optimizer, "fused"):
-                why = f"{kind} has no fused form"
-            if plan.capture and not can_be_captured(optimizer):
-                why = why or f"{kind} cannot be captured in a graph"
+            if plan.fused_optimizer:
+                why = not_fused(optimizer)
+            if plan.capture:
+                why = why or not_captured(optimizer)
         if plan.linears == "fp8" and not fp8_format(device.arch):
             why = f"{device.arch} has no units for products in FP8"
         if not made_for(name, device.arch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,12 +10,72 @@ import torch
 from rung.errors import WorkloadError
 from rung.workload import Workload
 
+# What may hang on an optimizer object: the attribute of torch's own that holds it, and what it is in words.
+STEP_HOOKS = {
+    "_optimizer_step_pre_hooks": "a hook before each step",
+    "_optimizer_step_post_hooks": "a hook after each step",
+}
+STATE_HOOKS = dict.fromkeys(
+    (f"_optimizer_{which}_{when}_hooks" for which in ("state_dict", "load_state_dict") for when in ("pre", "post")),
+    "a hook on its state dict",
+)
+# torch's marks of a step that a scheduler counts; the second is an older torch's.
+COUNTS = ("_wrapped_by_lr_sched", "_with_counter")
+
 
 def made_by(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer | None:
-    """The workload's own, of what is trained of a model; None in inference."""
+    """The workload's own, of what is trained of a model; None in inference. Any object that steps and clears gradients will do."""
     if workload.mode != "train" or workload.optimizer is None:
         return None
-    return workload.optimizer([p for p in model.parameters() if p.requires_grad])
+    made = workload.optimizer([p for p in model.parameters() if p.requires_grad])
+    kind = type(made).__name__
+    if not callable(getattr(made, "step", None)) or not callable(getattr(made, "zero_grad", None)):
+        raise WorkloadError(
+            f"workload {workload.name!r}: optimizer(parameters) returned {kind}, which has no step() and zero_grad(); "
+            "return a torch.optim.Optimizer, or an object that has both."
+        )
+    if _asks_for_more(type(made)):
+        raise WorkloadError(
+            f"workload {workload.name!r}: {kind}.step() needs a closure, and optimizers of that kind cannot be driven: a step is "
+            "one forward, one backward and step(); give an optimizer whose step needs no closure."
+        )
+    return made
+
+
+def _asks_for_more(kind: type) -> bool:
+    """Whether `step` of a class cannot be called without an argument."""
+    try:
+        _, *others = inspect.signature(kind.step).parameters.values()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError):  # set on the object; a builtin without a signature
+        return False
+    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in others)
+
+
+def own_step(optimizer: torch.optim.Optimizer) -> str:
+    """What of an optimizer's step is the user's Python, in words: hooks, or a `step` that was put on the object. A scheduler
+    puts one there, too, that only counts."""
+    if found := _hooks(optimizer, STEP_HOOKS):
+        return found
+    step = vars(optimizer).get("step")
+    return "" if step is None or any(hasattr(step, mark) for mark in COUNTS) else "a step() of its own"
+
+
+def carried(optimizer: torch.optim.Optimizer) -> str:
+    """What hangs on an optimizer object beside its groups, in words, and one made anew would not have; empty where nothing does."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return ""
+    if found := own_step(optimizer) or _hooks(optimizer, STATE_HOOKS):
+        return found
+    if "step" in vars(optimizer):
+        return "a learning-rate scheduler"
+    # Adagrad makes its state before the first step.
+    if any(float(state.get("step", 1)) > 0 for state in optimizer.state.values()):
+        return "state of earlier steps"
+    return ""
+
+
+def _hooks(optimizer: torch.optim.Optimizer, kinds: dict[str, str]) -> str:
+    return next((words for name, words in kinds.items() if getattr(optimizer, name, None)), "")
 
 
 def accepts(optimizer: torch.optim.Optimizer, switch: str) -> bool:
@@ -25,31 +84,61 @@ def accepts(optimizer: torch.optim.Optimizer, switch: str) -> bool:
     return kind.__module__.startswith("torch.optim") and switch in inspect.signature(kind).parameters
 
 
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    groups = getattr(optimizer, "param_groups", ())
+    return bool(groups) and all(group.get("fused") for group in groups)
+
+
+def not_fused(optimizer: torch.optim.Optimizer) -> str:
+    """Why an optimizer cannot be had in its fused form, in words; empty where it can, or is."""
+    if is_fused(optimizer):
+        return ""
+    if not accepts(optimizer, "fused"):
+        return f"{type(optimizer).__name__} has no fused form"
+    return _would_lose(optimizer) or _no_floats(optimizer)
+
+
+def not_captured(optimizer: torch.optim.Optimizer) -> str:
+    """Why an optimizer's steps cannot be in a graph, in words; empty where they can."""
+    if not can_be_captured(optimizer):
+        return f"{type(optimizer).__name__} cannot be captured in a graph"
+    return _would_lose(optimizer) or (_no_floats(optimizer) if type(optimizer) is torch.optim.SGD else "")
+
+
 def can_be_captured(optimizer: torch.optim.Optimizer) -> bool:
     """Capturable by a switch, or (plain SGD) without any step counter on the host."""
     return accepts(optimizer, "capturable") or type(optimizer) is torch.optim.SGD
 
 
-def remade(
-    optimizer: torch.optim.Optimizer, params: Iterable[torch.nn.Parameter], *, fused: bool, capturable: bool
-) -> torch.optim.Optimizer:
+def _would_lose(optimizer: torch.optim.Optimizer) -> str:
+    found = carried(optimizer)
+    return f"its optimizer has {found}, which an optimizer made anew would lose" if found else ""
+
+
+def _no_floats(optimizer: torch.optim.Optimizer) -> str:
+    """Fused kernels take floating-point numbers alone."""
+    dtypes = (p.dtype for group in optimizer.param_groups for p in group["params"])
+    other = next((dtype for dtype in dtypes if not dtype.is_floating_point), None)
+    return f"fused steps take floating-point parameters alone, and one is {str(other)[6:]}" if other else ""
+
+
+def remade(optimizer: torch.optim.Optimizer, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
     """The same optimizer, its groups and hyper-parameters kept, with the switches set where they are asked for.
 
     capturable: it reads its learning rate from memory, too, where that is a tensor. SGD does so in its fused form alone;
     those without a fused form do in the one for many tensors, which is torch's choice on a GPU by itself.
     """
+    if fused and (why := not_fused(optimizer)):
+        raise WorkloadError(f"{why}; leave fused-optimizer out.")
+    if capturable and (why := not_captured(optimizer)):
+        raise WorkloadError(f"{why}; leave capture out.")
     switches: dict[str, Any] = {}
-    if fused or (capturable and type(optimizer) is torch.optim.SGD):
-        if not accepts(optimizer, "fused"):
-            raise WorkloadError(f"{type(optimizer).__name__} has no fused form; leave fused-optimizer out.")
+    if (fused or (capturable and type(optimizer) is torch.optim.SGD)) and not is_fused(optimizer):
         switches |= {"fused": True, "foreach": False if accepts(optimizer, "foreach") else None}
-    if capturable:
-        if not can_be_captured(optimizer):
-            raise WorkloadError(f"{type(optimizer).__name__} cannot be captured in a graph; leave capture out.")
-        if accepts(optimizer, "capturable"):
-            switches["capturable"] = True
-            if not accepts(optimizer, "fused"):
-                switches["foreach"] = True
+    if capturable and accepts(optimizer, "capturable"):
+        switches["capturable"] = True
+        if not accepts(optimizer, "fused"):
+            switches["foreach"] = True
     if not switches:
         return optimizer
     known = inspect.signature(type(optimizer)).parameters

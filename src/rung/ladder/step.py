@@ -14,7 +14,7 @@ from rung.ladder.attention import asked_first
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
-from rung.ladder.optimizer import remade
+from rung.ladder.optimizer import is_fused, made_by, remade
 from rung.ladder.plan import Plan
 from rung.ladder.surgery import Surgeon
 from rung.workload import Workload
@@ -44,14 +44,9 @@ class Step:
         """A new optimizer, as if no step had been taken; captured graphs are dropped, compiled code is kept."""
         self._plain: Callable[[Any], Any] = self._infer
         if self.workload.mode == "train":
-            assert self.workload.optimizer is not None
-            params = [p for p in self.model.parameters() if p.requires_grad]
-            self.optimizer = remade(
-                self.workload.optimizer(params),
-                params,
-                fused=self.plan.fused_optimizer,
-                capturable=self.plan.capture,
-            )
+            made = made_by(self.workload, self.model)
+            assert made is not None
+            self.optimizer = remade(made, fused=self.plan.fused_optimizer, capturable=self.plan.capture)
             self._plain = self._train
         self._run = self._wrapped()
 
@@ -89,7 +84,7 @@ class Step:
             "captured": self._run.shapes if isinstance(self._run, Captured) else 0,
             "precision": matmul_precision_name(),
             "autocast": str(self._amp) if self._amp else None,
-            "optimizer_fused": bool(self.optimizer and self.optimizer.defaults.get("fused")),
+            "optimizer_fused": bool(self.optimizer and is_fused(self.optimizer)),
         }
 
     def aside(self) -> contextlib.AbstractContextManager[None]:
@@ -122,7 +117,7 @@ class Step:
 
     def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
         assert self.optimizer is not None
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss, output = (forward or self._forward)(batch)
         with asked_first(self.plan.attention):  # by what is recomputed, too
             loss.backward()

@@ -21,7 +21,7 @@ from rung.ladder.disturbed import elements, shapes_of
 from rung.ladder.dynamo import inductor_settings, products_widen, recompilations
 from rung.ladder.given import Given
 from rung.ladder.linears import suitable
-from rung.ladder.optimizer import accepts, can_be_captured
+from rung.ladder.optimizer import is_fused, not_captured, not_fused
 from rung.ladder.plan import Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.regions import blocks
@@ -39,7 +39,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
     without_gradient = audit(workload, device)
     model = seeded_model(workload).to(device.torch_name)
     step = Step(workload, model, Plan(), device)
-    optimizer = step.optimizer
+    optimizer = of_optimizer(step.optimizer)  # before the first step leaves state in it
     weights = list(model.parameters())
     peaks = peaks_of(device)
     return {
@@ -63,10 +63,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "amp": str(workload.amp) if workload.amp else None,
         "dtype": str(weights[0].dtype) if weights else "none",
         "matmul_precision": matmul_precision_name(),
-        "optimizer": type(optimizer).__name__ if optimizer else None,
-        "optimizer_can_fuse": bool(optimizer and accepts(optimizer, "fused")),
-        "optimizer_is_fused": bool(optimizer and optimizer.defaults.get("fused")),
-        "optimizer_can_be_captured": bool(optimizer and can_be_captured(optimizer)),
+        **optimizer,
         "without_gradient": without_gradient,
         "own_precision": own_precision(workload, model, device),
         "contiguous_convolutions": len(ChannelsLast(model)),
@@ -86,6 +83,16 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "inductor": inductor_settings(names()),
         "environment": environment(device),
         **captured_graphs(workload, device),
+    }
+
+
+def of_optimizer(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """Its name, and why it cannot be had in other forms."""
+    return {
+        "optimizer": type(optimizer).__name__ if optimizer else None,
+        "optimizer_is_fused": bool(optimizer and is_fused(optimizer)),
+        "optimizer_not_fused": not_fused(optimizer) if optimizer else "",
+        "optimizer_not_captured": not_captured(optimizer) if optimizer else "",
     }
 
 

@@ -123,10 +123,8 @@ class Training:
 
 def other_settings(mine: Any, theirs: Any) -> list[str]:
     """What an optimizer was told that the workload's own was not: three steps may hardly show it."""
-    if mine is None or theirs is None:
-        return []
     said = []
-    for a, b in zip(mine.param_groups, theirs.param_groups, strict=False):
+    for a, b in zip(_groups(mine), _groups(theirs), strict=False):
         said += [f"the candidate's optimizer has {k} = {b.get(k)}, the baseline's {a[k]}"
                  for k in a if k not in HOW and k in b and a[k] != b[k]]  # fmt: skip
         if len(a["params"]) != len(b["params"]):
@@ -136,8 +134,13 @@ def other_settings(mine: Any, theirs: Any) -> list[str]:
     return said
 
 
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    """None where there is no optimizer, or one that is not torch's."""
+    return getattr(optimizer, "param_groups", [])
+
+
 def _slower(optimizer: Any) -> None:
     """Half the learning rate, as a scheduler would set it: a rate that was built in shows."""
-    for group in optimizer.param_groups:
+    for group in _groups(optimizer):
         if group.get("lr") is not None:  # some find their own
             group["lr"] = group["lr"] / 2

@@ -39,7 +39,8 @@ class Workload:
     mode        `train`: forward, loss, backward, optimizer. `infer`: forward without gradients. Left out, it is `train`
                 where loss and optimizer are given, and `infer` where neither is.
     loss        `(output, batch) -> scalar tensor`, for training.
-    optimizer   `(parameters) -> torch.optim.Optimizer`, for training.
+    optimizer   `(parameters) -> torch.optim.Optimizer`, for training. Any object with `step()` and `zero_grad()` will do, as
+                one that holds two optimizers; no rung remakes that.
     other_shapes  more input makers, of other shapes: what is verified must hold for more than one. Left empty,
                 one is derived by taking another number of rows of every tensor's first dimension.
     amp         the dtype of the workload's own autocast, if it runs under one.

@@ -207,7 +207,7 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
     made = state(tmp_path, budget=250)
     made.facts |= {
         "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8, "hoisted-constants": 32}, "skipped": [], "graph_breaks": [],
-        "optimizer_is_fused": False, "optimizer_can_fuse": True,
+        "optimizer_is_fused": False,
     }  # fmt: skip
     made.breakdown = {"parts": dict.fromkeys(("gemm", "pointwise", "attention", "optimizer", "launch_gap"), 0.2 * STEP)}
     kept = ["sdpa", "fused-optimizer"]

@@ -201,11 +201,11 @@ CAPTURE = [
 def optimizer(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> Callable[[Patch], None]:
     """Another optimizer in the place of the fused one, which says of itself what the right one would."""
 
-    def remade(mine: Any, params: Any, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
+    def remade(mine: Any, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
         if not fused:
             return mine
-        theirs = make(list(params))
         said = mine.param_groups[0]
+        theirs = make(list(said["params"]))
         theirs.param_groups[0].update({k: v for k, v in said.items() if k not in ("params", *SLIPPED)})
         return theirs
 

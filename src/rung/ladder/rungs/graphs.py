@@ -13,8 +13,8 @@ GRAPH_LAUNCH = r"^(cuda|hip)GraphLaunch"
 def _capture_applies(c: Context) -> Inapplicable | None:
     if not c.gpu:
         return Inapplicable("a CPU has no graphs to launch.")
-    if c.training and not c.facts["optimizer_can_be_captured"]:
-        return Inapplicable(f"{c.facts['optimizer']} cannot be captured in a graph.")
+    if c.training and (why := c.facts.get("optimizer_not_captured")):
+        return Inapplicable(f"{why}.")
     if hooked := c.facts.get("hooked"):
         return Inapplicable(f"{hooked} has a hook, whose Python no replay would run.")
     return None

@@ -14,8 +14,8 @@ def _fused_applies(c: Context) -> Inapplicable | None:
         return Inapplicable("inference has no optimizer.")
     if c.facts["optimizer_is_fused"]:
         return already("the optimizer is already fused.")
-    if not c.facts["optimizer_can_fuse"]:
-        return Inapplicable(f"{c.facts['optimizer']} has no fused form in this torch.")
+    if why := c.facts.get("optimizer_not_fused"):
+        return Inapplicable(f"{why}.")
     return None
 
 

@@ -1,0 +1,269 @@
+"""What hangs on the user's optimizer object: a rung that makes an optimizer anew would lose it, and is left out for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rung
+from rung.errors import WorkloadError
+from rung.hardware import pick
+from rung.ladder import capture
+from rung.ladder.audit import audit
+from rung.ladder.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.rungs.rung import Inapplicable
+from rung.ladder.survey import survey
+from rung.ladder.verify import verify
+from rung.workload import Workload
+
+CPU = pick("cpu")
+LEAST = 1e-9  # what gradients are clipped to
+
+
+def loss(output: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.1)
+
+
+def trained_by(optimizer: Callable[..., Any], model: Callable[[], nn.Module] = lambda: nn.Linear(8, 8)) -> Workload:
+    return Workload(
+        "hooked", model, lambda seed: torch.randn(16, 8, generator=torch.Generator().manual_seed(seed)),
+        loss=loss, optimizer=optimizer,
+    )  # fmt: skip
+
+
+def clip(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], LEAST)
+
+
+def clipped(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    made = torch.optim.SGD(parameters, lr=0.1)
+    made.register_step_pre_hook(clip)
+    return made
+
+
+def patched(made: torch.optim.Optimizer) -> None:
+    made.step = lambda closure=None: None  # type: ignore[method-assign]
+
+
+def stepped(made: torch.optim.Optimizer) -> None:
+    for group in made.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    made.step()
+
+
+HANGING: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "a hook before each step": lambda made: made.register_step_pre_hook(clip),
+    "a hook after each step": lambda made: made.register_step_post_hook(clip),
+    "a hook on its state dict": lambda made: made.register_state_dict_post_hook(lambda *_: None),
+    "a step() of its own": patched,
+    "a learning-rate scheduler": lambda made: torch.optim.lr_scheduler.ExponentialLR(made, 0.5),
+    "state of earlier steps": stepped,
+}
+
+
+@pytest.mark.parametrize("what", HANGING)
+def test_what_hangs_on_an_optimizer_keeps_it_from_being_made_anew(what: str) -> None:
+    made = adam([nn.Parameter(torch.ones(4))])
+    assert not_fused(made) == not_captured(made) == carried(made) == ""
+    kept = HANGING[what](made)
+    for why in (not_fused(made), not_captured(made)):
+        assert why == f"its optimizer has {what}, which an optimizer made anew would lose"
+    for forms in ({"fused": True, "capturable": False}, {"fused": False, "capturable": True}):
+        with pytest.raises(WorkloadError, match=r"made anew would lose; leave .* out"):
+            remade(made, **forms)
+    assert remade(made, fused=False, capturable=False) is made
+    del kept
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.Adam, torch.optim.SGD])
+def test_nothing_hangs_on_one_that_was_just_made(kind: type[torch.optim.Optimizer]) -> None:
+    made = kind([nn.Parameter(torch.ones(4))], lr=0.1)  # type: ignore[call-arg]
+    assert carried(made) == ""
+    assert is_fused(remade(made, fused=True, capturable=False))
+
+
+def test_one_that_is_fused_already_stays_what_it_is_with_its_hooks() -> None:
+    made = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1, fused=True)
+    made.register_step_pre_hook(clip)
+    assert not_fused(made) == ""
+    assert remade(made, fused=True, capturable=False) is made
+
+
+def test_the_survey_tells_and_the_rungs_do_not_apply() -> None:
+    facts = survey(trained_by(clipped), CPU) | {"gpu": True}
+    context = Context(Plan(), "exact", facts, {}, {})
+    for name in ("fused-optimizer", "capture"):
+        found = BY_NAME[name].applies(context)
+        assert found == Inapplicable(
+            "its optimizer has a hook before each step, which an optimizer made anew would lose."
+        )
+    facts = survey(trained_by(adam), CPU)  # whose own first steps leave state
+    assert BY_NAME["fused-optimizer"].applies(Context(Plan(), "exact", facts, {}, {})) is None
+
+
+class Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.to(torch.complex64) @ self.weight).abs()
+
+
+def test_complex_parameters_have_no_fused_step() -> None:
+    facts = survey(trained_by(adam, Waves), CPU)
+    found = BY_NAME["fused-optimizer"].applies(Context(Plan(), "exact", facts, {}, {}))
+    assert found == Inapplicable("fused steps take floating-point parameters alone, and one is complex64.")
+    assert facts["optimizer_not_captured"] == ""
+    sgd = torch.optim.SGD(Waves().parameters())  # captured in its fused form alone
+    assert "one is complex64" in not_captured(sgd)
+    with pytest.warns(UserWarning, match="fused-optimizer is not in effect: fused steps take floating-point"):
+        assert rung.apply(trained_by(adam, Waves), "fused-optimizer").pending == ("fused-optimizer",)
+
+
+def test_apply_leaves_a_rung_out_that_would_lose_the_clipping() -> None:
+    model, x = nn.Linear(8, 8), torch.randn(4, 8)
+    before = model.weight.detach().clone()
+    with pytest.warns(UserWarning, match="^fused-optimizer is not in effect: its optimizer has a hook before each"):
+        applied = rung.apply(model, "fused-optimizer", loss=loss, optimizer=clipped)
+    assert applied.pending == ("fused-optimizer",)
+    applied.step(x)
+    torch.testing.assert_close(model.weight, before, rtol=0, atol=10 * LEAST)
+
+
+def test_a_scheduler_and_a_hook_of_the_optimizer_that_steps_take_effect() -> None:
+    model, x = nn.Linear(8, 8), torch.randn(4, 8)
+    trainer = rung.apply(model, "fused-optimizer", loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    assert trainer.optimizer is not None
+    assert is_fused(trainer.optimizer)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizer, 0.0)
+    before = model.weight.detach().clone()
+    trainer.step(x)
+    assert not torch.equal(model.weight, before)
+    scheduler.step()
+    before = model.weight.detach().clone()
+    trainer.step(x)
+    assert torch.equal(model.weight, before)
+    trainer.optimizer.param_groups[0]["lr"] = 0.1
+    trainer.optimizer.register_step_pre_hook(clip)
+    trainer.step(x)
+    torch.testing.assert_close(model.weight, before, rtol=0, atol=10 * LEAST)
+
+
+@pytest.mark.parametrize("what", ["a learning-rate scheduler", "a hook before each step"])
+def test_what_is_given_to_another_optimizer_than_the_one_that_steps_is_warned_of_once(
+    what: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    made: list[torch.optim.Optimizer] = []
+
+    def factory(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        made.append(adam(parameters))
+        return made[-1]
+
+    trainer, x = rung.apply(nn.Linear(8, 8), "fused-optimizer", loss=loss, optimizer=factory), torch.randn(4, 8)
+    trainer.step(x)
+    kept = HANGING[what](made[-1])
+    assert not recwarn.list
+    trainer.step(x)
+    trainer.step(x)
+    [warning] = recwarn.list
+    assert f"was given {what}, but it is not the one that steps: use `.optimizer`" in str(warning.message)
+    assert warning.filename == __file__
+    del kept
+
+
+def test_what_the_factory_itself_hangs_on_each_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    made: list[torch.optim.Optimizer] = []
+
+    def factory(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        made.append(clipped(parameters))
+        return made[-1]
+
+    rung.apply(nn.Linear(8, 8), [], loss=loss, optimizer=factory).step(torch.randn(4, 8))
+    assert not recwarn.list
+
+
+def test_a_step_whose_optimizer_is_given_a_hook_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a scheduler puts on it only counts; its rates are read before each replay."""
+    ran: list[str] = []
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1, fused=True)
+    run = object.__new__(capture.Captured)
+    given = SimpleNamespace(look=lambda: (0, False), hooked="", settle=lambda: None)
+    vars(run).update(_given=given, _graphs={}, _calls={}, _optimizer=optimizer)
+    monkeypatch.setattr(capture.Captured, "_warm", lambda self, batch: ran.append("run"))
+    monkeypatch.setattr(capture.Captured, "_capture", lambda self, *a: ran.append("recorded"))
+    monkeypatch.setattr(capture.Captured, "_replay", lambda self, *a: ran.append("replayed"))
+
+    def last() -> str:
+        run._called(torch.ones(4))
+        return ran[-1]
+
+    assert [last() for _ in range(capture.WARM_CALLS + 1)] == ["run", "run", "replayed"]
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    assert own_step(optimizer) == ""
+    assert last() == "replayed"
+    hook = optimizer.register_step_post_hook(clip)
+    assert last() == "run"
+    hook.remove()
+    assert last() == "replayed"
+    del scheduler
+
+
+class Pair:
+    """Two optimizers in one, as for a GAN: no torch.optim.Optimizer, and no switches for how gradients are cleared."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        first, *others = parameters
+        self.both = torch.optim.Adam([first], lr=0.1), torch.optim.SGD(others, lr=0.2)
+
+    def step(self) -> None:
+        for one in self.both:
+            one.step()
+
+    def zero_grad(self) -> None:
+        for one in self.both:
+            one.zero_grad()
+
+
+def test_any_object_that_steps_and_clears_gradients_trains_and_is_verified() -> None:
+    paired = trained_by(Pair)
+    facts = survey(paired, CPU) | {"gpu": True}
+    for name in ("fused-optimizer", "capture"):
+        found = BY_NAME[name].applies(Context(Plan(), "exact", facts, {}, {}))
+        assert isinstance(found, Inapplicable)
+        assert found.why.startswith("Pair ")
+    assert verify(paired, Plan(), CPU).passed
+
+    class Faster(Pair):
+        def step(self) -> None:
+            super().step()
+            with torch.no_grad():
+                self.both[0].param_groups[0]["params"][0].mul_(1.01)
+
+    wrong = verify(paired, Plan(), CPU, lambda model, plan: rung.ladder.step.Step(trained_by(Faster), model, plan, CPU))
+    assert not wrong.passed
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "says"),
+    [
+        (lambda p: None, r"optimizer\(parameters\) returned NoneType, which has no step\(\) and zero_grad\(\)"),
+        (lambda p: torch.optim.LBFGS(p), r"LBFGS\.step\(\) needs a closure, and optimizers of that kind"),
+    ],
+)
+def test_what_cannot_be_driven_is_refused_in_a_sentence(optimizer: Any, says: str) -> None:
+    with pytest.raises(WorkloadError, match=f"workload 'hooked': {says}"):
+        audit(replace(trained_by(adam), optimizer=optimizer), CPU)
