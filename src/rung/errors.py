@@ -29,3 +29,9 @@ class WorkloadError(RungError):
     """The user's workload raised, hung, ran out of memory or cannot be verified."""
 
     exit_code = 4
+
+
+def first_line(error: BaseException, most: int = 300) -> str:
+    """The first line of what an exception says, cut at a word where it is longer: torch explains itself over pages."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return line if len(line) <= most else f"{line[:most].rpartition(' ')[0] or line[:most]} ..."

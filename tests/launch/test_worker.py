@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rung.errors import WorkloadError
 from rung.launch import Worker, WorkerFailed
+from rung.launch.worker import describe
 
 HERE = str(Path(__file__).parent)
 
@@ -45,6 +47,19 @@ def test_an_exception_is_an_answer_and_the_worker_goes_on(worker: Worker) -> Non
     with pytest.raises(WorkerFailed, match="SystemExit"):
         worker.call("leave", 100)
     assert worker.call("echo", 100, value=1) == 1
+
+
+def test_of_a_long_error_the_first_line_is_said_up_to_a_word() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        raise RuntimeError("\n" + "words " * 100 + "\nIf you are an employee, see another page")
+    said = describe(raised.value)
+    assert said["message"].startswith("words words")
+    assert said["message"].endswith("words ...")
+    assert len(said["message"]) <= 304
+    assert "see another page" in said["traceback"]
+    assert describe(ValueError("x" * 400))["message"] == "x" * 300 + " ..."
+    assert describe(ValueError(""))["message"] == ""
+    assert len(describe(WorkloadError("x" * 400))["message"]) == 400  # it is a sentence already
 
 
 def test_a_hung_call_is_stopped_at_its_deadline(worker: Worker) -> None:

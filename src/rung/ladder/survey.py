@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from rung.errors import first_line
 from rung.hardware import environment, peaks_of
 from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
@@ -144,7 +145,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
             grouped, left = loops_over_experts(workload, model, device)
             found, skipped = {**found, **grouped}, [*skipped, *left]
     except Exception as error:
-        return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {str(error)[:300]}"],
+        return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {first_line(error)}"],
                 "graphs": 0, "graph_breaks": [], "breaks": [], "recompilations": []}  # fmt: skip
     return {
         "matches": found,

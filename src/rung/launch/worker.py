@@ -19,7 +19,7 @@ import threading
 import traceback
 from typing import Any
 
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 
 PR_SET_PDEATHSIG = 1
 
@@ -44,15 +44,15 @@ def main(arguments: list[str]) -> None:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain text: its type, its message and where it came from."""
-    text = str(error)
+    """An exception as plain text: its type, its message (of what is not ours its first line) and where it came from."""
+    text = first_line(error)
     kind = "out of memory" if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError) else "raised"
     if isinstance(error, RungError):
-        kind = "refused"
+        kind, text = "refused", str(error)[:2000]
     return {
         "kind": kind,
         "type": type(error).__name__,
-        "message": text[:2000],
+        "message": text,
         "exit_code": error.exit_code if isinstance(error, RungError) else None,
         "traceback": "".join(traceback.format_exception(error))[-8000:],
     }
