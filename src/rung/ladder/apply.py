@@ -22,6 +22,7 @@ from rung.ladder.disturbed import elements
 from rung.ladder.dynamo import expect_changes
 from rung.ladder.fit import described, differences, found_nothing, impossible, missing_variables
 from rung.ladder.optimizer import carried, made_by
+from rung.ladder.parts import on_tensors
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
@@ -190,9 +191,7 @@ class Applied:
         """The output as the model gives it outside autocast; gradients flow through the cast."""
         if not self._plan.bf16 or self._dtype == torch.bfloat16:
             return output
-        return pytree.tree_map_only(
-            torch.Tensor, lambda t: t.to(self._dtype) if t.dtype == torch.bfloat16 else t, output
-        )
+        return on_tensors(lambda t: t.to(self._dtype) if t.dtype == torch.bfloat16 else t, output)
 
 
 def apply(

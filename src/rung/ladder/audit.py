@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from rung.errors import WorkloadError
+from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.ladder.dropout import without_dropout
-from rung.ladder.observe import Seen, identical, observe, rows, same
+from rung.ladder.observe import Seen, identical, observe, refuse_unseen, rows, same
+from rung.ladder.parts import parts
 from rung.ladder.perturb import put, state
 from rung.ladder.plan import Plan
 from rung.ladder.step import Step
@@ -47,9 +47,8 @@ def _place(step: Step, batch: Any, name: str) -> str:
     """Where in the output a quantity lies, as it is written in Python; `name` is as `rung.ladder.observe` has it."""
     if name == "loss":
         return name
-    leaves, _ = pytree.tree_flatten_with_path(step(batch)[1])
-    paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return "output" + pytree.keystr(paths[int(name.removeprefix("output") or 0)])
+    paths = [path for path, part in parts(step(batch)[1])[0] if isinstance(part, torch.Tensor)]
+    return "output" + paths[int(name.removeprefix("output") or 0)]
 
 
 def audit(workload: Workload, device: Device) -> list[str]:
@@ -73,8 +72,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
         step.fresh()
         torch.manual_seed(seed)
         seen.append(_observed(step, to_device(first, device)))
-    if not seen[0].values:
-        raise WorkloadError(f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified.")
+    refuse_unseen(workload, seen[0])
     if odd := next((name for name, t in seen[0].values.items() if not bool(t.isfinite().all())), None):
         put(step.model, values)  # those that such a step has left may not even run
         wrong = seen[0].values[odd].isfinite().logical_not()
@@ -106,7 +104,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
         except Exception as error:
             raise WorkloadError(
                 f"workload {workload.name!r}: it runs on inputs(1), but on another shape it raised "
-                f"{type(error).__name__}: {str(error)[:300]}; give Workload(other_shapes=(lambda seed: ...,))."
+                f"{type(error).__name__}: {first_line(error)}; give Workload(other_shapes=(lambda seed: ...,))."
             ) from error
     if workload.mode == "infer":
         return []

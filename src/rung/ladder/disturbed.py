@@ -45,9 +45,10 @@ def not_finite(result: Any) -> str:
     """`nan` or `inf`, where a tensor of a step's result holds one; empty where all is finite. Where its sum is finite nothing is
     allocated beside the result, whose peak of memory is looked at later."""
     import torch
-    from torch.utils import _pytree as pytree
 
-    for tensor in pytree.tree_leaves(result):
+    from rung.ladder.parts import parts
+
+    for _, tensor in parts(result)[0]:
         # Formats of one byte, and what is nested, know no sums.
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.is_nested:
             continue

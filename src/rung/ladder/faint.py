@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from rung.ladder.observe import large
+from rung.ladder.observe import large, plainly
 from rung.ladder.plan import Numerics
 from rung.ladder.tolerance import ALLOWED, MEDIAN
 
@@ -35,10 +35,11 @@ class Faint:
         """At the reference, after each of its steps."""
         few, away = {}, large(model)
         for name, weight in model.named_parameters():
-            if weight.grad is not None and not weight.grad.is_sparse:
-                size = weight.grad.detach().abs()
+            grad = None if weight.grad is None else plainly(weight.grad)
+            if grad is not None and not grad.is_sparse:
+                size = grad.abs()
                 if weight.numel() <= FEW:
-                    few[name] = weight.grad.detach().to(torch.float64, copy=True)
+                    few[name] = grad.to(torch.float64, copy=True)
                 if weight.numel() >= FEWEST:
                     some = size.flatten()[:: -(-size.numel() // SAMPLE)]
                     some = some[some > 0]
@@ -51,9 +52,10 @@ class Faint:
         """With the untouched model, after each of its steps, once the reference has made all of its own."""
         right, off, away = self._steps.pop(0), {}, large(model)
         for name, weight in model.named_parameters():
-            if name in right and weight.grad is not None and weight.grad.shape == right[name].shape:
+            grad = None if weight.grad is None else plainly(weight.grad)
+            if name in right and grad is not None and grad.shape == right[name].shape:
                 used = right[name] != 0
-                error = (weight.grad.detach().double() - right[name])[used].square()
+                error = (grad.double() - right[name])[used].square()
                 off[name] = float(error.mean().sqrt()) if error.numel() else 0.0
         usual = sorted(off.values())[len(off) // 2] if off else 0.0
         for name, error in off.items():

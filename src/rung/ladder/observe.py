@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from rung.errors import WorkloadError
 from rung.hardware.device import Device
+from rung.ladder.parts import parts
 from rung.ladder.perturb import put
-from rung.workload import Batch
+from rung.workload import Batch, Workload
 
 LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
 ENOUGH = 64  # elements, of which a common factor is told from chance
+PLAIN = (bool, int, float, complex, str, type(None))  # what is compared beside tensors
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
 
 
@@ -23,7 +27,8 @@ INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that ma
 class Row:
     """One quantity of one case: a candidate's error and the untouched model's own, both against the reference and over its size.
 
-    beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one.
+    beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
+    why: what an infinite error means, as a sentence, where it is not that something is not finite.
     """
 
     what: str
@@ -32,21 +37,25 @@ class Row:
     noise: float
     floor: float = 0.0
     beside: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Seen:
     """values: outputs and loss by name; gradients: by parameter, None where there is none; form: the output's
-    structure, its tensors' shapes and dtypes. Those of a large model lie in the host's memory."""
+    structure, its tensors' shapes and dtypes; plain: numbers, texts and None in the output, by where they lie; unseen: the
+    classes of what else is in it. Tensors of a large model lie in the host's memory."""
 
     values: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor | None]
     form: list[str]
+    plain: dict[str, Any] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
 
     @property
     def finite(self) -> bool:
         tensors = [*self.values.values(), *(g for g in self.gradients.values() if g is not None)]
-        return all(bool(t.isfinite().all()) for t in tensors)
+        return all(bool(_held(t).isfinite().all()) for t in tensors)
 
 
 def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch) -> Seen:
@@ -64,25 +73,55 @@ def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch) ->
 
 def noted(step: Any, loss: torch.Tensor | None, output: Any) -> Seen:
     """What a step that has just run shows."""
-    leaves, spec = pytree.tree_flatten(output)
-    tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
+    held, form = parts(output)
+    tensors = [t for _, t in held if isinstance(t, torch.Tensor)]
+    plain = {name: value for name, value in held if isinstance(value, PLAIN)}
+    unseen = [type(value).__qualname__ for _, value in held if not isinstance(value, (torch.Tensor, *PLAIN))]
     away = large(step.model)
-    values = {f"output {k}" if k else "output": _plain(t, away) for k, t in enumerate(tensors)}
+    values = {f"output {k}" if k else "output": _copied(t, away) for k, t in enumerate(tensors)}
     if loss is not None:
-        values["loss"] = _plain(loss, away)
+        values["loss"] = _copied(loss, away)
     gradients = {}
     if step.workload.mode == "train":
         named = {n: p.grad for n, p in step.model.named_parameters() if p.requires_grad}
-        gradients = {n: None if g is None else _plain(g, away) for n, g in named.items()}
-    form = [f"structure {spec}", *(f"a tensor of {tuple(t.shape)}, {t.dtype}" for t in tensors)]
-    return Seen(values, gradients, form)
+        gradients = {n: None if g is None else _copied(g, away) for n, g in named.items()}
+    form += [f"a tensor of {tuple(t.shape)}, {t.dtype}" for t in tensors]
+    return Seen(values, gradients, form, plain, unseen)
 
 
-def _plain(t: torch.Tensor, away: bool) -> torch.Tensor:
+def refuse_unseen(workload: Workload, seen: Seen) -> None:
+    """Raises WorkloadError where the output is made of what cannot be compared, and of nothing else."""
+    training = workload.mode == "train"
+    if any(name != "loss" for name in seen.values) or (training and not seen.unseen):
+        return
+    if not seen.unseen:
+        raise WorkloadError(f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified.")
+    kinds = ", ".join(dict.fromkeys(seen.unseen))
+    raise WorkloadError(
+        f"workload {workload.name!r}: its output is made of {kinds}, in which nothing can be seen; return a dict, a dataclass, or "
+        "register it with torch.utils._pytree.register_pytree_node"
+        f"{', or give Workload(output=False), to compare loss and gradients alone.' if training else '.'}"
+    )
+
+
+def plainly(t: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor as a strided tensor of real ones, without a copy where it is one. A sparse one of more elements
+    than a large model has stays sparse, each element once."""
     t = t.detach()
-    if t.is_complex():
-        t = torch.view_as_real(t)
+    if t.is_sparse:
+        t = t.coalesce()
+    if t.layout in SPARSE and t.numel() <= LARGE:
+        t = t.to_dense()
+    return torch.view_as_real(t.resolve_conj().resolve_neg()) if t.is_complex() else t.resolve_neg()
+
+
+def _copied(t: torch.Tensor, away: bool) -> torch.Tensor:
+    t = plainly(t)
     return t.to("cpu", copy=True) if away else t.clone()
+
+
+def _held(t: torch.Tensor) -> torch.Tensor:
+    return t.values() if t.is_sparse else t
 
 
 def _poison(device: Device) -> None:
@@ -104,10 +143,9 @@ def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
     for name, right in truth.values.items():
         if name in theirs.values and name in mine.values:
             distance, floor = (relative, 0.0) if right.is_floating_point() else (mismatched, INTEGER_FLOOR)
-            found.append(
-                Row(name, case, distance(theirs.values[name], right), distance(mine.values[name], right), floor)
-            )
-            if right.is_floating_point() and right.numel() >= ENOUGH:
+            error, noise = distance(theirs.values[name], right), distance(mine.values[name], right)
+            found.append(Row(name, case, error, noise, floor, why=_why(name, theirs.values[name], right, error)))
+            if right.is_floating_point() and right.numel() >= ENOUGH and theirs.values[name].shape == right.shape:
                 noise = max(scale(mine.values[name], right), 0.1 * found[-1].noise)
                 found.append(Row(f"scale of {name}", case, scale(theirs.values[name], right), noise))
     return found + _of_gradients(truth, mine, theirs, case)
@@ -127,9 +165,9 @@ def _of_gradients(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]
     found = []
     for name, (error, noise, size) in off.items():
         size = size or median
-        found.append(
-            Row(f"gradient of {name}", case, _over(error, size), _over(noise, size), beside=_over(median, size))
-        )
+        what, share = f"gradient of {name}", _over(error, size)
+        why = _why(what, theirs.gradients[name], truth.gradients[name], share)
+        found.append(Row(what, case, share, _over(noise, size), beside=_over(median, size), why=why))
     return found
 
 
@@ -154,11 +192,22 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     """The root mean square of a - b; infinite where the shapes differ or a is not finite."""
-    return _rms(a.double() - b.double()) if a.shape == b.shape and bool(a.isfinite().all()) else math.inf
+    if a.shape != b.shape or a.layout != b.layout or not bool(_held(a).isfinite().all()):
+        return math.inf
+    return _rms((a.double() - b.double()).coalesce() if a.is_sparse else a.double() - b.double())
+
+
+def _why(what: str, theirs: Any, right: Any, error: float) -> str:
+    """What an infinite error means, where all that is compared is finite."""
+    if math.isfinite(error) or not bool(_held(theirs).isfinite().all()):
+        return ""
+    if theirs.shape != right.shape or theirs.layout != right.layout:
+        return f"{what} is of another shape than the untouched model's"
+    return f"{what} is zero in the untouched model and not in the candidate"
 
 
 def _rms(t: torch.Tensor) -> float:
-    return float(t.double().norm()) / math.sqrt(t.numel()) if t.numel() else 0.0
+    return float(_held(t).double().norm()) / math.sqrt(t.numel()) if t.numel() else 0.0
 
 
 def _over(error: float, size: float) -> float:

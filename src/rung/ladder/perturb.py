@@ -20,7 +20,7 @@ VARIANCE = 1e-4  # running variances on faint weights: ten times the usual eps
 
 
 def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[str, torch.Tensor]:
-    """New values for the model's floating parameters, on its device, from a seed.
+    """New values for the model's floating and complex parameters, on its device, from a seed.
 
     Every third seed is faint, the others sharp. Vectors (biases, norm weights) are shifted by noise of 0.2 times
     `strength`; below full strength matrices keep their size, for models that are not finite otherwise.
@@ -31,15 +31,16 @@ def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[
     parameters = dict(model.named_parameters())
     for name, old in state(model).items():
         new = old.detach().clone()
-        if name in parameters and old.is_floating_point():
+        if name in parameters and inexact(old):
+            real = torch.view_as_real(new) if new.is_complex() else new
+            spread = float(real.float().std()) if old.dim() >= 2 else 0.0
             if old.dim() >= 2:
-                spread = float(old.detach().float().std())
                 wanted = (FAINT if faint else SHARP) / math.sqrt(old.numel() / old.shape[0])
                 if strength == 1 and spread > 0 and (faint or spread < wanted):
-                    new *= wanted / spread
-            if old.dim() < 2 or float(old.detach().float().std()) == 0:
-                noise = torch.randn(old.shape, generator=generator) * (0.2 * strength)
-                new += noise.to(device=old.device, dtype=old.dtype)
+                    real *= wanted / spread
+            if spread == 0:
+                noise = torch.randn(real.shape, generator=generator) * (0.2 * strength)
+                real += noise.to(device=real.device, dtype=real.dtype)
         values[name] = new
     if strength:
         _statistics(model, values, generator, strength, faint)
@@ -64,6 +65,11 @@ def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     tensors stay as the workload makes them: few operations are defined on them, and noise is not among them."""
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {name: tensor for name, tensor in held.items() if not is_traceable_wrapper_subclass(tensor)}
+
+
+def inexact(t: torch.Tensor) -> bool:
+    """Whether it holds numbers that rounding moves: real or complex ones."""
+    return t.is_floating_point() or t.is_complex()
 
 
 def put(model: torch.nn.Module, values: dict[str, torch.Tensor]) -> None:

@@ -58,7 +58,7 @@ def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) 
         seen = observe(step, weights, batch)
         gradients = {f"gradient of {name}": g for name, g in seen.gradients.items() if g is not None}
         for name, tensor in {**seen.values, **gradients}.items():
-            if k >= warm and tensor.is_floating_point():
+            if k >= warm and tensor.is_floating_point() and not tensor.is_sparse:
                 found.setdefault(name, []).append(_part(tensor))
     return {name: np.stack(runs) for name, runs in found.items() if len({len(run) for run in runs}) == 1}
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.hardware.device import Device, matmul_precision_name
 from rung.ladder.observe import Seen, observe
+from rung.ladder.perturb import inexact, state
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.step import Step
 from rung.workload import Batch, Workload
 
 LOW = (torch.bfloat16, torch.float16)
-ULP = 2.0**-23  # of float32
+DOUBLE = (torch.float64, torch.complex128)
+ULP = dict.fromkeys(DOUBLE, 2.0**-52)  # of others that of float32, 2**-23
 
 
 class Reference:
@@ -31,7 +34,7 @@ class Reference:
     def __init__(self, workload: Workload, model: nn.Module, device: Device) -> None:
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
         self.name = "float64"
-        self.step = Step(self._workload, copy.deepcopy(model).double(), Plan(), device)
+        self.step = Step(self._workload, _double(copy.deepcopy(model)), Plan(), device)
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":
@@ -44,8 +47,18 @@ class Reference:
     def cast(self, batch: Batch) -> Batch:
         """The batch in the reference's precision."""
         if self.name == "float64":
-            return _cast(batch, lambda t: t.double() if t.is_floating_point() else t)
+            return _cast(batch, _doubled)
         return _cast(batch, _raised)
+
+    def no_more_precise(self, batch: Batch) -> bool:
+        """Whether the workload runs in float64 itself, all of it, so that against this reference it has no error of its own."""
+        weights = [t for t in state(self._model).values() if inexact(t)]
+        if not _all_double(weights or pytree.tree_leaves(batch)):
+            return False
+        narrow = _Narrow()
+        with contextlib.suppress(Exception), narrow:  # a workload that raises is refused elsewhere
+            Step(self._workload, copy.deepcopy(self._model), Plan(), self._device)(self.cast(batch))
+        return not narrow.seen
 
     def _fall_back(self) -> None:
         # Outside of the handler: an exception's traceback keeps what did not fit alive.
@@ -57,12 +70,14 @@ class Reference:
 
 
 def jittered(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """The weights, each moved by about an ulp of float32: what rounding alone may change shows in the results."""
+    """The weights, each moved by about an ulp of float32, or of float64 if in that: what rounding alone may change shows in the
+    results."""
     generator = torch.Generator().manual_seed(seed)
     moved = {}
     for name, t in weights.items():
-        if t.is_floating_point():
-            t = t * (1 + 2 * ULP * torch.randn(t.shape, generator=generator).to(t.device, t.dtype))
+        if inexact(t):
+            moves = torch.randn(t.shape, generator=generator).to(t.device, t.dtype.to_real())
+            t = t * (1 + 2 * ULP.get(t.dtype, 2.0**-23) * moves)
         moved[name] = t
     return moved
 
@@ -77,6 +92,32 @@ def exactly(workload: Workload) -> Workload:
     return replace(
         workload, amp=None, model=lambda: _raise(workload.model()), inputs=raised(workload.inputs), other_shapes=others
     )
+
+
+class _Narrow(TorchDispatchMode):
+    """Whether anything is computed in less than float64. Single numbers are not: an optimizer counts its steps in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        found = (t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.dim())
+        self.seen |= any(inexact(t) and t.dtype not in DOUBLE for t in found)
+        return result
+
+
+def _double(model: nn.Module) -> nn.Module:
+    model.double()  # what is complex stays as it is
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_complex():
+            tensor.data = tensor.data.to(torch.complex128)
+    return model
+
+
+def _doubled(t: torch.Tensor) -> torch.Tensor:
+    return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
 
 
 def _raise(model: nn.Module) -> nn.Module:
@@ -94,7 +135,15 @@ def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numer
     """The precision that the untouched workload itself runs in."""
     if workload.amp or any(p.dtype in LOW for p in model.parameters()):
         return "bf16"
-    return "tf32" if device.is_gpu and matmul_precision_name() != "highest" else "exact"
+    if not device.is_gpu or matmul_precision_name() == "highest" or _all_double(state(model).values()):
+        return "exact"
+    return "tf32"
+
+
+def _all_double(values: Iterable[Any]) -> bool:
+    """Whether there are real or complex tensors among the values, and all of them in float64."""
+    found = [t.dtype in DOUBLE for t in values if isinstance(t, torch.Tensor) and inexact(t)]
+    return bool(found) and all(found)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.ladder.attention import asked_first
@@ -15,6 +14,7 @@ from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
 from rung.ladder.optimizer import is_fused, made_by, remade
+from rung.ladder.parts import on_tensors
 from rung.ladder.plan import Plan
 from rung.ladder.surgery import Surgeon
 from rung.workload import Workload
@@ -104,8 +104,7 @@ class Step:
         if self.training and not self.workload.output:
             return loss, None
         # Nobody differentiates through the output itself; saying so spares compiled code its gradient.
-        detached = pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, output)
-        return loss, detached
+        return loss, on_tensors(torch.Tensor.detach, output)
 
     @property
     def training(self) -> bool:

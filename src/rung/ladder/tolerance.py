@@ -19,15 +19,18 @@ ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 16.0}
 MEDIAN = 0.5
 # Errors below this are rounding, whatever the untouched model's are: a few ulp of the format's products.
 FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.02}
+# The same of a workload in float64: some hundred ulp of it, and a hundred thousandth of what float32 would be off by.
+FLOOR_DOUBLE = 1e-12
 
 
-def judge(found: Sequence[Row], numerics: Numerics) -> list[Check]:
+def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> list[Check]:
     """A quantity's noise is the untouched model's worst error over the cases: one lucky case must not make
     a candidate wrong. A single number (the loss) may be right by chance, so its kind's median counts too; and a gradient is
-    next to nothing beside others, so theirs does."""
+    next to nothing beside others, so theirs does. double: the workload computes in float64 itself."""
+    least = FLOOR_DOUBLE if double and numerics == "exact" else FLOOR[numerics]
 
     def kind(what: str) -> str:
-        return what.split(" ")[0] if what != "loss" else "output"
+        return "output" if what == "loss" or what.startswith("output") else what.split(" ")[0]
 
     worst: dict[str, float] = {}
     by_kind: dict[str, list[float]] = {}
@@ -42,6 +45,6 @@ def judge(found: Sequence[Row], numerics: Numerics) -> list[Check]:
         of_kind = sorted(by_kind.get(kind(row.what), [0.0]))
         usual = max(of_kind[len(of_kind) // 2] if not row.floor else 0.0, row.beside)
         noise = max(worst.get(row.what, 0.0), MEDIAN * usual)
-        tolerance = max(ALLOWED[numerics] * noise, FLOOR[numerics], row.floor)
-        checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance))
+        tolerance = max(ALLOWED[numerics] * noise, least, row.floor)
+        checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance, row.why))
     return checks

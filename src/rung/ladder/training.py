@@ -11,8 +11,8 @@ import torch
 
 from rung.hardware.device import Device
 from rung.ladder.faint import Faint
-from rung.ladder.observe import Row, identical, large, relative
-from rung.ladder.perturb import put, state
+from rung.ladder.observe import Row, identical, large, plainly, relative
+from rung.ladder.perturb import inexact, put, state
 from rung.workload import Batch
 
 # Settings of an optimizer that say how it computes, not what.
@@ -32,9 +32,7 @@ class Path:
         """At the reference, after each of its steps."""
         if not large(model):
             first, found = self._weights[0], state(model).items()
-            self._weights.append(
-                {n: t.detach().to("cpu", first[n].dtype, copy=True) for n, t in found if t.is_floating_point()}
-            )
+            self._weights.append({n: t.detach().to("cpu", first[n].dtype, copy=True) for n, t in found if inexact(t)})
 
     def start(self, k: int) -> dict[str, torch.Tensor] | None:
         return self._weights[k] if k < len(self._weights) else None
@@ -81,8 +79,8 @@ class Training:
     def _add(self, found: dict[str, torch.Tensor], before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
         where = "cpu" if large(model) else self.device.torch_name
         for name, t in state(model).items():
-            if t.is_floating_point():
-                moved = (t.detach().double() - before[name].to(t.device).double()).to(where)
+            if inexact(t):
+                moved = (plainly(t).double() - plainly(before[name].to(t.device)).double()).to(where)
                 found[name] = found[name] + moved if name in found else moved
 
     def rows(
@@ -104,20 +102,28 @@ class Training:
             if bool(right.any()) or bool(theirs[name].any()):
                 told, own, other = faint.left_out(name, right, mine[name], theirs[name])
                 error, noise = relative(other, told), relative(own, told)
-                if not bool(((theirs[name].abs() <= most) | (theirs[name] == other)).all()):
-                    error = math.inf
+                too_large = not bool(((theirs[name].abs() <= most) | (theirs[name] == other)).all())
+                why = "" if not bool(theirs[name].isfinite().all()) else self._why(name, right, too_large)
+                error = math.inf if too_large else error
                 if faint.numerics != "exact":
                     noise = max(noise, relative(mine[name], right))
-                found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", error, noise))
+                found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", error, noise, why=why))
         return found
 
+    def _why(self, name: str, right: torch.Tensor, too_large: bool) -> str:
+        """What an infinite error of a change means that is finite itself."""
+        if too_large and bool(right.any()):
+            return f"change of {name} is more than twice what the untouched model changes of any weight"
+        what = f"elements of {name}" if bool(right.any()) else name
+        return f"the untouched model does not change {what} over {self.count} steps and the candidate does"
+
     def other_integers(self, baseline: torch.nn.Module, candidate: torch.nn.Module) -> list[str]:
-        """Of what is no floating-point number, as counters are, what the candidate's steps left otherwise."""
+        """Of what is no real or complex number, as counters are, what the candidate's steps left otherwise."""
         theirs = state(candidate)
         return [
             f"after {self.count} steps the candidate's {n} is another than the baseline's"
             for n, t in state(baseline).items()
-            if not t.is_floating_point() and not identical(t, theirs[n])
+            if not inexact(t) and not identical(t, theirs[n])
         ]
 
 

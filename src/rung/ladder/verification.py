@@ -9,10 +9,13 @@ from typing import Any
 
 from rung.ladder.plan import Numerics
 
+NOTHING = "nothing of it could be compared: its output, a loss or gradients hold nothing that can be seen"
+
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison; error, noise and tolerance are relative L2 errors against the reference."""
+    """One comparison; error, noise and tolerance are relative L2 errors against the reference. why: what an infinite error
+    means, where it is not that something is not finite."""
 
     what: str
     precision: Numerics
@@ -20,6 +23,7 @@ class Check:
     error: float
     noise: float
     tolerance: float
+    why: str = ""
 
     @property
     def passed(self) -> bool:
@@ -27,7 +31,7 @@ class Check:
 
     def sentence(self) -> str:
         if not math.isfinite(self.error):
-            return f"{self.what} is not finite ({self.precision}, {self.case})"
+            return f"{self.why or f'{self.what} is not finite'} ({self.precision}, {self.case})"
         return (
             f"{self.what} is off by {self.error:.1e}, {self.error / max(self.noise, 1e-30):.0f}x the untouched "
             f"model's own {self.noise:.1e}; {self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
@@ -57,13 +61,14 @@ class Verification:
         bad = [c for c in self.checks if not c.passed]
         ranked = sorted(self.checks, key=lambda c: _rank(c.error / c.tolerance))
         worst = ranked[-1] if ranked else None
+        said = self.failures + [c.sentence() for c in sorted(bad, key=lambda c: -_rank(c.error))[:20]]
         return {
             "passed": self.passed,
             "cases": self.cases,
             "checks": len(self.checks),
             "precisions": self.precisions,
             "reference": self.reference,
-            "failures": self.failures + [c.sentence() for c in sorted(bad, key=lambda c: -_rank(c.error))[:20]],
+            "failures": said if self.checks or said else [NOTHING],
             "worst": {**asdict(worst), "ratio": worst.error / max(worst.noise, 1e-30)} if worst else None,
         }
 
