@@ -32,6 +32,9 @@ class WorkloadError(RungError):
 
 
 def first_line(error: BaseException, most: int = 300) -> str:
-    """The first line of what an exception says, cut at a word where it is longer: torch explains itself over pages."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return line if len(line) <= most else f"{line[:most].rpartition(' ')[0] or line[:most]} ..."
+    """The first line of what an exception says, and the next where that only leads to it, cut at a word where it is longer: torch
+    explains itself over pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    end = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    text = " ".join(lines[: end + 1])
+    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} ..."

@@ -91,3 +91,13 @@ def test_nothing_outlives_a_coordinator_killed_with_sigkill(tmp_path: Path) -> N
     coordinator.send_signal(signal.SIGKILL)
     coordinator.wait()
     assert all(gone(pid) for pid in pids)
+
+
+def test_a_line_that_only_leads_to_the_next_is_followed_by_it() -> None:
+    """As torch.compile's own errors are written."""
+    from rung.errors import first_line
+
+    error = RuntimeError("backend='inductor' raised:\nAssertionError: no such layout\n\nSet TORCHDYNAMO_VERBOSE=1 ...")
+    assert first_line(error) == "backend='inductor' raised: AssertionError: no such layout"
+    assert first_line(RuntimeError("what follows:\n")) == "what follows:"
+    assert first_line(RuntimeError()) == ""
