@@ -306,7 +306,7 @@ def test_a_search_on_this_machine_ends_and_keeps_no_timer(device: str, monkeypat
     monkeypatch.setattr(kernel_tuning, "SECONDS", 0.2)
     before = sum(type(thing).__name__ in ("Clock", "Events", "Graph") for thing in gc.get_objects())
     example = EXAMPLES["silu_mul"]
-    found = list(kernel_tuning.tune("silu_mul", example, (4, 64), torch.float32, pick(device), set(), {}))
+    found = list(kernel_tuning.tune("silu_mul", example, (2, 64), torch.float32, pick(device), set(), {}))
     assert [row.way for row in found] == ["forward", "backward"]
     assert all(row.tried > 1 for row in found)
     gc.collect()
@@ -419,7 +419,7 @@ def gpu(name: str = "Some GPU") -> Device:
 
 
 def test_the_table_keeps_what_others_found_and_drops_what_was_disproved(file: Path) -> None:
-    from rung.ladder.tuning_session import _save
+    from rung.ladder.tune_kernels import _save
 
     few, many = {**RULE, "num_warps": 2}, {**RULE, "num_warps": 8}
     _save(file, decided("rms_norm_forward", None, "shown"), gpu())
@@ -444,7 +444,7 @@ def test_two_tunings_at_once_lose_nothing(file: Path) -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[3:]; import test_kernel_tuning as t; from pathlib import Path\n"
         "from rung.kernels import tuned; tuned.triton_version = lambda: '3.9'\n"
-        "from rung.ladder.tuning_session import _save\n"
+        "from rung.ladder.tune_kernels import _save\n"
         "for k in range(8): _save(Path(sys.argv[1]), t.decided(f'rms_norm_{sys.argv[2]}_{k}_long', {**t.RULE, 'num_warps': 2}), t.gpu())"
     )
     command = [sys.executable, "-c", code, str(file)]
@@ -456,9 +456,9 @@ def test_two_tunings_at_once_lose_nothing(file: Path) -> None:
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def tuning(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A GPU, and what tuning a function finds there, by its name."""
-    from rung.ladder import tuning_session
+    from rung.ladder import tune_kernels
 
     finds: dict[str, Any] = {}
 
@@ -468,18 +468,18 @@ def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise found
         yield found
 
-    monkeypatch.setattr(tuning_session, "pick", gpu)
-    monkeypatch.setattr(tuning_session, "INTERPRETED", False)
-    monkeypatch.setattr(tuning_session, "environment", lambda device: {})
-    monkeypatch.setattr(tuning_session, "tune", tune)
+    monkeypatch.setattr(tune_kernels, "pick", gpu)
+    monkeypatch.setattr(tune_kernels, "INTERPRETED", False)
+    monkeypatch.setattr(tune_kernels, "environment", lambda device: {})
+    monkeypatch.setattr(tune_kernels, "tune", tune)
     return finds
 
 
-def test_a_session_tells_saves_and_ends_at_its_budget(
-    file: Path, device: str, session: dict[str, Any], capsys: pytest.CaptureFixture[str]
+def test_tuning_tells_saves_and_ends_at_its_budget(
+    file: Path, device: str, tuning: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session["rms_norm"] = decided("rms_norm_forward", {**RULE, "num_warps": 2})
-    session["layer_norm"] = decided("layer_norm_forward", None, "shown")
+    tuning["rms_norm"] = decided("rms_norm_forward", {**RULE, "num_warps": 2})
+    tuning["layer_norm"] = decided("layer_norm_forward", None, "shown")
     assert main(["kernels", "tune", "rms_norm,layer_norm", "--shape", "64x256"]) == 0
     told = capsys.readouterr()
     assert "✓ rms_norm forward (64 x 256, bfloat16): 1.1" in told.err
@@ -491,17 +491,17 @@ def test_a_session_tells_saves_and_ends_at_its_budget(
     assert "The budget left out rms_norm" in capsys.readouterr().out
     assert main(["kernels", "list"]) == 0
     assert "1 for Some GPU with Triton 3.9" in capsys.readouterr().out
-    session["rms_norm"] = decided("rms_norm_forward", None, "shown")
+    tuning["rms_norm"] = decided("rms_norm_forward", None, "shown")
     assert main(["kernels", "tune", "rms_norm"]) == 0
     assert "why; the configuration of before is dropped" in capsys.readouterr().err
     assert tuned.rows() == []
 
 
 def test_what_does_not_fit_the_memory_is_told_and_the_others_go_on(
-    file: Path, device: str, session: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    file: Path, device: str, tuning: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session["rms_norm"] = torch.OutOfMemoryError("much")
-    session["layer_norm"] = decided("layer_norm_forward", {**RULE, "num_warps": 2})
+    tuning["rms_norm"] = torch.OutOfMemoryError("much")
+    tuning["layer_norm"] = decided("layer_norm_forward", {**RULE, "num_warps": 2})
     assert main(["kernels", "tune", "rms_norm,layer_norm", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["failed"] == ["rms_norm at 16384 x 4096 does not fit the GPU's memory; give a smaller one by --shape."]
@@ -512,21 +512,21 @@ def test_what_does_not_fit_the_memory_is_told_and_the_others_go_on(
 def test_a_table_that_cannot_be_written_is_told_before_anything_is_measured(
     place: str,
     device: str,
-    session: dict[str, Any],
+    tuning: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    session["rms_norm"] = AssertionError("tuned")
+    tuning["rms_norm"] = AssertionError("tuned")
     monkeypatch.setenv("RUNG_KERNELS", place)
     assert main(["kernels", "tune", "rms_norm"]) == 3
     assert "have RUNG_KERNELS name" in capsys.readouterr().err.replace("\n", " ")
     assert not Path("/dev/null").is_file()
 
 
-def test_a_link_stays_one(file: Path, tmp_path: Path, device: str, session: dict[str, Any]) -> None:
+def test_a_link_stays_one(file: Path, tmp_path: Path, device: str, tuning: dict[str, Any]) -> None:
     (tmp_path / "there").mkdir()
     file.symlink_to(tmp_path / "there" / "shared.toml")
-    session["rms_norm"] = decided("rms_norm_forward", {**RULE, "num_warps": 2})
+    tuning["rms_norm"] = decided("rms_norm_forward", {**RULE, "num_warps": 2})
     assert main(["kernels", "tune", "rms_norm"]) == 0
     assert file.is_symlink()
     assert len(tuned.rows()) == 1

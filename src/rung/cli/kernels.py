@@ -114,7 +114,7 @@ def _tune(parsed: argparse.Namespace) -> int:
             "tuning needs Triton, which is not installed; it comes with PyTorch's builds for ROCm and CUDA."
         )
     from rung.cli.tables import width
-    from rung.ladder.tuning_session import tune_kernels
+    from rung.ladder.tune_kernels import tune_kernels
     from rung.report.kernels import tuned_line, tuned_lines
     from rung.runs import to_json
 
