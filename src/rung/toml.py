@@ -41,6 +41,12 @@ def shipped(path: str) -> Mapping[str, Any]:
     return parse_toml(resources.files("rung").joinpath(path).read_text("utf-8"))
 
 
+TUNED = (
+    "RUNG_KERNELS",
+    "kernels.toml",
+)  # launch configurations of kernels: read by every launch, told with the environment
+
+
 def user_file(variable: str, name: str) -> Path:
     """Where the user's own file is, whether it is there or not: what the variable names, else rung/<name> in the configuration
     directory."""

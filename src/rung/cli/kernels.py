@@ -60,10 +60,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _list(parsed: argparse.Namespace) -> int:
     from rung.kernels.resources.own import families
-    from rung.kernels.tuned import FILE, rows
+    from rung.kernels.tuned import rows
     from rung.report.kernels import list_lines
     from rung.runs import to_json
-    from rung.toml import user_file
+    from rung.toml import TUNED, user_file
 
     if parsed.what or parsed.given:
         raise UsageError("`rung kernels list` takes no arguments; `rung kernels inspect` does.")
@@ -71,7 +71,7 @@ def _list(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(to_json({"kind": "kernels", "kernels": found, "tuned": own}))
     else:
-        print("\n".join(list_lines(found, own, str(user_file(*FILE)))))
+        print("\n".join(list_lines(found, own, str(user_file(*TUNED)))))
     return 0
 
 

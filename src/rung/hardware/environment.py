@@ -16,7 +16,7 @@ from typing import Any
 
 from rung.hardware.device import Device, matmul_precision_name
 from rung.hardware.state import state
-from rung.toml import user_file
+from rung.toml import TUNED, user_file
 
 # Only variables known to change speed or numerics are recorded: an environment may hold tokens.
 RECORDED = (
@@ -47,7 +47,7 @@ def environment(device: Device) -> dict[str, Any]:
         "settings": settings,
         "now": now,
         "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
-        "kernels": _digest(user_file("RUNG_KERNELS", "kernels.toml")),
+        "kernels": _digest(user_file(*TUNED)),
         "git": git_revision(Path.cwd()),
     }
 

@@ -17,12 +17,11 @@ from rung.errors import InputError, UsageError
 from rung.hardware import pick
 from rung.kernels.configs import power_of_2
 from rung.kernels.variations import Config, refused
-from rung.toml import as_toml, parse_toml, user_file
+from rung.toml import TUNED, as_toml, parse_toml, user_file
 
 if TYPE_CHECKING:
     import torch
 
-FILE = ("RUNG_KERNELS", "kernels.toml")  # where the table is: `user_file`
 HEAD = (
     "# Written by `rung kernels tune`: `use` was faster than what the rule gives. Remove a row, and the rule is back."
 )
@@ -100,13 +99,13 @@ def _uses(
 
 def forget() -> None:
     """The file is read again."""
-    table.cache_clear()
-    _uses.cache_clear()
+    for known in (table, _uses, _tag):
+        known.cache_clear()
 
 
 def rows(path: Path | None = None) -> list[dict[str, Any]]:
     """The rows of the user's file; none where there is no file. Raises InputError for one that cannot be understood."""
-    path = path or user_file(*FILE)
+    path = path or user_file(*TUNED)
     try:
         found: list[dict[str, Any]] = parse_toml(path.read_text("utf-8")).get("tuned", [])
         for row in found:
@@ -143,9 +142,14 @@ def mark_caches() -> None:
         return
     from torch.compiler import config
 
-    tag = "rung-kernels-" + hashlib.sha256(repr(sorted(table().items(), key=repr)).encode()).hexdigest()[:16]
+    tag = _tag()
     if hasattr(config, "cache_key_tag") and tag not in config.cache_key_tag:
         config.cache_key_tag = f"{config.cache_key_tag}{tag}"
+
+
+@cache
+def _tag() -> str:
+    return "rung-kernels-" + hashlib.sha256(repr(sorted(table().items(), key=repr)).encode()).hexdigest()[:16]
 
 
 def gpu_name(device: torch.device) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rung.kernels.resources.compile import warp_size
+
 Config = dict[str, Any]
 STAGES = (1, 2, 3)  # rows on their way at once, where a kernel has that
 WAVES = (2, 4, 8)  # waves on a SIMD that AMD's compiler is told to leave registers for
@@ -42,7 +44,7 @@ def refused(kernel: str, rule: Mapping[str, Any], use: Mapping[str, Any], arch: 
             good = name in rule and value == rule[name]
         if not good:
             return f"{name} = {value}"
-    return "" if _fits(use, 64 if arch.startswith("gfx9") else 32) else f"num_warps = {use['num_warps']}"
+    return "" if _fits(use, warp_size(arch)) else f"num_warps = {use['num_warps']}"
 
 
 def _sizes(kernel: str, config: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from rung.errors import UsageError
+from rung.errors import UsageError, first_line
 from rung.hardware import Device
 from rung.kernels import configs
 from rung.kernels.examples import Example, Shape
@@ -135,8 +135,7 @@ class _Search:
             try:
                 timers.append((config, self._timer(config, self.steps[0], like=timers[0][1].name)))
             except Exception as error:  # out of shared memory, or of registers: what a search finds out
-                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self.failed.append(f"{_text(config)}: {first[:160]}")
+                self.failed.append(f"{_text(config)}: {first_line(error, 160) or type(error).__name__}")
         self.tried += len(timers) - 1
         restart, _ = interleaved([partial(self._block, *timer) for timer in timers], LOOKS)
         gains = {k: restart.log_ratio(0, k) for k in range(1, len(timers))}

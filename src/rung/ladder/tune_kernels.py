@@ -19,7 +19,7 @@ from rung.kernels.examples import EXAMPLES, Example, Shape
 from rung.kernels.ops import INTERPRETED
 from rung.ladder.kernel_tuning import Tuned, tune
 from rung.runs import write_whole
-from rung.toml import user_file
+from rung.toml import TUNED, user_file
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -84,7 +84,7 @@ def _row(found: Tuned, dtype: str) -> dict[str, Any]:
 
 def _table() -> Path:
     """The user's file, which can be read and written, as far as that can be known before."""
-    path = user_file(*tuned.FILE)
+    path = user_file(*TUNED)
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is no file; have RUNG_KERNELS name one for the table of launch configurations.")
     path = path.resolve()  # what a link leads to is written, not the link

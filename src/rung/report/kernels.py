@@ -40,9 +40,7 @@ def tuned_line(row: Mapping[str, Any]) -> str:
     what = f"{row['function']} {row['way']} ({' x '.join(map(str, row['shape']))}, {row['dtype']})"
     seen = f"{row['tried']} configurations" + (f", {len(row['failed'])} not launched" if row["failed"] else "")
     if row["use"]:
-        speedup = row["speedup"]
-        told = f"{speedup['value']:.2f}× ({speedup['low']:.2f}–{speedup['high']:.2f}) as fast"
-        return f"✓ {what}: {told} with {_changes(row['rule'], row['use'])} for {row['kernel']} [{seen}]"
+        return f"✓ {what}: {units.interval(row['speedup'])} as fast with {_changes(row['rule'], row['use'])} for {row['kernel']} [{seen}]"
     gone = "; the configuration of before is dropped" if row["dropped"] else ""
     return f"  {what}: {row['why']}{gone} [{seen}]"
 
