@@ -289,6 +289,28 @@ def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
         assert why in verdict[1]
 
 
+@pytest.mark.parametrize(
+    ("honest", "delayed", "believed"), [(6, 0, False), (1, 6, True)], ids=["a lie", "a busy machine"]
+)
+def test_a_clock_that_is_right_now_and_then_is_not_right(
+    honest: int, delayed: int, believed: bool, fought: Any
+) -> None:
+    """In one of so many blocks the truth is told; after one of so many the machine was busy for longer than the block."""
+
+    class Now(Claims):
+        blocks = 0
+
+        def block(self, count: int) -> dict[str, Any]:
+            self.blocks += 1
+            said = super().block(count)
+            Claims.now += 2 * count * self.takes if delayed and self.blocks % delayed == 0 else 0.0
+            return {**said, "samples": [1e9 * self.takes] * count} if self.blocks % honest == 0 else said
+
+    hidden = fought(Claims(0.004, 0.004), Now(0.004, 0.004 if delayed else 0.0005)).hidden
+    why = distrusted({"hidden": hidden}, 8.0)
+    assert (why is None) is believed, hidden
+
+
 def test_what_was_left_in_memory_cannot_look_right() -> None:
     """The memory that a candidate fails to write is NaN."""
     w = workload("infer")

@@ -63,7 +63,7 @@ def measured(steps: dict[tuple[str, ...], float]) -> Callable[..., duel.Duel]:
         return duel.Duel(
             comparison=Comparison(answer, speedup, 3, 0.98, None, 0.01, True),
             samples=[{side: [ns] * 8 for side, ns in took.items()}] * 3,
-            warm=[dict.fromkeys(sides, warm)], hidden=dict.fromkeys(sides, 0.0),
+            warm=[dict.fromkeys(sides, warm)], blocks={side: [(1.0, 1.0)] for side in sides},
         )  # fmt: skip
 
     return fight

@@ -349,6 +349,29 @@ def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], A
     assert says in " ".join(found["failures"])
 
 
+def test_integers_that_no_weight_decides_are_equal_to_the_last() -> None:
+    """One in a hundred tokens may be another by a near tie; a mask of the inputs may not."""
+
+    def forward(model: Any, batch: Any) -> Any:
+        logits = model(batch["x"].repeat(80, 1))
+        return {"logits": logits, "ids": logits.argmax(-1), "mask": batch["x"].repeat(80, 1)[:, 0] > 0}
+
+    def one_of(name: str) -> Callable[[Any], Any]:
+        def change(out: Any) -> Any:
+            wrong = out[name].clone()
+            wrong[7] = not wrong[7] if wrong.dtype == torch.bool else (wrong[7] + 1) % 5
+            return {**out, name: wrong}
+
+        return change
+
+    w = classifier(forward)
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    tie = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, one_of("ids"))).as_dict()
+    assert tie["passed"], tie["failures"]
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, one_of("mask"))).as_dict()
+    assert "output 2 differs in 1 of 480 numbers that depend on no weight" in found["failures"][0]
+
+
 def changed_step(w: Workload, model: nn.Module, at: Plan, change: Callable[[Any], Any]) -> Step:
     step = Step(w, model, at, CPU)
     real = step._run

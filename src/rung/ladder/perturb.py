@@ -67,6 +67,13 @@ def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in held.items() if not is_traceable_wrapper_subclass(tensor)}
 
 
+def unlike(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Weights that have little to do with the model's, of the same numbers: the elements of each matrix moved on by one."""
+    parameters = dict(model.named_parameters())
+    values = {name: old.detach().clone() for name, old in state(model).items()}
+    return {n: t.reshape(-1).roll(1).view(t.shape) if n in parameters and inexact(t) else t for n, t in values.items()}
+
+
 def inexact(t: torch.Tensor) -> bool:
     """Whether it holds numbers that rounding moves: real or complex ones."""
     return t.is_floating_point() or t.is_complex()

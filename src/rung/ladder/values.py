@@ -1,4 +1,4 @@
-"""Numbers, texts and None in an output, beside its tensors: what a candidate gives otherwise."""
+"""What an output holds that no rounding touches, plain values and integers: what of it a candidate gives otherwise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import cmath
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import torch
+
 from rung.ladder.observe import Row, Seen
+from rung.ladder.perturb import inexact
 
 VARIES = 1e-6  # a float's relative change between two runs of one batch: below it, sums in no fixed order may be why
 
@@ -39,6 +42,28 @@ def other_values(truth: Seen, mine: Seen, theirs: Seen, case: str, left_out: Col
         if name not in left_out and agreed and not _finite(own, other) and not _equal(own, other):
             said.append(f"the candidate's output{name} is {shown} where the baseline's is {own!r:.40} ({case})")
     return said
+
+
+def settled(run: Seen, other: Seen) -> set[str]:
+    """The integer and boolean tensors that are equal in two runs of one batch on other weights: masks, positions, lengths. No
+    near tie decides them, as it does a token's number, so no other element of them is rounding."""
+    return {name for name, t in run.values.items() if not inexact(t) and _alike(t, other.values.get(name))}
+
+
+def other_integers(truth: Seen, mine: Seen, theirs: Seen, case: str, names: Collection[str]) -> list[str]:
+    """Which of these tensors the candidate gives otherwise, in sentences, where the untouched model and the reference agree."""
+    said = []
+    for name in sorted(names & theirs.values.keys() & mine.values.keys() & truth.values.keys()):
+        right, own, other = truth.values[name], mine.values[name], theirs.values[name]
+        if own.shape == right.shape == other.shape and (wrong := int(((other != own) & (own == right)).sum())):
+            said.append(
+                f"the candidate's {name} differs in {wrong} of {own.numel()} numbers that depend on no weight ({case})"
+            )
+    return said
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor | None) -> bool:
+    return b is not None and a.shape == b.shape and bool((a == b).all())
 
 
 def _differ(a: Any, b: Any) -> bool:
