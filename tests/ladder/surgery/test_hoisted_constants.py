@@ -60,6 +60,48 @@ def test_equal_tables_are_one_input():
     assert len(surgeon._added) == 2
 
 
+def written_in_part(x: Tensor) -> Tensor:
+    one, other = torch.zeros(DIM), torch.zeros(DIM)
+    other[1::2] = 1.5
+    return x * one.exp() + x * other.exp()
+
+
+def written_as_a_whole(x: Tensor) -> Tensor:
+    one, other = torch.arange(DIM).float(), torch.arange(DIM).float()
+    other.add_(3)
+    return x * one.cos() + x * other.cos()
+
+
+def read_before_and_after(x: Tensor) -> Tensor:
+    one = torch.arange(DIM).float()
+    first = one.cos()
+    one[2:].fill_(5.0)
+    return x * first + x * one.cos()
+
+
+def written_afterwards(x: Tensor) -> Tensor:
+    one, other = torch.zeros(DIM).exp(), torch.zeros(DIM).exp()
+    y = x * one + x * other
+    other.add_(3)
+    return y + other
+
+
+@pytest.mark.parametrize("function", [written_in_part, written_as_a_whole, read_before_and_after, written_afterwards])
+def test_a_table_that_is_written_is_not_the_one_that_begins_as_it_does(function):
+    _, want, got = run(function, torch.randn(5, DIM))
+    assert torch.equal(want, got)
+
+
+def test_of_equal_tables_the_one_that_is_returned_stays_the_callers_own():
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * table(x.shape[0]).cos(), table(x.shape[0]).cos()
+
+    compiled = torch.compile(function, backend=Surgeon(["hoisted-constants"], inner="eager"), dynamic=False)
+    x = torch.randn(5, DIM)
+    compiled(x)[1].zero_()
+    torch.testing.assert_close(compiled(x), function(x))
+
+
 def test_a_table_is_held_as_small_as_it_was_before_it_was_broadcast():
     def function(x: Tensor) -> Tensor:
         return x * table(x.shape[1]).cos()[None].expand(x.shape[0], -1, -1)

@@ -12,7 +12,7 @@ from rung.ladder.surgery.normalize import kind, value
 from rung.ladder.surgery.writes import storage, written
 
 
-def spelled(node: fx.Node, known: Mapping[fx.Node, object]) -> str:
+def _spelled(node: fx.Node, known: Mapping[fx.Node, fx.Node]) -> str:
     """What a node computes, its inputs by what is known of them: equal for equal computations, where what is known is."""
     parts = map_aggregate(
         (node.args, node.kwargs), lambda leaf: f"#{known.get(leaf, leaf)}" if isinstance(leaf, fx.Node) else leaf
@@ -27,9 +27,10 @@ def first_alike(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     known: dict[str, fx.Node] = {}
     found: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        if kind(node) not in COMPUTED or value(node) is None:
+        tensor = value(node)
+        if kind(node) not in COMPUTED or tensor is None:
             continue
         if touched & {storage(item) for item in (node, *node.all_input_nodes)}:
             continue
-        found[node] = known.setdefault(spelled(node, found), node)
+        found[node] = known.setdefault(f"{tensor.dtype} {_spelled(node, found)}", node)
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.ladder.surgery.alike import spelled
+from rung.ladder.surgery.alike import first_alike
 from rung.ladder.surgery.captured import add_weight
 from rung.ladder.surgery.constants import COMPUTED, COSTLY, evaluate, sweep
 from rung.ladder.surgery.joined import VALUE
@@ -23,47 +23,46 @@ MOST_ELEMENTS = 2**24  # 64 MiB of float32: a table is held as long as the compi
 
 def hoist_constants(graph: fx.Graph) -> tuple[int, list[str]]:
     """Makes an input of every table that costs arithmetic and depends on constants; how many, and why not others."""
-    made: dict[int, fx.Node] = {}
+    made: dict[fx.Node, fx.Node] = {}
     count, skipped = 0, []
-    for node, computation in _tables(graph).items():
-        table = made.get(computation) or _table(graph, node)
+    for node, first in _tables(graph).items():
+        if any(user.op == "output" for alias in aliases(node) for user in alias.users):
+            table: fx.Node | str = "it is returned, and who has it may write to it"
+        else:
+            table = made.get(first) or _table(graph, node)
         if isinstance(table, str):
             skipped.append(f"table at {source_line(node)}: {table}")
             continue
-        made[computation] = table
+        made[first] = table
         node.replace_all_uses_with(table)
         sweep([node])
         count += 1
     return count, skipped
 
 
-def _tables(graph: fx.Graph) -> dict[fx.Node, int]:
-    """The last nodes that depend on constants only, as small as they are before they are broadcast, each with a number:
-    equal computations have the same."""
+def _tables(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """The last nodes that depend on constants only, as small as they are before they are broadcast, each with the first that
+    computes the same. What is written stands for several values, so it is like nothing but itself."""
+    alike = first_alike(graph)
     costs: dict[fx.Node, bool] = {}  # of those that depend on constants only, whether arithmetic is behind them
-    numbers: dict[fx.Node, int] = {}
-    known: dict[str, int] = {}
     for node in graph.nodes:
         tensor = value(node)
         if kind(node) not in COMPUTED or tensor is None or tensor.numel() > MOST_ELEMENTS:
             continue
         if all(source in costs for source in node.all_input_nodes):
             costs[node] = kind(node) in COSTLY or any(costs[source] for source in node.all_input_nodes)
-            numbers[node] = known.setdefault(f"{tensor.dtype} {spelled(node, numbers)}", len(known))
-    found: dict[fx.Node, int] = {}
+    found: dict[fx.Node, fx.Node] = {}
     for node, costly in costs.items():
         if costly and any(user not in costs for user in node.users):
             while kind(node) in VIEWS:
                 node = node.all_input_nodes[0]
             if costs[node]:
-                found[node] = numbers[node]
+                found[node] = alike.get(node, node)
     return found
 
 
 def _table(graph: fx.Graph, node: fx.Node) -> fx.Node | str:
     """The new input that holds this node's value; why there is none."""
-    if any(user.op == "output" for alias in aliases(node) for user in alias.users):
-        return "it is returned, and who has it may write to it"
     wanted = value(node)
     assert wanted is not None
     with torch.autocast(wanted.device.type, enabled=False):
