@@ -120,6 +120,15 @@ def test_only_the_gradients_that_are_asked_for(device: str) -> None:
         assert torch.equal(2 * a, b)
 
 
+def test_a_scale_that_float16_cannot_hold_reaches_the_gradients(device: str) -> None:
+    h, w = (tensor(n, 8, dtype=torch.float16, device=device) for n in (4, 20))
+    loss = kernels.linear_cross_entropy(h * 0.01, w * 0.01, targets(4, 20, device))
+    plain = torch.autograd.grad(loss, (h, w), retain_graph=True)
+    for one, many in zip(plain, torch.autograd.grad(loss * 65536.0, (h, w)), strict=True):
+        assert many.isfinite().all()
+        torch.testing.assert_close(many.double() / 65536.0, one.double(), rtol=1e-2, atol=1e-6)
+
+
 def test_the_fused_projection_under_autocast(device: str) -> None:
     h, w, t = tensor(4, 8, device=device), tensor(20, 8, device=device), targets(4, 20, device)
     with torch.autocast(device, dtype=torch.bfloat16):

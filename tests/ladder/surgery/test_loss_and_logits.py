@@ -203,3 +203,28 @@ def test_without_a_row_that_counts_the_mean_is_not_a_number(small):
     target = torch.full((5,), -100)
     assert chunked.linear_cross_entropy(hidden, weight, None, target).isnan()
     assert chunked.linear_cross_entropy(hidden, weight, None, target, mean=False) == 0
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 65536.0), (torch.bfloat16, 0.3), (torch.float64, 0.3)])
+def test_a_scale_of_the_loss_is_not_rounded_before_it_reaches_the_gradients(dtype, scale, small):
+    drawn = [torch.randn(10, WIDTH), torch.randn(CLASSES, WIDTH), torch.randn(CLASSES)]
+    leaves = [(x * 0.01).to(dtype).requires_grad_() for x in drawn]
+    loss = chunked.linear_cross_entropy(*leaves, torch.arange(10))
+    plain = torch.autograd.grad(loss, leaves, retain_graph=True)
+    for one, many in zip(plain, torch.autograd.grad(loss * scale, leaves), strict=True):
+        assert many.isfinite().all()
+        assert torch.equal(many, (one.double() * torch.tensor(scale).double()).to(dtype))
+
+
+def test_a_layer_that_is_trained_in_float16_is_left_to_its_loss_scale(small):
+    model = Language()
+    surgeon = Surgeon(["fused-cross-entropy"], "eager")
+    run = torch.compile(model, backend=surgeon, dynamic=False)
+    batch = tokens()
+    with torch.autocast("cpu", torch.float16):
+        torch.testing.assert_close(run(*batch), model(*batch))
+        assert surgeon.rewritten == {}
+        assert "before a scale of the loss" in surgeon.skipped[0]
+        with torch.no_grad():
+            torch.testing.assert_close(run(*batch), model(*batch), rtol=1e-3, atol=1e-3)
+    assert surgeon.rewritten == {"fused-cross-entropy": 1}

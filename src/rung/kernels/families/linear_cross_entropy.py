@@ -95,11 +95,18 @@ def _gradient(backward, ctx, dloss, *_):
     if dloss is None:
         return None, None, None, *rest
     return (
-        (d_hidden * dloss).to(d_hidden.dtype) if ctx.hidden_grad else None,
-        (d_weight * dloss).to(d_weight.dtype) if ctx.weight_grad else None,
-        (d_bias * dloss).to(d_bias.dtype) if ctx.weight_grad and ctx.bias else None,
+        _scaled(d_hidden, dloss) if ctx.hidden_grad else None,
+        _scaled(d_weight, dloss) if ctx.weight_grad else None,
+        _scaled(d_bias, dloss) if ctx.weight_grad and ctx.bias else None,
         *rest,
     )
+
+
+def _scaled(gradient: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    """On a GPU a number on the device is rounded to the dtype of what it multiplies, and 65536, where a GradScaler begins, is
+    infinite in float16."""
+    wide = gradient.float() if gradient.dtype == torch.float16 else gradient
+    return (wide * slope).to(gradient.dtype)
 
 
 apply = differentiable("linear_cross_entropy", _forward, _forward_fake, _save, _gradient, opaque=True)

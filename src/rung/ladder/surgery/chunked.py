@@ -1,7 +1,8 @@
 """Cross-entropy of a linear layer, a few rows at a time: the logits of all rows never exist together.
 
 The gradients with respect to the layer's input and weights are worked out in the forward pass, while the rows' logits
-are there, so no product is done twice: three GEMMs a step, as in the plain form.
+are there, so no product is done twice: three GEMMs a step, as in the plain form. They are rounded before the backward pass
+scales them, so float16, whose small gradients a scaled loss is to save, is left alone (cross_entropy.py).
 """
 
 from __future__ import annotations
@@ -81,5 +82,12 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
-        found = [None if saved is None else saved * slopes[0].to(saved.dtype) for saved in ctx.saved_tensors]
-        return (*found, None, None, None)
+        return (*(_scaled(saved, slopes[0]) for saved in ctx.saved_tensors), None, None, None)
+
+
+def _scaled(gradient: torch.Tensor | None, slope: torch.Tensor) -> torch.Tensor | None:
+    """The loss may be scaled by what 16 bits cannot hold: 65536 is infinite in float16, and 0.3 is not 0.3 in bfloat16."""
+    if gradient is None:
+        return None
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    return (gradient.to(wide) * slope).to(gradient.dtype)
