@@ -208,6 +208,47 @@ def test_a_tensor_that_is_written_inside_is_left_alone(plain):
     assert "written" in surgeon.skipped[0]
 
 
+def rotated(wide):
+    cos, sin = (f(angle()).repeat(1, 2) for f in (torch.cos, torch.sin))
+    return (wide * cos + rotate_half(wide) * sin).bfloat16()
+
+
+def narrow_written_after_its_cast(x):
+    wide = x.float()
+    x.mul_(2)
+    return rotated(wide) + x
+
+
+def wide_written_after_its_cast(x):
+    wide = x.float()
+    wide.mul_(2)
+    return rotated(wide) + x
+
+
+def table_written_after_it_was_negated(x):
+    sin = angle().sin().bfloat16()
+    turned = -sin
+    sin.mul_(2)
+    a, b = x.chunk(2, -1)
+    cos = angle().cos().bfloat16()
+    return torch.cat([a * cos - b * turned, a * turned + b * cos], 3)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [narrow_written_after_its_cast, wide_written_after_its_cast, table_written_after_it_was_negated],
+    ids=lambda fn: fn.__name__,
+)
+def test_what_is_written_between_a_first_reading_and_the_rotation_is_left_alone(fn, plain):
+    def whole(x):
+        return fn(x * 1) + 0
+
+    surgeon, x = Surgeon(["triton-rope"], "eager"), torch.randn(BATCH, HEADS, TOKENS, DIM).bfloat16()
+    torch.testing.assert_close(torch.compile(whole, backend=surgeon, dynamic=False)(x), whole(x))
+    assert surgeon.rewritten == {}
+    assert "written" in surgeon.skipped[0]
+
+
 def test_without_a_gpu_it_is_said_why():
     if kernel_ops.obstacle(torch.zeros(1)) == "":
         pytest.skip("Triton's interpreter stands in for a GPU here")

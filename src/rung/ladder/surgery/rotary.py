@@ -40,10 +40,17 @@ def _obstacle(found: Rotation) -> str:
         return "its tables require a gradient"
     if _axis(found) is None:
         return "its tables do not vary along one dimension of the tokens"
-    memory = {storage(item) for item in (found.x, *found.tables)}
-    if any(switches_mode(node) or may_touch(node, memory) for node in between(found.inner[0], found.out)):
+    memory = {storage(item) for item in (_source(found)[0], found.x, *found.tables)}
+    if any(switches_mode(node) or may_touch(node, memory) for node in between(_first_reader(found), found.out)):
         return "a tensor is written, or autocast changes, inside of it"
     return ""
+
+
+def _first_reader(found: Rotation) -> fx.Node:
+    """The first node that reads what the kernel reads at the end: it may be the cast before the rotation, or a table's negation."""
+    read = {_source(found)[0], *found.tables}
+    inner = {*found.inner, *(item for node in found.inner for item in node.all_input_nodes)}
+    return min(node for node in inner if read.intersection(node.all_input_nodes))
 
 
 def _axis(found: Rotation) -> int | None:
