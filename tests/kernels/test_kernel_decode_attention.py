@@ -72,6 +72,15 @@ def test_large_scores_overflow_nowhere(device: str) -> None:
     close(100 * q, 100 * k, v)
 
 
+@pytest.mark.parametrize(("batch", "length"), [(2, 0), (0, 70), (0, 0)])
+def test_an_empty_cache_and_no_sequences_are_what_torch_makes_of_them(batch: int, length: int, device: str) -> None:
+    q, k, v = drawn(batch, 4, 2, length, 16, 8, device=device)
+    found = kernels.decode_attention(q, k, v)
+    assert torch.equal(found, torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+    assert torch.equal(found, kernels.decode_attention(q, k, v, torch.ones(1, length, dtype=torch.bool, device=device)))
+    close(q, k, v)
+
+
 @pytest.mark.parametrize("pairs", [1, 8, 128, 4096])
 @pytest.mark.parametrize("length", [1, 64, 1000, 131072])
 @pytest.mark.parametrize("exact", [False, True])

@@ -120,6 +120,20 @@ def test_only_the_gradients_that_are_asked_for(device: str) -> None:
         assert torch.equal(2 * a, b)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_of_no_rows_the_gradients_are_zero(reduction: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rung.kernels.families import linear_cross_entropy as family
+
+    fake = family._forward_fake  # memory that nobody writes may hold anything
+    monkeypatch.setattr(family, "_forward_fake", lambda *given: tuple(t.fill_(7.0) for t in fake(*given)))
+    h, w, b = (tensor(*shape, device=device) for shape in ((0, 16), (40, 16), (40,)))
+    loss = kernels.linear_cross_entropy(h, w, targets(0, 40, device), b, reduction=reduction)
+    assert float(loss) == 0.0 if reduction == "sum" else torch.isnan(loss)
+    d_hidden, *others = torch.autograd.grad(loss, (h, w, b))
+    assert d_hidden.shape == h.shape
+    assert not any(d.any() for d in others)
+
+
 def test_a_scale_that_float16_cannot_hold_reaches_the_gradients(device: str) -> None:
     h, w = (tensor(n, 8, dtype=torch.float16, device=device) for n in (4, 20))
     loss = kernels.linear_cross_entropy(h * 0.01, w * 0.01, targets(4, 20, device))

@@ -141,9 +141,9 @@ def decoding(
     as give every multiprocessor two programs, at most 128. 16 rows of queries are the least that a matrix product takes.
     exact: in float32, on NVIDIA's plain units, where a thread keeps both factors in registers: fewer keys, more threads."""
     block = 32 if exact else 64
-    parts = max(1, min(-(-2 * unit_count // pairs), -(-length // block), 128))
+    parts = max(1, min(-(-2 * unit_count // max(1, pairs)), -(-length // block), 128))
     return {
-        "per_part": -(-length // (parts * block)) * block,
+        "per_part": max(1, -(-length // (parts * block))) * block,
         "ROWS": max(16, power_of_2(group)),
         "BLOCK": block,
         "WIDTH": max(16, power_of_2(dim)),

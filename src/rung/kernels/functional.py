@@ -106,7 +106,7 @@ def decode_attention(
 
     q: (batch, heads, 1, d); k: (batch, kv heads, keys, d); v: (batch, kv heads, keys, e); kv heads divide heads, and each
     serves the heads / kv heads that follow one another. keep: (batch or 1, keys), bool, True where a key is seen; a query
-    that sees none gets zeros. scale: 1 / sqrt(d) where it is None.
+    that sees none gets zeros, also where there are no keys. scale: 1 / sqrt(d) where it is None.
     """
     check("decode_attention", q=q, k=k, v=v, keep=keep)
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[2] == 1 and k.shape[:3] == v.shape[:3]

@@ -67,7 +67,7 @@ def decode_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor | None = None, *, scale: float | None = None
 ) -> torch.Tensor:
     wide = torch.promote_types(q.dtype, torch.float32)
-    rows = q.to(wide).reshape(k.shape[0], k.shape[1], -1, q.shape[3])
+    rows = q.to(wide).reshape(k.shape[0], k.shape[1], q.shape[1] // k.shape[1], q.shape[3])
     scores = rows @ k.to(wide).mT * (q.shape[3] ** -0.5 if scale is None else scale)
     if keep is not None:
         scores = scores.masked_fill(~keep[:, None, None], float("-inf"))

@@ -95,7 +95,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tenso
     # The interpreter multiplies the bits of bfloat16 as whole numbers.
     exact = q.dtype == torch.float32 or (INTERPRETED and q.dtype == torch.bfloat16)
     config = configs.decoding(batch * kv_heads, group, length, dim, v_dim, configs.units(q.device), exact)
-    parts = triton.cdiv(length, config["per_part"])
+    parts = max(1, triton.cdiv(length, config["per_part"]))  # of no keys, one that finds none
     top, total = (q.new_empty((batch, heads, parts), dtype=torch.float32) for _ in range(2))
     part = q.new_empty((batch, heads, parts, v_dim), dtype=torch.float32)
     keep_batch = keep.stride(0) if keep is not None and keep.shape[0] > 1 else 0

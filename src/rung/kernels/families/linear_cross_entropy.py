@@ -64,6 +64,8 @@ def _forward(
                 d_weight.addmm_(logits.t(), h)
         if bias_sum.numel():
             bias_sum += logits.sum(0, dtype=kind)
+    if not n_rows:  # no chunk has written it
+        d_weight.zero_()
     d_bias.copy_(bias_sum)
     torch.mul(each.sum(), scale, out=loss)
     return loss, d_hidden, d_weight, d_bias
