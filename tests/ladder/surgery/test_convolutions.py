@@ -54,6 +54,19 @@ def test_a_batch_norm_that_learns_stays_and_says_so():
     assert "statistics from the batch" in surgeon.skipped[0]
 
 
+def test_a_convolution_without_a_batch_has_its_channels_elsewhere():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(3, 8, 1), nn.BatchNorm1d(8)).eval()
+    model[1].running_mean.normal_()
+    surgeon = Surgeon(["folded-batch-norm"], "eager")
+    run = torch.compile(model, backend=surgeon, dynamic=False)
+    x = torch.randn(3, 8)  # [channels, length]: the batch norm takes 3 for the batch
+    torch.testing.assert_close(run(x), model(x))
+    assert surgeon.rewritten == {}
+    assert "no batch" in surgeon.skipped[0]
+
+
 def workload():
     def inputs(seed):
         return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed))

@@ -46,6 +46,9 @@ def _obstacle(layer: fx.Node, norm: fx.Node) -> str:
     before, after = value(layer), value(norm)
     if before is None or after is None or before.dtype != after.dtype:
         return "it changes the dtype"
+    weight = value(layer.args[1])
+    if weight is None or before.dim() != weight.dim():
+        return "the convolution's result has no batch, so its second dimension is not its channels"
     memory = {storage(item) for item in (*layer.all_input_nodes, layer)}
     if any(switches_mode(item) or may_touch(item, memory) for item in between(layer, norm)):
         return "a tensor is written, or autocast changes, in between"
