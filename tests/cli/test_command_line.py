@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,13 +124,46 @@ def test_an_error_is_a_document_where_json_is_asked_for(
     assert captured.err.rstrip().endswith(found["error"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["no-such-command"], ["climb", "t", "--budget", "soon"], ["bench", "t", "--preset", "x"], ["bench", "--device"]],
+)
+def test_what_the_parser_refuses_is_a_document_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--json"]) == 2
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["kind"], found["exit_code"]) == ("error", 2)
+    assert captured.err.endswith(f"rung: {found['error']}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_comparison_that_is_stopped_is_one_document_and_leaves_no_worker(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("rung.ladder.compare.compare", stopped)
+    before = [(n, signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is not asked for, it must not end the tests
+    try:
+        assert main(["compare", MICRO, "--rungs", "compile", "--json"]) == 130
+    finally:
+        for n, handler in before:
+            signal.signal(n, handler)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["exit_code"]) == ("error", 130)
+
+
 def test_a_workload_that_fails_under_bench_is_one_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fails.py").write_text("def soon():\n    raise ValueError('no')\n")
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "fails.py:soon", "--call", "--json"]) == 4
-    assert "no" in json.loads(capsys.readouterr().out)["error"]
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["exit_code"]) == ("error", 4)
+    assert "no" in found["error"]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +178,7 @@ def test_a_workload_that_fails_under_bench_is_one_document(
 )
 def test_a_value_that_is_none_is_refused(option: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("climb", "compare"):
-        with pytest.raises(SystemExit) as ended:
-            main([command, "tiny-transformer", *option])
-        assert ended.value.code == 2
+        assert main([command, "tiny-transformer", *option]) == 2
         last = capsys.readouterr().err.splitlines()[-1]
         assert says in last
 

@@ -147,8 +147,7 @@ def test_where_the_workload_raised_is_shown_on_demand(capsys: pytest.CaptureFixt
     asked = ["bench", f"{HERE}:memory", "--call"]
     assert main(asked) == 4
     assert capsys.readouterr().err.endswith("MemoryError: no room (--debug shows where)\n")
-    with pytest.raises(WorkloadError):
-        main([*asked, "--debug"])
+    assert main([*asked, "--debug"]) == 4  # what CI reads is the same
     assert 'troubled.py", line' in capsys.readouterr().err
 
 

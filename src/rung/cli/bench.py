@@ -105,9 +105,8 @@ def run(parsed: argparse.Namespace) -> int:
     except (RungError, KeyboardInterrupt) as error:
         stop = error
     show(results, parsed)
-    if isinstance(stop, RungError):
-        stop.told = bool(results)
     if stop:
+        stop.told = bool(results)  # type: ignore[attr-defined]
         raise stop
     return 0 if all(r["status"] == "complete" for r in results) else WorkloadError.exit_code
 

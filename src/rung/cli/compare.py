@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, target_options
+from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, stop_when_asked, target_options
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.b and all(name.endswith(".json") for name in (parsed.a, parsed.b, *parsed.more)):
         return saved(parsed)
     need_torch()
+    stop_when_asked()  # a kill, too, ends the workers and removes a revision's checkout
     from rung.ladder.compare import at_revision, compare
     from rung.report.compare import compare_lines
     from rung.runs import to_json, write_whole

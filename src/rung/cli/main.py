@@ -9,10 +9,12 @@ import importlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from rung import __version__
-from rung.errors import RungError
+from rung.errors import RungError, UsageError
 
 COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
@@ -47,9 +49,55 @@ exit codes: 0 done; 1 the answer is "worse" or "not equal"; 2 used wrongly; 3 in
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Refuses as the commands do, so that with --json what argparse finds wrong is a document, too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        raise UsageError(f"{message}; `{self.prog} --help` says more.")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    called = next((a for a in arguments if not a.startswith("-")), None)
+    # `rung profile [options] -- COMMAND ...`: what follows belongs to the program, whatever it looks like.
+    cut = arguments.index("--") if called == "profile" and "--" in arguments else len(arguments)
+    words = arguments[:cut]
+    try:
+        parser = _parser(called)
+        if not arguments:
+            parser.print_help()
+            return 0
+        parsed, rest = parser.parse_known_args(words)
+        parsed.words, parsed.rest, parsed.program = words, rest, tuple(arguments[cut + 1 :])
+        return parsed.run(parsed)
+    except RungError as error:
+        # What the workload raised in its own process; what was refused says where and what by itself.
+        theirs = getattr(error, "traceback", "") if getattr(error, "kind", "") != "refused" else ""
+        if "--debug" in words:
+            print(theirs or traceback.format_exc(), file=sys.stderr, end="")
+        more = [
+            *(["--debug shows where"] if theirs and "--debug" not in words else []),
+            *([f"logs: {error.logs}"] if error.logs else []),
+        ]
+        print(f"rung: {error}" + (f" ({'; '.join(more)})" if more else ""), file=sys.stderr)
+        _document(str(error), error.exit_code, "--json" in words and not error.told)
+        return error.exit_code
+    except KeyboardInterrupt as stop:
+        print("rung: stopped.", file=sys.stderr)
+        _document("stopped by Ctrl-C or a kill", 130, "--json" in words and not getattr(stop, "told", False))
+        return 130
+
+
+def _document(error: str, exit_code: int, wanted: bool) -> None:
+    if wanted:
+        print(json.dumps({"kind": "error", "error": error, "exit_code": exit_code}, indent=1))
+
+
+def _parser(called: str | None) -> argparse.ArgumentParser:
+    """The whole program's parser, with the options of the command that is called."""
+    parser = Parser(
         prog="rung",
         description="Makes a PyTorch workload faster on AMD and NVIDIA GPUs, and proves every step.",
         epilog=EPILOG,
@@ -58,38 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"rung {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    arguments = list(sys.argv[1:] if argv is None else argv)
     # Only the command that is called is imported; the others are names and one line of help.
-    called = next((a for a in arguments if not a.startswith("-")), None)
     for name, help_text in COMMANDS.items():
         if name == called:
             module = importlib.import_module(f"rung.cli.{name}")
             module.add(commands, help_text)
         else:
             commands.add_parser(name, help=help_text, add_help=False)
-    if not arguments:
-        parser.print_help()
-        return 0
-    # `rung profile [options] -- COMMAND ...`: what follows belongs to the program, whatever it looks like.
-    cut = arguments.index("--") if called == "profile" and "--" in arguments else len(arguments)
-    parsed, rest = parser.parse_known_args(arguments[:cut])
-    parsed.words, parsed.rest, parsed.program = arguments[:cut], rest, tuple(arguments[cut + 1 :])
-    try:
-        return parsed.run(parsed)
-    except RungError as error:
-        # What the workload raised in its own process; what was refused says where and what by itself.
-        theirs = getattr(error, "traceback", "") if getattr(error, "kind", "") != "refused" else ""
-        if getattr(parsed, "debug", False):
-            print(theirs, file=sys.stderr, end="")
-            raise
-        more = [*(["--debug shows where"] if theirs else []), *([f"logs: {error.logs}"] if error.logs else [])]
-        print(f"rung: {error}" + (f" ({'; '.join(more)})" if more else ""), file=sys.stderr)
-        if getattr(parsed, "json", False) and not error.told:
-            print(json.dumps({"kind": "error", "error": str(error), "exit_code": error.exit_code}, indent=1))
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("rung: stopped.", file=sys.stderr)
-        return 130
+    return parser
 
 
 def command() -> None:

@@ -35,14 +35,16 @@ def sweep(
 
 
 def _partial(target: str, error: BaseException) -> dict[str, Any]:
-    """What there is of a measurement that did not end: its samples, warm-up included."""
+    """What there is of a measurement that did not end: an error as every command tells it, and its samples, warm-up included."""
     samples = getattr(error, "samples", [])
     stopped = isinstance(error, KeyboardInterrupt)
     return {
+        "kind": "error",
         "target": target,
         "status": "interrupted" if stopped else "failed",
         "measured": False,
         "error": "stopped by Ctrl-C or a kill" if stopped else str(error),
+        "exit_code": error.exit_code if isinstance(error, RungError) else 130,
         "samples": samples,
         "summary": summarize(samples) if samples else None,
     }
