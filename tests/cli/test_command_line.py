@@ -263,6 +263,35 @@ def test_ctrl_c_still_answers_in_one_json_document(
     data = json.loads(capsys.readouterr().out)
     assert data["manifest"]["status"] == "interrupted"
     assert data["directory"] == ("run" if measured else None)
+    assert Path("run").exists() == measured  # else the same --out would be refused
+
+
+def test_the_way_on_can_be_pasted_into_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(climb: Climb, dry: bool) -> None:
+        climb.run.write("manifest.json", manifest())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Climb, "_climb", interrupted)
+    monkeypatch.chdir(tmp_path)
+    assert main(["climb", "tiny-transformer", "--out", "my run"]) == 130
+    assert "rung climb --resume 'my run'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [[], ["--json"]])
+def test_a_stack_that_was_not_confirmed_ends_with_the_same_code_either_way(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def done(climb: Climb, dry: bool) -> dict[str, Any]:
+        climb.run.write("manifest.json", manifest())
+        return {**climb.run.data(), "result": {"confirmed": False}}
+
+    monkeypatch.setattr(Climb, "climb", done)
+    monkeypatch.setattr("rung.report.html.render", lambda data: "")
+    monkeypatch.setattr("rung.report.terminal.summary", lambda data, color: "")
+    monkeypatch.chdir(tmp_path)
+    assert main(["climb", "tiny-transformer", *asked]) == 1
 
 
 def test_bench_answers_in_one_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

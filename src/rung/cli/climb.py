@@ -107,6 +107,8 @@ def run(parsed: argparse.Namespace) -> int:
             new = climb.run
         data = climb.climb(dry=parsed.dry_run)
     except KeyboardInterrupt:
+        if new:
+            new.drop_if_empty()  # its --out can be given again
         return stopped(new or Run(parsed.resume or Path()), parsed.json)
     except BaseException:
         if new:
@@ -116,10 +118,10 @@ def run(parsed: argparse.Namespace) -> int:
     write_whole(page, render(data))
     if parsed.json:
         print(to_json(data))
-        return 0
-    if not parsed.dry_run:
-        print(summary(data, color=sys.stdout.isatty()))
-    print(f"report: {page}")
+    else:
+        if not parsed.dry_run:
+            print(summary(data, color=sys.stdout.isatty()))
+        print(f"report: {page}")
     return 0 if (data["result"] or {}).get("confirmed", True) else 1
 
 
@@ -133,7 +135,7 @@ def stopped(run: Run, as_json: bool) -> int:
     if (run.directory / "manifest.json").is_file():
         data = run.data()
         write_whole(run.directory / "report.html", render(data))
-        say(f"stopped; go on with: rung climb --resume {run.directory}")
+        say(f"stopped; go on with: rung climb --resume {shlex.quote(str(run.directory))}")
     else:
         say("stopped before anything was measured.")
     if as_json:
