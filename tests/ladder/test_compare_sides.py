@@ -121,7 +121,8 @@ def test_another_workload_that_computes_the_same_is_equal(tmp_path: Path) -> Non
     assert json.loads(done.stdout)["verification"]["passed"]
 
 
-def test_a_git_revision_is_compared_with_the_working_tree(functions: Path) -> None:
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_git_revision_is_compared_with_the_working_tree(absolute: bool, functions: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")
         subprocess.run(["git", *identity, *arguments], cwd=functions, check=True, capture_output=True)
@@ -130,13 +131,17 @@ def test_a_git_revision_is_compared_with_the_working_tree(functions: Path) -> No
     git("add", "mine.py")
     git("commit", "-qm", "fast")
     (functions / "mine.py").write_text(SUMS.replace("0.002", "0.05"))
-    asked = ["mine.py:nap", "--call", "--base", "HEAD", "--budget", "1", "--json"]
+    target = f"{functions}/mine.py:nap" if absolute else "mine.py:nap"
+    asked = [target, "--call", "--base", "HEAD", "--budget", "1", "--json"]
     done = rung("compare", *asked, cwd=functions)
     assert done.returncode == 0, done.stderr
     times = json.loads(done.stdout)["times"]
     assert times["a"]["value"] < 50e6 <= times["b"]["value"]  # the longer sleep
     listed = subprocess.run(["git", "worktree", "list"], cwd=functions, capture_output=True, text=True).stdout
     assert len(listed.splitlines()) == 1
+    outside = rung("compare", MICRO, "--base", "HEAD", cwd=functions)
+    assert outside.returncode == 2
+    assert "lies outside the repository" in outside.stderr
 
 
 def test_a_side_that_raises_is_named(tmp_path: Path) -> None:

@@ -140,9 +140,21 @@ def at_revision(side: Side, revision: str) -> Iterator[Side]:
         try:
             before = side.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
             path = os.pathsep.join(filter(None, [str(tree), str(tree / "src"), before]))
-            yield replace(side, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
+            target = _in(tree, root.resolve(), side.target)
+            yield replace(side, target=target, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
+
+
+def _in(tree: Path, root: Path, target: str) -> str:
+    """A target as the checkout in `tree` has it: the file of an absolute path would be the one of today."""
+    where, colon, name = target.rpartition(":")
+    if not where.endswith(".py"):
+        return target
+    file = Path(os.path.normpath(Path(where).parent.resolve() / Path(where).name))
+    if not file.is_relative_to(root):
+        raise UsageError(f"{where} lies outside the repository {root}; --base needs a target that its revisions have.")
+    return f"{tree / file.relative_to(root)}{colon}{name}" if Path(where).is_absolute() else target
 
 
 def _git(where: Path, *arguments: str) -> str:
