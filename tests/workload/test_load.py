@@ -78,3 +78,89 @@ def test_a_file_without_a_name_is_told_from_an_unknown_target(tmp_path: Path) ->
     (tmp_path / "mine.py").write_text("")
     with pytest.raises(UsageError, match=r"mine\.py is a file: name the function"):
         load(str(tmp_path / "mine.py"))
+
+
+KINDS = """
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Union
+from rung import Workload
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+class Kind(enum.Enum):
+    FAST = "f"
+    SMALL = 2
+
+def seen(**values): return Workload("seen", lambda: None, lambda seed: None, options=values)
+def choice(n: Literal[1, 2] = 1, m: Literal["a", None] = "a"): return seen(n=n, m=m)
+def several(sizes: list[int] = [], pair: tuple[int, float] = (1, 2.0), bare=(1, 2)): return seen(sizes=sizes, pair=pair, bare=bare)
+def union(k: Union[str, int, None] = 1, b: Union[bool, None] = None): return seen(k=k, b=b)
+def odd(where: Path = Path(), kind: Kind = Kind.FAST): return seen(where=where, kind=kind.name)
+def unread(x: "Sequence[int]" = (), n: int = 1): return seen(n=n)
+def needs(n: int): return seen(n=n)
+"""
+
+
+@pytest.fixture
+def kinds(tmp_path: Path) -> str:
+    (tmp_path / "kinds.py").write_text(KINDS)
+    return f"{tmp_path}/kinds.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "value"),
+    [
+        ("choice", {"n": "2"}, 2),
+        ("choice", {"m": "none"}, None),
+        ("several", {"sizes": "3,4"}, [3, 4]),
+        ("several", {"pair": "3, 0.5"}, (3, 0.5)),
+        ("several", {"bare": "3,4,5"}, (3, 4, 5)),
+        ("union", {"k": "abc"}, "abc"),
+        ("union", {"k": "3"}, 3),
+        ("union", {"b": "off"}, False),
+        ("odd", {"where": "/tmp"}, Path("/tmp")),
+        ("odd", {"kind": "SMALL"}, "SMALL"),
+        ("odd", {"kind": "2"}, "SMALL"),
+        ("unread", {"n": "2"}, 2),
+    ],
+)
+def test_an_option_has_the_type_that_its_parameter_says(
+    kinds: str, name: str, typed: dict[str, str], value: object
+) -> None:
+    found = load(f"{kinds}:{name}", typed).options[next(iter(typed))]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "says"),
+    [
+        ("choice", {"n": "3"}, "must be one of 1, 2"),
+        ("several", {"sizes": "3,x"}, "--sizes is 'x'; it must be int"),
+        ("several", {"pair": "3"}, "must be 2 values with commas between them"),
+        ("odd", {"kind": "big"}, "must be one of f, 2, FAST, SMALL"),
+        ("needs", {}, "needs --n"),
+    ],
+)
+def test_an_option_of_another_type_is_refused(kinds: str, name: str, typed: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        load(f"{kinds}:{name}", typed)
+
+
+def test_a_target_that_reads_the_command_line_finds_none_of_our_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parses = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', type=int, default=3)\n"
+    )
+    makes = "def make(): return Workload(f'width {(given or parser.parse_args()).width}', lambda: None, lambda seed: None)\n"
+    for name, given in (("early", "parser.parse_args()"), ("late", "None")):
+        (tmp_path / f"{name}.py").write_text(f"from rung import Workload\n{parses}given = {given}\n{makes}")
+        monkeypatch.setattr("sys.argv", ["rung", "bench", "mine.py:make", "--help"])
+        assert load(f"{tmp_path}/{name}.py:make").name == "width 3"
+
+
+def test_a_file_that_exits_on_import_is_named(tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text("raise SystemExit('no licence')")
+    with pytest.raises(WorkloadError, match=r"exits\.py could not be imported: SystemExit: no licence"):
+        load(f"{tmp_path / 'exits.py'}:make")

@@ -8,7 +8,8 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from rung.errors import UsageError, WorkloadError
 from rung.workload.base import Workload
+from rung.workload.options import kind_of, value_of
 
 MOST_SHOWN = 8  # names of what a file has, where none is like the one that was asked for
 BUILTIN = {"tiny-transformer": "rung.workload.tiny_transformer:make"}
@@ -28,8 +30,9 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
         if options:
             raise UsageError(f"{target} is a ready Workload and takes no options; got --{next(iter(options))}.")
         return made
-    values = convert(target, made, options or {})
-    workload = made(**values)
+    values = _arguments(target, made, options or {})
+    with _without_our_words(target):
+        workload = made(**values)
     if not isinstance(workload, Workload):
         raise UsageError(
             f"{target} returned {type(workload).__name__}; a factory must return a rung.Workload. To time the function "
@@ -43,11 +46,17 @@ def call_of(target: str, options: Mapping[str, str]) -> Callable[[], object]:
     function = find(target)
     if isinstance(function, Workload):
         raise UsageError(f"{target} is a rung.Workload and no function to call; leave --call out.")
+    values = _arguments(target, function, options)
+    return partial(function, **values) if values else function
+
+
+def _arguments(target: str, function: Callable[..., Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """The options' values, among which all are that the function cannot do without."""
     values = convert(target, function, options)
     needed = [n for n, p in inspect.signature(function).parameters.items() if _needed(p) and n not in values]
     if needed:
         raise UsageError(f"{target} needs --{needed[0].replace('_', '-')}: give every argument that has no default.")
-    return partial(function, **values) if values else function
+    return values
 
 
 def _needed(parameter: inspect.Parameter) -> bool:
@@ -93,39 +102,18 @@ def parameters(target: str) -> dict[str, inspect.Parameter]:
 def convert(target: str, factory: Callable[..., Any], options: Mapping[str, str]) -> dict[str, Any]:
     """Texts to the types of the factory's annotations or defaults; unknown names are refused."""
     known = inspect.signature(factory).parameters
-    hints = typing.get_type_hints(factory)
+    try:
+        hints = typing.get_type_hints(factory)
+    except NameError:  # an annotation that only type checkers can read says nothing of the others
+        hints = {n: p.annotation for n, p in known.items() if isinstance(p.annotation, type)}
     values = {}
     for option, text in options.items():
         name = option.replace("-", "_")
         if name not in known:
             flags = ", ".join("--" + n.replace("_", "-") for n in known) or "none"
             raise UsageError(f"{target} has no option --{option}; it takes: {flags}.")
-        values[name] = _value(option, text, hints.get(name, type(known[name].default)))
+        values[name] = value_of(option, text, hints.get(name, kind_of(known[name].default)))
     return values
-
-
-def _value(option: str, text: str, kind: Any) -> Any:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        if text.lower() == "none":
-            return None
-        kind = next(k for k in typing.get_args(kind) if k is not type(None))
-    if typing.get_origin(kind) is typing.Literal:
-        allowed = typing.get_args(kind)
-        if text not in allowed:
-            raise UsageError(f"--{option} is {text!r}; it must be one of {', '.join(map(str, allowed))}.")
-        return text
-    if kind is bool:
-        if text.lower() in ("true", "yes", "1", "on"):
-            return True
-        if text.lower() in ("false", "no", "0", "off"):
-            return False
-        raise UsageError(f"--{option} is {text!r}; it must be true or false.")
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            raise UsageError(f"--{option} is {text!r}; it must be {kind.__name__}.") from None
-    return text
 
 
 def _module_of_file(path: Path) -> types.ModuleType:
@@ -143,18 +131,31 @@ def _module_of_file(path: Path) -> types.ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        with _without_our_words(str(path)):
+            spec.loader.exec_module(module)
     except RungErrors:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise WorkloadError(f"{path} could not be imported: {type(error).__name__}: {error}") from error
     return module
 
 
+@contextmanager
+def _without_our_words(name: str) -> Iterator[None]:
+    """A target that reads the command line finds its own name there, and none of our options, which it would refuse."""
+    before = sys.argv
+    sys.argv = [name]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
 def _module(name: str, target: str) -> types.ModuleType:
     try:
-        return importlib.import_module(name)
+        with _without_our_words(name):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and name.startswith(error.name):
             raise UsageError(
