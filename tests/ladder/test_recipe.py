@@ -53,6 +53,14 @@ def test_numbers_written_by_hand_are_options_as_typed() -> None:
         (b'schema = 1\nrungs = ["turbo"]', "there is no rung 'turbo'"),
         (b"schema = 1\nrungs = [1]", "rungs must be names"),
         (b"schema = 2\nrungs = []", "no recipe of this version"),
+        (
+            b"schema = 1\nrungs = []\n[opitons]\nbatch = 4",
+            "has 'opitons', which is no part of a recipe; did you mean 'options'?",
+        ),
+        (
+            b"schema = 1\nrungs = []\nnotes = 4",
+            "has 'notes', which is no part of a recipe; it takes schema, rungs, workload",
+        ),
         (b"rungs = [", "not valid TOML"),
         (b"rungs = " + b"[" * 5000, "not valid TOML"),
         ('workload = "größe"'.encode("latin-1"), "not UTF-8"),

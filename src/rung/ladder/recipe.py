@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ class Recipe:
         rungs = data.get("rungs")
         if data.get("schema") != SCHEMA or not isinstance(rungs, list):
             raise InputError(f"{where} is no recipe of this version: it needs schema = {SCHEMA} and a list `rungs`.")
+        parts = ("schema", "rungs", *TEXTS, *TABLES)
+        if odd := [key for key in data if key not in parts]:
+            near = get_close_matches(odd[0], parts, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parts)}."
+            raise InputError(f"{where} has {odd[0]!r}, which is no part of a recipe; {hint}")
         for key in TEXTS:
             if not isinstance(data.get(key, ""), str):
                 raise InputError(f"{where} is damaged: {key} must be a text; correct it, or climb again.")
