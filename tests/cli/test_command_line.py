@@ -15,10 +15,20 @@ import pytest
 from rung.cli.common import target_options
 from rung.cli.main import main
 from rung.ladder.climb import Climb, resume
+from rung.ladder.recipe import Recipe
 from rung.runs import Run
 
 MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
 TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--batch-size", "2"]  # fmt: skip
+
+
+PRINTS = """
+import torch
+from rung import Workload
+print("loading")
+def make(n: int = 1): return Workload("prints", lambda: torch.nn.Linear(4, 4), lambda seed: torch.ones(2, 4))
+def broken(): raise ValueError("no weights here")
+"""
 
 
 def test_help_costs_little_and_loads_neither_torch_nor_polars() -> None:
@@ -317,6 +327,43 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path) -> 
     assert "could not be written" in done.stdout
     assert (tmp_path / "f").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("option", ["--html", "--csv"])
+def test_a_file_that_cannot_be_written_costs_no_answer_and_adds_no_second_document(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    asked = [option, str(tmp_path / "file" / "out"), "--json"]
+    assert main(["bench", *TINY, "--preset", "quick", *asked]) == 3
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["samples"]) == 5
+    assert "could not be written" in captured.err
+    assert f"free some space or give another {option}." in captured.err
+
+
+def test_what_a_target_prints_is_no_part_of_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(Recipe(("compile",)).text())
+    (tmp_path / "prints.py").write_text(PRINTS)
+    monkeypatch.chdir(tmp_path)
+    assert main(["apply", "recipe.toml", "prints.py:make", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["changes"]
+    assert "loading" in captured.err
+    assert main(["bench", "prints.py:make", "--help"]) == 0
+    assert "loading" not in capsys.readouterr().out
+
+
+def test_what_a_target_raises_in_our_own_process_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(Recipe(("compile",)).text())
+    (tmp_path / "prints.py").write_text(PRINTS)
+    monkeypatch.chdir(tmp_path)
+    assert main(["apply", "recipe.toml", "prints.py:broken", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["error"] == "prints.py:broken: ValueError: no weights here"
 
 
 def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(

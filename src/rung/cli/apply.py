@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, need_torch, target_options
+from rung.cli.common import add_command, need_torch, target_here, target_options
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -61,9 +61,10 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
         from rung.workload import load, seeded_model
 
         options = recipe.options_for(parsed.target, target_options(parsed))
-        workload = load(parsed.target, options)
-        model = seeded_model(workload)
-        mode, optimizer = workload.mode, made_by(workload, model)
+        with target_here(parsed.target):
+            workload = load(parsed.target, options)
+            model = seeded_model(workload)
+            mode, optimizer = workload.mode, made_by(workload, model)
         here |= {"mode": mode, "model": described(model)}
     elif parsed.rest:
         raise UsageError(f"unexpected argument {parsed.rest[0]!r}; options belong to a TARGET.")

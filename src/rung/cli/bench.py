@@ -10,6 +10,7 @@ from typing import Any
 
 from rung.cli.common import (
     add_command,
+    after_the_answer,
     need_torch,
     rung_names,
     say,
@@ -119,19 +120,20 @@ def show(results: list[dict[str, Any]], parsed: argparse.Namespace) -> None:
 
     done = [r for r in results if r["status"] == "complete"]
     saved = parsed.csv and any(r["samples"] for r in results)
-    if saved:
-        write_whole(parsed.csv, samples_csv(results))
     if parsed.json and results:
         print(to_json(results if parsed.sweep else results[0]))
     elif parsed.sweep and results:
         print("\n".join(sweep_lines(results)))
     elif done:
         print("\n".join(markdown_lines(done[0]) if parsed.markdown else bench_lines(done[0])))
-    if parsed.html and done:
-        from rung.report.samples_page import bench_page
+    with after_the_answer():
+        if saved:
+            write_whole(parsed.csv, samples_csv(results), "give another --csv")
+        if parsed.html and done:
+            from rung.report.samples_page import bench_page
 
-        write_whole(parsed.html, bench_page(done))
-        say(f"page: {parsed.html}")
+            write_whole(parsed.html, bench_page(done), "give another --html")
+            say(f"page: {parsed.html}")
     for r in results:
         point = ", ".join(f"{k}={v}" for k, v in r["point"].items())
         if r["status"] == "complete":

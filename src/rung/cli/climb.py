@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rung.cli.common import (
     ROOT,
     add_command,
+    after_the_answer,
     need_torch,
     no_rest,
     rung_names,
@@ -115,12 +116,13 @@ def run(parsed: argparse.Namespace) -> int:
             new.drop_if_empty()
         raise
     page = climb.run.directory / "report.html"
-    write_whole(page, render(data))
     if parsed.json:
         print(to_json(data))
-    else:
-        if not parsed.dry_run:
-            print(summary(data, color=sys.stdout.isatty()))
+    elif not parsed.dry_run:
+        print(summary(data, color=sys.stdout.isatty()))
+    with after_the_answer():
+        write_whole(page, render(data))
+    if not parsed.json:
         print(f"report: {page}")
     return 0 if (data["result"] or {}).get("confirmed", True) else 1
 

@@ -9,11 +9,12 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rung.errors import UsageError
+from rung.errors import RungError, UsageError, WorkloadError, first_line
 
 ROOT = Path(".rung")
 
@@ -64,8 +65,10 @@ def show_help(parser: argparse.ArgumentParser, target: str | None) -> int:
     if target:
         from rung.workload.load import parameters
 
+        with target_here(target):
+            options = parameters(target)
         print(f"\noptions of {target}:")
-        for name, parameter in parameters(target).items():
+        for name, parameter in options.items():
             default = "" if parameter.default in (inspect.Parameter.empty, None) else f" (default {parameter.default})"
             kind = _kind(parameter).removesuffix(" | None")
             print(f"  --{name.replace('_', '-')}  {kind}{default}")
@@ -160,6 +163,30 @@ def need_torch() -> None:
             "this needs PyTorch, which is not installed: install your ROCm or CUDA build, or `pip install torch==2.13.0` "
             "for this machine."
         )
+
+
+@contextmanager
+def after_the_answer() -> Iterator[None]:
+    """For the files that are written when the answer is on stdout: where one cannot be, that is said on stderr alone, and
+    neither the answer is lost nor does a second document follow it."""
+    try:
+        yield
+    except RungError as error:
+        error.told = True
+        raise
+
+
+@contextmanager
+def target_here(target: str) -> Iterator[None]:
+    """For what a target does in this process, and not in a worker: what it prints is no part of the answer, and what it raises is
+    a sentence."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except RungError:
+        raise
+    except Exception as error:
+        raise WorkloadError(f"{target}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def stop_when_asked() -> None:

@@ -9,7 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import add_command, need_torch, rung_names, say, seconds, share, stop_when_asked, target_options
+from rung.cli.common import (
+    add_command,
+    after_the_answer,
+    need_torch,
+    rung_names,
+    say,
+    seconds,
+    share,
+    stop_when_asked,
+    target_options,
+)
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +103,8 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.html:
         from rung.report.samples_page import compare_page
 
-        write_whole(parsed.html, compare_page(result))
+        with after_the_answer():
+            write_whole(parsed.html, compare_page(result), "give another --html")
         say(f"page: {parsed.html}")
     if result["verdict"] == "not equal":
         return 1

@@ -11,6 +11,7 @@ Every file is written beside its place, flushed to the disk and renamed into it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -49,7 +50,8 @@ def write_whole(path: Path, text: str, otherwise: str = "choose another --out") 
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only disk, or where the folder is a file, that cannot be, either
+            partial.unlink()
         raise InputError(f"{path} could not be written: {error.strerror}; free some space or {otherwise}.") from error
 
 
