@@ -81,6 +81,11 @@ def test_a_csv_has_a_row_an_event(path: Path) -> None:
     assert len(path.with_name("out.csv").read_text().splitlines()) == 4
 
 
+def test_a_csv_that_cannot_be_written_is_a_sentence(path: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["analyze", str(path), "--show", "ops", "--csv", str(tmp_path)]) == 3
+    assert "could not be written" in capsys.readouterr().err
+
+
 def test_damage_is_a_sentence_that_names_the_way_out(path: Path, capsys: Any) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     assert main(["analyze", str(path)]) == 3

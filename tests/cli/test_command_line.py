@@ -342,6 +342,34 @@ def test_a_file_that_cannot_be_written_costs_no_answer_and_adds_no_second_docume
     assert f"free some space or give another {option}." in captured.err
 
 
+def test_a_run_where_nothing_can_be_written_is_still_shown_and_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.create(tmp_path, "old", tmp_path / "old")
+    run.write("manifest.json", manifest())
+    for name in ("report.html", ".report.html.partial", ".lock"):  # a folder can be written by nobody, be it root
+        (run.directory / name).mkdir()
+    assert main(["report", str(run.directory), "--json"]) == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["manifest"]["target"] == MICRO
+    assert "report.html could not be written" in captured.err
+    assert main(["climb", "--resume", str(run.directory), "--json"]) == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["exit_code"] == 3
+    assert captured.err.startswith(f"rung: {run.directory}/.lock: Is a directory; ")
+
+
+def test_a_mistake_of_our_own_does_not_say_worse(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rung.cli import main, runs\n"
+        "def wrong(parsed): raise KeyError('wrong')\n"
+        "runs.run = wrong; sys.argv = ['rung', 'runs']; main.command()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 70
+    assert "KeyError" in done.stderr
+
+
 def test_what_a_target_prints_is_no_part_of_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rung import __version__
-from rung.errors import RungError, UsageError
+from rung.errors import InputError, RungError, UsageError
 
 COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
@@ -35,6 +35,8 @@ COMMANDS = {
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
+MISTAKE = 70  # Python's own 1 would say "worse" to who only reads the code
+
 # They end with their answer: no worker, no file and no torch is left to close.
 ONLY_TABLES = ("analyze", "diff", "query")
 
@@ -45,7 +47,7 @@ start here:
   rung bench model.py:make --recipe FILE      measure what a climb found, in a fresh process
 
 exit codes: 0 done; 1 the answer is "worse" or "not equal"; 2 used wrongly; 3 input unreadable; 4 workload failed;
-130 stopped by Ctrl-C or a kill
+70 a mistake of rung's own; 130 stopped by Ctrl-C or a kill
 """
 
 
@@ -84,6 +86,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"rung: {error}" + (f" ({'; '.join(more)})" if more else ""), file=sys.stderr)
         _document(str(error), error.exit_code, "--json" in words and not error.told)
         return error.exit_code
+    except OSError as error:
+        if error.filename is None:  # stdout itself, which is no file of ours
+            raise
+        if "--debug" in words:
+            traceback.print_exc()
+        text = f"{error.filename}: {error.strerror}; see that there is room and that it may be read and written."
+        print(f"rung: {text}", file=sys.stderr)
+        _document(text, InputError.exit_code, "--json" in words)
+        return InputError.exit_code
     except KeyboardInterrupt as stop:
         print("rung: stopped.", file=sys.stderr)
         _document("stopped by Ctrl-C or a kill", 130, "--json" in words and not getattr(stop, "told", False))
@@ -128,12 +139,15 @@ def command() -> None:
     except BrokenPipeError:  # whoever read the answer has gone
         code = 0
         _forget_output()
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        code = 3
-        _forget_output()
-        print(f"rung: the answer could not be written: {error.strerror}; make room and ask again.", file=sys.stderr)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            code = InputError.exit_code
+            _forget_output()
+            print(f"rung: the answer could not be written: {error.strerror}; make room and ask again.", file=sys.stderr)
+        else:
+            code = MISTAKE
+            traceback.print_exc()
+            print("rung: this is a mistake of rung's own; the lines above say where.", file=sys.stderr)
     if sys.argv[1:] and sys.argv[1] in ONLY_TABLES:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()

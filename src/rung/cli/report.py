@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command
+from rung.cli.common import add_command, after_the_answer
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -30,10 +30,9 @@ def run(parsed: argparse.Namespace) -> int:
 
     data = Run.open_(parsed.directory).data()
     page = parsed.directory / "report.html"
-    write_whole(page, render(data))
-    if parsed.json:
-        print(to_json(data))
-        return 0
-    print(summary(data, color=sys.stdout.isatty()))
-    print(f"report: {page}")
+    print(to_json(data) if parsed.json else summary(data, color=sys.stdout.isatty()))
+    with after_the_answer():  # a run that was archived may lie where nothing can be written
+        write_whole(page, render(data), f"copy {parsed.directory} to where there is")
+    if not parsed.json:
+        print(f"report: {page}")
     return 0
