@@ -439,6 +439,33 @@ def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence() -> None:
     assert done.stderr == "rung: the answer could not be written: No space left on device; make room and ask again.\n"
 
 
+def test_progress_that_nobody_reads_stops_no_work_and_changes_no_exit_code(tmp_path: Path) -> None:
+    works = "from rung.cli.common import say; say('one'); say('two'); print('done')"
+    refused = "from rung.cli.main import command; import sys; sys.argv = ['rung', 'report', 'no-such-run']; command()"
+    for code, expected in ((works, (0, "done\n")), (refused, (3, ""))):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=write, text=True, cwd=tmp_path
+        )
+        os.close(write)
+        assert (done.returncode, done.stdout) == expected
+
+
+@pytest.mark.parametrize(
+    ("begun", "way"), [(True, "go on with `rung climb --resume 'my run'`"), (False, "or empty it")]
+)
+def test_a_folder_that_is_not_empty_names_a_way_that_there_is(
+    begun: bool, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Run.create(tmp_path, "x", Path("my run"))
+    if begun:
+        run.write("manifest.json", manifest())
+    assert main(["climb", "tiny-transformer", "--out", "my run"]) == 2
+    assert way in capsys.readouterr().err
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "rung.cli.main", "analyze", "--show", "list"],

@@ -197,5 +197,11 @@ def stop_when_asked() -> None:
 
 
 def say(text: str = "") -> None:
-    """A line of progress; stdout is kept for the answer."""
-    print(text, file=sys.stderr, flush=True)
+    """A line of progress; stdout is kept for the answer.
+
+    Where nobody reads it any longer, the work goes on: a climb is worth more than its progress.
+    """
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             *(["--debug shows where"] if theirs and "--debug" not in words else []),
             *([f"logs: {error.logs}"] if error.logs else []),
         ]
-        print(f"rung: {error}" + (f" ({'; '.join(more)})" if more else ""), file=sys.stderr)
+        _say(f"rung: {error}" + (f" ({'; '.join(more)})" if more else ""))
         _document(str(error), error.exit_code, "--json" in words and not error.told)
         return error.exit_code
     except OSError as error:
@@ -92,13 +92,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             traceback.print_exc()
         text = f"{error.filename}: {error.strerror}; see that there is room and that it may be read and written."
-        print(f"rung: {text}", file=sys.stderr)
+        _say(f"rung: {text}")
         _document(text, InputError.exit_code, "--json" in words)
         return InputError.exit_code
     except KeyboardInterrupt as stop:
-        print("rung: stopped.", file=sys.stderr)
+        _say("rung: stopped.")
         _document("stopped by Ctrl-C or a kill", 130, "--json" in words and not getattr(stop, "told", False))
         return 130
+
+
+def _say(text: str) -> None:
+    from rung.cli.common import say
+
+    say(text)
 
 
 def _document(error: str, exit_code: int, wanted: bool) -> None:

@@ -16,6 +16,7 @@ import fcntl
 import json
 import math
 import os
+import shlex
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
@@ -94,7 +95,9 @@ class Run:
         if exact and exact.exists() and not exact.is_dir():
             raise UsageError(f"{exact} is a file; give a directory that is empty, or not there yet, to --out.")
         if exact and exact.exists() and any(exact.iterdir()):
-            raise UsageError(f"{exact} is not empty; give another --out, or go on with `rung climb --resume {exact}`.")
+            begun = (exact / "manifest.json").exists()  # before it, a climb that was killed has nothing to go on with
+            way = f", or go on with `rung climb --resume {shlex.quote(str(exact))}`" if begun else ", or empty it"
+            raise UsageError(f"{exact} is not empty; give another --out{way}.")
         while not exact and directory.exists():
             k += 1
             directory = base.with_name(f"{base.name}-{k}")
