@@ -32,3 +32,11 @@ def test_a_climb_that_goes_on_is_running_and_one_that_was_killed_is_not(
     run.unlock()
     assert listed().rstrip().endswith("small (train, exact)  interrupted")
     assert json.loads(listed("--json"))[0]["running"] is False
+
+
+def test_a_folder_that_is_not_there_is_no_folder_without_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", "--in", str(tmp_path)]) == 0
+    assert main(["runs", "--in", str(tmp_path / "typo")]) == 3
+    assert "typo is no folder" in capsys.readouterr().err

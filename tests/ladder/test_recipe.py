@@ -61,6 +61,8 @@ def test_numbers_written_by_hand_are_options_as_typed() -> None:
             b"schema = 1\nrungs = []\nnotes = 4",
             "has 'notes', which is no part of a recipe; it takes schema, rungs, workload",
         ),
+        (b'schema = 1\nrungs = []\nmode = "infre"', "has mode = 'infre'; it is one of train, infer"),
+        (b'schema = 1\nrungs = []\nnumerics = "wild"', "has numerics = 'wild'; it is one of exact, tf32, bf16, fp8"),
         (b"rungs = [", "not valid TOML"),
         (b"rungs = " + b"[" * 5000, "not valid TOML"),
         ('workload = "größe"'.encode("latin-1"), "not UTF-8"),

@@ -55,7 +55,12 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--base", metavar="REV", help="A is taken from this git revision")
     parser.add_argument("--verify", action="store_true", help="first show that B computes what A computes")
     parser.add_argument("--same-within", type=share, default=0.01, metavar="1%", help="what counts as the same (1%%)")
-    parser.add_argument("--fail-if-slower", type=share, metavar="2%", help="exit code 1 if B is slower by this much")
+    parser.add_argument(
+        "--fail-if-slower",
+        type=share,
+        metavar="2%",
+        help="exit code 1 if B is slower by this much, with confidence: what cannot be told within the budget is no failure",
+    )
     parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="begin no further restart after this time")
     parser.add_argument(
         "--deadline", type=seconds, default=900.0, metavar="SECONDS", help="for compiling (default: 900)"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.common import ROOT, add_command
-from rung.errors import RungError
+from rung.errors import InputError, RungError
 
 EXAMPLE = """\
 example:
@@ -31,6 +31,8 @@ def run(parsed: argparse.Namespace) -> int:
         except RungError as error:
             return {"directory": str(run.directory), "error": str(error)}
 
+    if parsed.root != ROOT and not parsed.root.is_dir():
+        raise InputError(f"{parsed.root} is no folder; give --in one that climbs were written to.")
     found = [shown(run) for run in runs_below(parsed.root)]
     if parsed.json:
         print(to_json(found))

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rung.errors import InputError, UsageError
-from rung.ladder.plan import Original, Plan
+from rung.ladder.plan import Numerics, Original, Plan
 from rung.ladder.rungs import chosen, plan_of
 from rung.ladder.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
 
 SCHEMA = 1
 TEXTS = ("workload", "mode", "numerics")
+WORDS = {"mode": ("train", "infer"), "numerics": get_args(Numerics)}
 TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "options": ((str, int, float), "texts or numbers"),
     "variables": ((str,), "texts"),
@@ -69,6 +70,9 @@ class Recipe:
         for key in TEXTS:
             if not isinstance(data.get(key, ""), str):
                 raise InputError(f"{where} is damaged: {key} must be a text; correct it, or climb again.")
+        for key, words in WORDS.items():
+            if data.get(key, "") not in ("", *words):
+                raise InputError(f"{where} has {key} = {data[key]!r}; it is one of {', '.join(words)}.")
         for key, (kinds, what) in TABLES.items():
             table = data.get(key, {})
             if not isinstance(table, dict) or not all(isinstance(v, kinds) for v in table.values()):
