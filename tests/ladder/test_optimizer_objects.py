@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.ladder import capture
 from rung.ladder.audit import audit
+from rung.ladder.given_optimizer import GivenOptimizer
 from rung.ladder.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
@@ -196,13 +198,13 @@ def test_what_the_factory_itself_hangs_on_each_is_not_warned_of(recwarn: pytest.
     assert not recwarn.list
 
 
-def test_a_step_whose_optimizer_is_given_a_hook_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a scheduler puts on it only counts; its rates are read before each replay."""
+def told(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """What a captured step does when it is called: it runs, or is replayed, after it was recorded where that is due."""
     ran: list[str] = []
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1, fused=True)
     run = object.__new__(capture.Captured)
     given = SimpleNamespace(look=lambda: (0, False), hooked="", settle=lambda: None)
-    vars(run).update(_given=given, _graphs={}, _calls={}, _optimizer=optimizer)
+    vars(run).update(_given=given, _given_optimizer=GivenOptimizer(optimizer), _graphs={}, _calls={}, _changes=0)
+    vars(run).update(_optimizer=optimizer, _parameters=[], _rates=[])
     monkeypatch.setattr(capture.Captured, "_warm", lambda self, batch: ran.append("run"))
     monkeypatch.setattr(capture.Captured, "_capture", lambda self, *a: ran.append("recorded"))
     monkeypatch.setattr(capture.Captured, "_replay", lambda self, *a: ran.append("replayed"))
@@ -211,6 +213,13 @@ def test_a_step_whose_optimizer_is_given_a_hook_is_not_replayed(monkeypatch: pyt
         run._called(torch.ones(4))
         return ran[-1]
 
+    return last
+
+
+def test_a_step_whose_optimizer_is_given_a_hook_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a scheduler puts on it only counts; its rates are read before each replay."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1, fused=True)
+    last = told(optimizer, monkeypatch)
     assert [last() for _ in range(capture.WARM_CALLS + 1)] == ["run", "run", "replayed"]
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     assert own_step(optimizer) == ""
@@ -220,6 +229,47 @@ def test_a_step_whose_optimizer_is_given_a_hook_is_not_replayed(monkeypatch: pyt
     hook.remove()
     assert last() == "replayed"
     del scheduler
+
+
+def loaded(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+CHANGES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "state dict": loaded,
+    "one tensor of its state": lambda made: made.state[made.param_groups[0]["params"][0]].update(exp_avg=torch.ones(4)),
+    "weight decay": lambda made: made.param_groups[0].update(weight_decay=0.5),
+    "momentum": lambda made: made.param_groups[0].update(betas=(0.8, 0.9)),
+    "another group": lambda made: made.add_param_group({"params": [nn.Parameter(torch.ones(4))]}),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_step_is_recorded_anew_where_its_optimizer_was_changed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay would go on with the state that was, or the number."""
+    optimizer = adam([nn.Parameter(torch.ones(4))])
+    stepped(optimizer)
+    last = told(optimizer, monkeypatch)
+    assert [last() for _ in range(capture.WARM_CALLS + 1)] == ["run", "run", "replayed"]
+    CHANGES[what](optimizer)
+    assert [last() for _ in range(capture.WARM_CALLS + 2)] == ["run", "run", "replayed", "replayed"]
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert last() == "replayed"
+
+
+def test_a_momentum_that_is_turned_at_every_step_is_never_replayed_and_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    optimizer = adam([nn.Parameter(torch.ones(4))])
+    stepped(optimizer)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=50)
+    last = told(optimizer, monkeypatch)
+    for _ in range(2 * capture.OFTEN):
+        assert last() == "run"
+        stepped(optimizer)
+        scheduler.step()
+    [warning] = recwarn.list
+    assert "`betas` of the optimizer has changed 8 times" in str(warning.message)
 
 
 class Pair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.ladder.dynamo import place
 from rung.ladder.given import Given
+from rung.ladder.given_optimizer import GivenOptimizer
 from rung.ladder.optimizer import own_step
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
+OFTEN = 8  # changes of an optimizer, from which on they are worth a word
 MOST_SHAPES = 8  # each holds its own memory; further shapes, or states of the model, run uncaptured
 
 
@@ -73,7 +76,8 @@ class Captured:
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
     graph's own memory: the next call overwrites them. Learning rates may be changed between calls, and so may the model:
     each state that it is in (`rung.ladder.given`) has graphs of its own. One with hooks of the user's runs uncaptured, and so
-    does a step whose optimizer was given a hook.
+    does a step whose optimizer was given a hook. Where an optimizer has another state or other settings than it left itself
+    (`rung.ladder.given_optimizer`), graphs are recorded anew; where that is so at every step, none is.
     """
 
     def __init__(
@@ -87,12 +91,14 @@ class Captured:
             raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
         self._run, self._device, self._given = run, device, Given(model)
         self._optimizer = optimizer
-        self._parameters = [p for g in optimizer.param_groups for p in g["params"]] if optimizer else []
+        self._given_optimizer = GivenOptimizer(optimizer) if optimizer else None
+        self._parameters = _trained(optimizer)
         self._stream = torch.cuda.Stream(device.index)
         self._calls: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, _Graph] = {}
         self._rates: list[torch.Tensor] = []
         self._seen: list[float] = []
+        self._changes = 0
 
     @property
     def shapes(self) -> int:
@@ -105,6 +111,10 @@ class Captured:
 
     def _called(self, batch: Any) -> Any:
         state, moved = self._given.look()
+        if self._given_optimizer and (what := self._given_optimizer.changed()):
+            moved = True
+            self._parameters, self._rates = _trained(self._optimizer), []
+            self._warn_of_changes(what)
         if moved:
             self._graphs.clear()
             self._calls.clear()
@@ -127,9 +137,21 @@ class Captured:
         self._graphs[key] = self._ran(self._capture(leaves, spec, tensors))
         return self._replay(self._graphs[key], tensors)
 
+    def _warn_of_changes(self, what: str) -> None:
+        """Once, where a step is recorded anew so often that little is gained."""
+        self._changes += 1
+        if self._changes == OFTEN:
+            warnings.warn(
+                f"{what} of the optimizer has changed {OFTEN} times: a graph holds it, so the step is recorded anew each time, and runs uncaptured before; "
+                "where a scheduler turns the momentum (OneCycleLR), give it cycle_momentum=False.",
+                stacklevel=6,
+            )
+
     def _ran(self, result: Any) -> Any:
-        """What the model's own forward changed of it is no change."""
+        """What the model's own forward changed of it is no change, nor what its own step changed of an optimizer."""
         self._given.settle()
+        if self._given_optimizer:
+            self._given_optimizer.settle()
         return result
 
     def _warm(self, batch: Any) -> Any:
@@ -177,3 +199,7 @@ class Captured:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
         return captured.result
+
+
+def _trained(optimizer: torch.optim.Optimizer | None) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]] if optimizer else []
