@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -136,6 +137,38 @@ def test_complex_parameters_have_no_fused_step() -> None:
         assert rung.apply(trained_by(adam, Waves), "fused-optimizer").pending == ("fused-optimizer",)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD], ids=lambda kind: kind.__name__)
+def test_a_differentiable_step_has_no_fused_form(kind: Callable[..., torch.optim.Optimizer]) -> None:
+    with pytest.warns(UserWarning, match="fused-optimizer is not in effect: fused steps are not differentiable"):
+        applied = rung.apply(
+            nn.Linear(8, 8), "fused-optimizer", loss=loss, optimizer=lambda p: kind(p, lr=0.1, differentiable=True)
+        )
+    assert applied.pending == ("fused-optimizer",)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_state_that_is_loaded_leaves_the_switches_and_trains_on(capturable: bool) -> None:
+    """A checkpoint from a run without the recipe has neither."""
+    plain, made = nn.Linear(8, 8), nn.Linear(8, 8)
+    before, x = adam(plain.parameters()), torch.randn(4, 8)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        loss(model(x), x).backward()
+        optimizer.step()
+
+    step(plain, before)
+    made.load_state_dict(plain.state_dict())
+    after = remade(adam(made.parameters()), fused=True, capturable=capturable)
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    assert is_fused(after)
+    assert after.param_groups[0]["capturable"] == capturable
+    if not capturable:  # a CPU has no such steps
+        step(plain, before)
+        step(made, after)
+        torch.testing.assert_close(made.weight, plain.weight)
+
+
 def test_apply_leaves_a_rung_out_that_would_lose_the_clipping() -> None:
     model, x = nn.Linear(8, 8), torch.randn(4, 8)
     before = model.weight.detach().clone()
@@ -255,6 +288,25 @@ def test_a_step_is_recorded_anew_where_its_optimizer_was_changed(what: str, monk
     assert [last() for _ in range(capture.WARM_CALLS + 2)] == ["run", "run", "replayed", "replayed"]
     optimizer.param_groups[0]["lr"] = 0.2
     assert last() == "replayed"
+
+
+def test_a_rate_that_is_a_tensor_is_the_users_after_recording_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds it sets it; in its place would be a number that nobody sees change."""
+    rate, seen = torch.tensor(0.1), []
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=rate, fused=True)
+    run = object.__new__(capture.Captured)
+    vars(run).update(_optimizer=optimizer, _parameters=optimizer.param_groups[0]["params"], _rates=[], _seen=[])
+    vars(run).update(_stream=None, _device=CPU, _run=lambda batch: seen.append(optimizer.param_groups[0]["lr"]))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(capture, "recording", lambda *a: contextlib.nullcontext())
+    recorded = run._capture([], torch.utils._pytree.tree_structure([]), [])
+    assert optimizer.param_groups[0]["lr"] is rate
+    [read] = seen
+    assert read is not rate
+    rate.fill_(0.05)
+    run._replay(recorded, [])
+    assert float(read) == pytest.approx(0.05)
 
 
 def test_a_momentum_that_is_turned_at_every_step_is_never_replayed_and_warned_of_once(

@@ -166,14 +166,15 @@ class Captured:
         copies = iter(static)
         batch = pytree.tree_unflatten([next(copies) if isinstance(t, torch.Tensor) else t for t in leaves], spec)
         groups = self._optimizer.param_groups if self._optimizer else []
-        rates = [float(g["lr"]) for g in groups]
+        own = [g["lr"] for g in groups]
+        rates = [float(rate) for rate in own]
         if not self._rates and groups:
             where = self._parameters[0].device
             self._rates = [torch.tensor(rate, device=where) for rate in rates]
             self._seen = rates
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        # The graph reads the rate from memory; the user goes on seeing, and setting, a number.
+        # The graph reads the rate from memory; the user goes on seeing, and setting, a number, or a tensor that is theirs.
         for group, tensor in zip(groups, self._rates, strict=True):
             group["lr"] = tensor
         try:
@@ -182,7 +183,7 @@ class Captured:
         except Exception as error:
             raise WorkloadError(why_not(error)) from error
         finally:
-            for group, rate in zip(groups, rates, strict=True):
+            for group, rate in zip(groups, own, strict=True):
                 group["lr"] = rate
         return _Graph(graph, static, result, [p.grad for p in self._parameters])
 

@@ -18,6 +18,7 @@ class GivenOptimizer:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
+        self._kept: list[Any] = []
         self.settle()
 
     def changed(self) -> str:

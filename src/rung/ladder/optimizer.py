@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import torch
@@ -95,14 +96,14 @@ def not_fused(optimizer: torch.optim.Optimizer) -> str:
         return ""
     if not accepts(optimizer, "fused"):
         return f"{type(optimizer).__name__} has no fused form"
-    return _would_lose(optimizer) or _no_floats(optimizer)
+    return _would_lose(optimizer) or _unfused(optimizer)
 
 
 def not_captured(optimizer: torch.optim.Optimizer) -> str:
     """Why an optimizer's steps cannot be in a graph, in words; empty where they can."""
     if not can_be_captured(optimizer):
         return f"{type(optimizer).__name__} cannot be captured in a graph"
-    return _would_lose(optimizer) or (_no_floats(optimizer) if type(optimizer) is torch.optim.SGD else "")
+    return _would_lose(optimizer) or (_unfused(optimizer) if type(optimizer) is torch.optim.SGD else "")
 
 
 def can_be_captured(optimizer: torch.optim.Optimizer) -> bool:
@@ -115,8 +116,10 @@ def _would_lose(optimizer: torch.optim.Optimizer) -> str:
     return f"its optimizer has {found}, which an optimizer made anew would lose" if found else ""
 
 
-def _no_floats(optimizer: torch.optim.Optimizer) -> str:
-    """Fused kernels take floating-point numbers alone."""
+def _unfused(optimizer: torch.optim.Optimizer) -> str:
+    """Fused kernels take floating-point numbers alone, and have no gradient of their own."""
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "fused steps are not differentiable, and it is asked to be"
     dtypes = (p.dtype for group in optimizer.param_groups for p in group["params"])
     other = next((dtype for dtype in dtypes if not dtype.is_floating_point), None)
     return f"fused steps take floating-point parameters alone, and one is {str(other)[6:]}" if other else ""
@@ -144,4 +147,12 @@ def remade(optimizer: torch.optim.Optimizer, *, fused: bool, capturable: bool) -
     known = inspect.signature(type(optimizer)).parameters
     groups = [{**group, **switches} for group in optimizer.param_groups]
     defaults = {k: v for k, v in {**optimizer.defaults, **switches}.items() if k in known}
-    return type(optimizer)(groups, **defaults)
+    made = type(optimizer)(groups, **defaults)
+    made.register_load_state_dict_pre_hook(partial(_switched, switches))
+    return made
+
+
+def _switched(switches: dict[str, Any], optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+    """A state dict that is to be loaded, with the switches of the optimizer that takes it: of one without them, say from a run without the
+    recipe, torch takes their absence, too. It says where counters of steps go, on the host or in the GPU's memory."""
+    return {**given, "param_groups": [{**group, **switches} for group in given["param_groups"]]}
