@@ -252,11 +252,25 @@ def test_two_masks():
     assert len(check(fn, [*qkv(), pad]).calls) == 1
 
 
-def test_rows_closed_by_a_finite_number_stay_finite():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("fill", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_rows_closed_by_a_finite_number_stay_a_mean(fill, dtype):
     closed = torch.zeros(2, 1, 6, 6, dtype=torch.bool)
     closed[0, :, 2] = True
-    inputs = [*qkv(), closed]
-    check(lambda q, k, v, m: (q @ k.mT).masked_fill(m, -1e9).softmax(-1) @ v, inputs, backward=False)
+    inputs = [*qkv(dtype=dtype), closed]
+    check(lambda q, k, v, m: (q @ k.mT).masked_fill(m, fill).softmax(-1) @ v, inputs, backward=False)
+
+
+def test_rows_closed_by_two_masks_stay_a_mean():
+    # The first tokens of a sequence that is padded on the left see nothing, the later ones twice.
+    pad = torch.zeros(2, 1, 1, 6, dtype=torch.bool)
+    pad[0, ..., :3] = True
+
+    def fn(q, k, v, pad):
+        scores = (q @ k.mT).masked_fill(pad, -1e9)
+        return scores.masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -1e9).softmax(-1) @ v
+
+    check(fn, [*qkv(), pad], backward=False)
 
 
 def repeat_view(x, n):

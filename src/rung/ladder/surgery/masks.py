@@ -146,7 +146,7 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
 
     What differs: a row with every key closed by -inf is NaN in the hand-written form and 0 (or NaN, by kernel
     and version) in SDPA. Rows closed by a finite number stay a mean of the values, as by hand, hence the
-    float mask there; their gradients are not to be relied on, for the flash kernels rebuild the probabilities
+    float mask there, of a number in which scores drown (`_closed`; float16 has none); their gradients are not to be relied on, for the flash kernels rebuild the probabilities
     from a log-sum in which such a number drowns the rest. A float mask wider than the scores is rounded to
     their dtype.
     """
@@ -166,6 +166,9 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
     total = parts[0]
     for part in parts[1:]:
         total = graph.call_function(torch.add, (total, part))
+    if len(parts) > 1 and any(mask.form in ("drop", "keep") for mask in masks):
+        # What is closed twice is no further away than what is closed once.
+        total = graph.call_function(torch.clamp, (total,), {"min": _closed(dtype)})
     shape = torch.broadcast_shapes(*(tuple(v.shape) for m in masks if (v := value(m.node)) is not None))
     if len(shape) < 4:
         total = graph.call_method("reshape", (total, *(1,) * (4 - len(shape)), *shape))
@@ -177,10 +180,17 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
 
 def _as_float(graph: fx.Graph, mask: Mask, dtype: torch.dtype) -> fx.Node:
     device = {"dtype": dtype, "device": value(mask.node).device}  # type: ignore[union-attr]
-    closed = graph.call_function(torch.full, ((), max(mask.fill, torch.finfo(dtype).min)), device)
+    closed = graph.call_function(torch.full, ((), _closed(dtype)), device)
     opened = graph.call_function(torch.zeros, ((),), device)
     pair = (closed, opened) if mask.form == "drop" else (opened, closed)
     return graph.call_function(torch.where, (mask.node, *pair))
+
+
+def _closed(dtype: torch.dtype) -> float:
+    """What is added to scores that were filled: by hand all are one number then, so a row of such has equal weights. Beside a small fill
+    (-1e4) they would tell apart what is hidden. Half the lowest: kernels multiply it by log2(e)."""
+    lowest = torch.finfo(dtype).min
+    return lowest if dtype == torch.float16 else lowest / 2
 
 
 def _narrowed(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
