@@ -1,7 +1,9 @@
 """rung.apply on a model of one's own: what goes in, and what comes out."""
 
+import copy
+import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,14 @@ def test_what_of_a_model_is_read_and_switched_is_the_models() -> None:
     assert repr(applied) == "Sequential under an empty recipe"
     with pytest.raises(UsageError, match="got a SGD as optimizer=: give a function that makes it"):
         rung.apply(model, [], loss=lambda output, batch: output.sum(), optimizer=torch.optim.SGD(model.parameters()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda way: way.__name__)
+def test_what_runs_its_own_model_is_not_copied(way: Callable[[Any], Any]) -> None:
+    """A deep copy held a model of its own, whose weights could change, and ran the first."""
+    applied = rung.apply(Two(), ["sdpa"])
+    with pytest.raises(UsageError, match=r"cannot be copied or pickled: copy or save `\.model`"):
+        way(applied)
 
 
 def test_a_rewrite_that_finds_nothing_is_warned_of_once() -> None:

@@ -220,6 +220,32 @@ def test_what_is_given_to_another_optimizer_than_the_one_that_steps_is_warned_of
     del kept
 
 
+@pytest.mark.parametrize("rungs", [[], ["fused-optimizer"]], ids=str)
+def test_a_rate_that_a_plateau_lowers_takes_effect_or_is_warned_of_once(
+    rungs: list[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """It hangs on whatever the function returns, and leaves no mark there."""
+    made: list[torch.optim.lr_scheduler.ReduceLROnPlateau] = []
+
+    def factory(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = adam(parameters)
+        made.append(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0))
+        return optimizer
+
+    trainer, x = rung.apply(nn.Linear(8, 8), rungs, loss=loss, optimizer=factory), torch.randn(4, 8)
+    for worse in range(3):
+        trainer.step(x)
+        made[-1].step(float(worse))
+    trainer.step(x)
+    assert trainer.optimizer is not None
+    if made[-1].optimizer is trainer.optimizer:
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+        assert not recwarn.list
+    else:
+        [warning] = recwarn.list
+        assert "was given another learning rate, but it is not the one that steps" in str(warning.message)
+
+
 def test_what_the_factory_itself_hangs_on_each_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     made: list[torch.optim.Optimizer] = []
 

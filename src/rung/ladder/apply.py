@@ -44,21 +44,32 @@ class _Made:
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
-        self._held: list[tuple[weakref.ref[torch.optim.Optimizer], str]] = []
+        self._held: list[tuple[weakref.ref[torch.optim.Optimizer], str, list[Any]]] = []
 
     def __call__(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         made = self._factory(parameters)
         if isinstance(made, torch.optim.Optimizer):
-            self._held.append((weakref.ref(made), carried(made)))
+            self._held.append((weakref.ref(made), carried(made), _rates(made)))
         return made
 
     def astray(self, steps: torch.optim.Optimizer | None) -> str:
-        """What was hung on another one than the one that steps, since it was made; empty where nothing was."""
-        for held, before in self._held:
+        """What was hung on another one than the one that steps, since it was made; empty where nothing was. ReduceLROnPlateau leaves no
+        mark but the rate that it lowers."""
+        for held, before, rates in self._held:
             made = held()
-            if made is not None and made is not steps and (now := carried(made)) != before:
+            if made is None or made is steps:
+                continue
+            if (now := carried(made)) != before:
                 return now
+            if _rates(made) != rates:
+                return "another learning rate"
         return ""
+
+
+def _rates(made: torch.optim.Optimizer) -> list[Any]:
+    """Of an optimizer's groups; a tensor stands for itself, because one made anew has the same, and sees what is written to it."""
+    rates = [group.get("lr") for group in made.param_groups]
+    return [id(rate) if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
 
 class Applied:
@@ -135,6 +146,12 @@ class Applied:
             return getattr(self.model, name)
         raise AttributeError(
             f"a model under a recipe has no {name!r}; `.model` is the model itself: what is changed there holds here, too, and what is called there runs without the recipe."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What was compiled runs this very model: a copy, or what is loaded again, would run it in the place of its own."""
+        raise UsageError(
+            "a model under a recipe cannot be copied or pickled: copy or save `.model`, or its state_dict(), and give that to rung.apply."
         )
 
     def __repr__(self) -> str:
