@@ -12,6 +12,7 @@ import faint_attention
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from rung.errors import WorkloadError
 from rung.hardware import pick
@@ -493,6 +494,25 @@ def test_a_workload_without_a_second_shape_is_refused_before_anything_is_measure
     fixed = replace(w, forward=lambda m, b: m(b["x"]).view(6, 5))
     with pytest.raises(WorkloadError, match="on another shape it raised"):
         auditing.audit(fixed, CPU)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+def test_weights_that_a_hook_works_out_of_others_are_verified() -> None:
+    """deepcopy refuses what such a module keeps between its forwards."""
+
+    def model() -> nn.Module:
+        made = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.utils.weight_norm(nn.Linear(8, 4)))
+        prune.l1_unstructured(made[0], "weight", 0.5)
+        return made
+
+    w = Workload(
+        "pruned", model, lambda seed: torch.randn(6, 8, generator=torch.Generator().manual_seed(seed)), mode="train",
+        loss=lambda output, batch: output.square().mean(), optimizer=lambda p: torch.optim.AdamW(p),
+    )  # fmt: skip
+    assert auditing.audit(w, CPU) == []
+    assert verifying.verify(w, Plan(passes=("fused-qkv",)), CPU).passed
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.1))
+    assert not found.passed
 
 
 def test_a_part_that_its_author_froze_stays_frozen() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.hardware.device import Device, matmul_precision_name
 from rung.ladder.observe import Seen, observe
+from rung.ladder.own_model import copied
 from rung.ladder.perturb import inexact, state
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.step import Step
@@ -34,7 +34,7 @@ class Reference:
     def __init__(self, workload: Workload, model: nn.Module, device: Device) -> None:
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
         self.name = "float64"
-        self.step = Step(self._workload, _double(copy.deepcopy(model)), Plan(), device)
+        self.step = Step(self._workload, _double(copied(model)), Plan(), device)
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":
@@ -57,7 +57,7 @@ class Reference:
             return False
         narrow = _Narrow()
         with contextlib.suppress(Exception), narrow:  # a workload that raises is refused elsewhere
-            Step(self._workload, copy.deepcopy(self._model), Plan(), self._device)(self.cast(batch))
+            Step(self._workload, copied(self._model), Plan(), self._device)(self.cast(batch))
         return not narrow.seen
 
     def _fall_back(self) -> None:
@@ -66,7 +66,7 @@ class Reference:
         if self._device.is_gpu:
             torch.cuda.empty_cache()
         self.name = "float32"
-        self.step = Step(self._workload, _raise(copy.deepcopy(self._model)), Plan(), self._device)
+        self.step = Step(self._workload, _raise(copied(self._model)), Plan(), self._device)
 
 
 def jittered(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:

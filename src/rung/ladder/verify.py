@@ -9,7 +9,6 @@ stands thousands of times above the noise, and only then at the precision that t
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from rung.ladder.capture import WARM_CALLS
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.faint import Faint
 from rung.ladder.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows, same
+from rung.ladder.own_model import copied
 from rung.ladder.perturb import inexact, perturbed, put, state, unlike
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.randomness import other_randomness
@@ -78,7 +78,7 @@ def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build |
     model = seeded_model(workload).to(device.torch_name)
     if workload.mode != "train" or not active(model):
         return []
-    baseline = Step(workload, copy.deepcopy(model), Plan(), device)
+    baseline = Step(workload, copied(model), Plan(), device)
     batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
     try:
         candidate = _theirs(build or (lambda m, at: Step(workload, m, at, device)), model, plan)
@@ -112,7 +112,7 @@ class _At:
         self.workload, self.plan, self.device, self.numerics, self.result = workload, plan, device, numerics, result
         self.model = seeded_model(workload).to(device.torch_name)
         self.reference = Reference(workload, self.model, device)
-        self.baseline = Step(workload, copy.deepcopy(self.model), plan.precision_only(), device)
+        self.baseline = Step(workload, copied(self.model), plan.precision_only(), device)
         self.build = build or (lambda model, at: Step(workload, model, at, device))
         self.rows: list[Row] = []
         self.varying: set[str] = set()
@@ -120,7 +120,7 @@ class _At:
         self.double = False  # the workload's own precision
 
     def verify(self) -> None:
-        mine = copy.deepcopy(self.model)
+        mine = copied(self.model)
         with contextlib.suppress(Exception):  # what the workload itself loads and sets when it first runs is its own
             self._look_at_the_untouched()
         before, settings, torchs = fingerprint(mine), process(), functions(mine)

@@ -8,7 +8,6 @@ compared with the untouched workload. In inference, steps on new inputs are time
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from torch.utils import _pytree as pytree
 from rung.hardware.device import Device, synchronize
 from rung.ladder.dropout import active
 from rung.ladder.observe import Row, Seen, large, missing, noted, observe, rows
+from rung.ladder.own_model import copied
 from rung.ladder.perturb import state
 from rung.ladder.plan import Plan
 from rung.ladder.reference import Reference, own_precision
@@ -102,7 +102,7 @@ def against_the_untouched(workload: Workload, plan: Plan, device: Device, watche
         return []
     numerics = plan.phases(own_precision(workload, model, device))[-1]
     reference = Reference(workload, model, device)
-    baseline = Step(workload, copy.deepcopy(model), plan.precision_only(), device)
+    baseline = Step(workload, copied(model), plan.precision_only(), device)
     said: list[str] = []
     found: list[Row] = []
     for weights, batch, theirs in watched.cases:
