@@ -239,6 +239,49 @@ def test_unread_member_gets_no_gradient():
     assert model.layers[2].weight.grad is None
 
 
+class Apart(nn.Module):
+    """Its third layer is for whoever looks: what is trained by does not depend on it."""
+
+    def __init__(self, look):
+        super().__init__()
+        self.layers, self.look = nn.ModuleList(nn.Linear(16, w) for w in (8, 8, 4)), look
+
+    def forward(self, x):
+        a, b, c = (layer(x) for layer in self.layers)
+        return a + b, self.look(c)
+
+
+LOOKS = {
+    "detached": lambda c: c.detach(),
+    "chosen": lambda c: c.argmax(-1),
+    "parts": lambda c: [part.detach() for part in c.sin().chunk(2, -1)],
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_member_whose_result_is_detached_gets_no_gradient(look):
+    model, surgeon = Apart(look), Surgeon(["fused-qkv"], "eager")
+    torch.compile(model, backend=surgeon, dynamic=False)(X)[0].sum().backward()
+    assert surgeon.after["gemm"] == 2
+    assert model.layers[0].weight.grad is not None
+    assert model.layers[2].weight.grad is None
+
+
+def test_member_that_is_written_to_what_is_returned_is_joined():
+    class Written(Apart):
+        def forward(self, x):
+            a, b, c = (layer(x) for layer in self.layers)
+            whole = torch.zeros_like(a)
+            whole[..., 4:] = c
+            return whole + a + b
+
+    surgeon = Surgeon(["fused-qkv"], "eager")
+    model = Written(None)
+    torch.compile(model, backend=surgeon, dynamic=False)(X).sum().backward()
+    assert surgeon.after["gemm"] == 1
+    assert model.layers[2].weight.grad is not None
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_llama_bf16(whole):
     model, tokens = Llama(1), torch.randint(50, (2, 7))

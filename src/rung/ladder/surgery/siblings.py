@@ -56,13 +56,13 @@ def _fuse(graph: fx.Graph, gate_up: bool) -> tuple[int, list[str]]:
 
 def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
     groups: dict[tuple, list[_Linear]] = defaultdict(list)
-    region = 0
+    region, differentiated = 0, _differentiated(graph)
     for node in graph.nodes:
         # Two layers on the two sides of an autocast or no_grad boundary compute differently.
         region += switches_mode(node)
-        # A weight whose result nobody reads has no gradient; in a group it would get one of zeros.
+        # A weight whose result nobody reads, or only what is detached, has no gradient; in a group it would get one of zeros.
         read = projection(node) if node.users else None
-        if read is None:
+        if read is None or (differentiated and node not in differentiated and _trained(node)):
             continue
         source, weight, bias = read
         tensor = value(weight)
@@ -74,6 +74,24 @@ def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
         key = (source, region, tensor.dtype, tensor.device, tensor.shape[1], tensor.requires_grad)
         groups[key].append(_Linear(node, weight, bias, tensor.shape[0]))
     return [(key[0], members) for key, members in groups.items() if len(members) > 1]
+
+
+def _trained(node: fx.Node) -> bool:
+    return (tensor := value(node)) is not None and tensor.requires_grad
+
+
+def _differentiated(graph: fx.Graph) -> set[fx.Node]:
+    """What a result that leaves the graph with a gradient is computed of, or what is written to memory; empty where none leaves so."""
+    left = [item for node in graph.nodes if node.op == "output" for item in node.all_input_nodes]
+    level = [item for item in left if _trained(item)]
+    level += [item for node in graph.nodes if level and written(node) for item in node.all_input_nodes]
+    found = set(level)
+    while level:
+        # Of tuples, as split gives them, nothing is known.
+        level = [i for n in level for i in n.all_input_nodes if value(i) is None or _trained(i)]
+        level = [item for item in dict.fromkeys(level) if item not in found]
+        found.update(level)
+    return found
 
 
 def projection(node: fx.Node) -> tuple[Any, Any, Any] | None:
