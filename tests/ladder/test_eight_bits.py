@@ -1,6 +1,8 @@
 """Linear layers in 8 bits: errors of the format and no more, the model's own objects untouched, and a gate of its own."""
 
 import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,6 +58,22 @@ def test_with_gradients_the_layers_are_the_old_ones(kind: str) -> None:
     for each in (made, plain):
         each(x).square().sum().backward()
     torch.testing.assert_close(made[0].weight.grad, plain[0].weight.grad, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_of_the_model_computes_of_its_own_weights(copied: Callable[[nn.Module], nn.Module]) -> None:
+    """As the average of weights that is kept beside a model does: the bound forward held the layer that it was made for."""
+    made, x = model(), torch.randn(5, 64).bfloat16()
+    EightBits(made, "int8", "sm90")
+    other = copied(made)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(2.0)
+        plain = model()
+        plain.load_state_dict(other.state_dict())
+        torch.testing.assert_close(other(x), plain(x), rtol=0, atol=0)
 
 
 def test_state_dict_class_and_parameters_stay() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections import Counter
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from rung.ladder.rungs.eight_bits import fp8_format
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
+Forward = Callable[[nn.Linear, torch.Tensor], torch.Tensor]
 PROBES = 64  # rows of random inputs on which a layer in 8 bits is held against its weight
 # What may be between them, of each output's size over the probes. e4m3 with a scale a row is off by 0.04, int8 by 0.01,
 # with one scale for all rows some by 0.1; a row that is lost, or another's, by 1.
@@ -67,7 +68,8 @@ class EightBits:
         self._copies: list[Copied] = []
         for layer in self.layers:
             bound, copied = fp8_forward(layer, arch) if kind == "fp8" else int8_forward(layer)
-            layer.forward = bound  # type: ignore[method-assign]
+            # As a method of the layer: a deep copy of the model has it as a method of its own layer, and pickle the class's own.
+            layer.forward = types.MethodType(bound, layer)  # type: ignore[method-assign]
             self._copies.append(copied)
 
     def renew(self) -> bool:
@@ -115,9 +117,9 @@ def fp8_forward(layer: nn.Linear, arch: str) -> tuple[Forward, Copied]:
     copied = Copied(layer, rounded)
     transposed, across, bias = copied.weight, copied.scales, layer.bias
 
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            return nn.Linear.forward(layer, x)
+    def forward(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() or self is not layer:  # a copy of the layer has weights of its own
+            return nn.Linear.forward(self, x)
         result = torch.bfloat16 if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type) else x.dtype
         rows, down = _rows(x.reshape(-1, x.shape[-1]), dtype, most)
         # Sums of 13 bits do for factors of 3; without it, Hopper's kernels for a scale a row are slow (pytorch#147971).
@@ -141,9 +143,9 @@ def int8_forward(layer: nn.Linear) -> tuple[Forward, Copied]:
     copied = Copied(layer, rounded)
     weight, scales, bias = copied.weight, copied.scales, layer.bias
 
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            return nn.Linear.forward(layer, x)
+    def forward(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() or self is not layer:  # a copy of the layer has weights of its own
+            return nn.Linear.forward(self, x)
         out = F.linear(x, weight.to(x.dtype))
         # In float32: of scales in bfloat16, with more rows than one, Inductor makes an operation that it cannot lower
         # where the input is not a tensor yet (2.11 and 2.13, aten._weight_int8pack_mm).
