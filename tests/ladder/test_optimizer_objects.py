@@ -169,6 +169,23 @@ def test_a_state_that_is_loaded_leaves_the_switches_and_trains_on(capturable: bo
         torch.testing.assert_close(made.weight, plain.weight)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_optimizer_that_was_there_before_is_the_one_that_steps(
+    fused: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Whoever holds it saves its state; that of one made anew in its place was lost in silence."""
+    model = nn.Linear(8, 8)
+    mine = torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
+    trainer = rung.apply(model, "fused-optimizer", loss=loss, optimizer=lambda parameters: mine)
+    trainer.step(torch.randn(4, 8))
+    assert trainer.optimizer is mine
+    assert mine.state_dict()["state"]
+    assert trainer.pending == (() if fused else ("fused-optimizer",))
+    said = [str(warning.message) for warning in recwarn.list]
+    assert len(said) == (0 if fused else 1)
+    assert fused or "optimizer= gives one that was there before" in said[0]
+
+
 def test_apply_leaves_a_rung_out_that_would_lose_the_clipping() -> None:
     model, x = nn.Linear(8, 8), torch.randn(4, 8)
     before = model.weight.detach().clone()

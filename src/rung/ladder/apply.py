@@ -21,7 +21,7 @@ from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
 from rung.ladder.dynamo import expect_changes
 from rung.ladder.fit import described, differences, found_nothing, impossible, missing_variables
-from rung.ladder.optimizer import carried, made_by
+from rung.ladder.optimizer import carried, is_fused, made_by
 from rung.ladder.parts import on_tensors
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
@@ -266,7 +266,10 @@ def apply(
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
     made = _Made(workload.optimizer) if workload.optimizer else None
     workload = replace(workload, optimizer=made)
-    left_out = impossible(wanted.rungs, device, model, made_by(workload, model))
+    optimizers = [made_by(workload, model) for _ in range(2)]
+    left_out = impossible(wanted.rungs, device, model, optimizers[0])
+    if optimizers[0] is not None and optimizers[0] is optimizers[1]:
+        left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
     applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None, made)
@@ -283,6 +286,16 @@ def apply(
     unset = missing_variables(wanted)
     applied.pending += tuple(n for n in wanted.rungs if any(v in unset for v, _ in plan_of([n]).env))
     return applied
+
+
+def _would_leave_behind(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> dict[str, str]:
+    """By name, a sentence for each rung that would step with another than one that was there before: whoever holds that one would save
+    its state, which stays empty, and set its rates."""
+    return {
+        name: f"{name} is not in effect: optimizer= gives one that was there before, and an optimizer made anew would step in its place; make it inside of the function."
+        for name in names
+        if plan_of([name]).capture or (plan_of([name]).fused_optimizer and not is_fused(optimizer))
+    }
 
 
 def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
