@@ -5,13 +5,18 @@ from html import unescape
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import rung
 from rung.errors import UsageError
 from rung.hardware import Device
+from rung.ladder import candidate
+from rung.ladder.plan import Plan
 from rung.ladder.work import UNTOLD, Told, achieved, roof
 from rung.report.bench import bench_lines, markdown_lines, samples_csv, sweep_lines
 from rung.report.samples_page import bench_page
+from rung.workload import Workload
 
 H100 = Device("cuda", 0, "nvidia", "NVIDIA H100 80GB HBM3", "sm90", 80 << 30, 132)
 CPU = Device("cpu", 0, "cpu", "a CPU", "x86_64", 0, 0)
@@ -29,6 +34,29 @@ def test_told_work_becomes_rates_and_shares_of_the_chip_it_ran_on() -> None:
     assert found["of_peak"] == pytest.approx(5e14 / 989.4e12, rel=1e-3)
     assert found["bytes_per_second"] == pytest.approx(5e11)
     assert found["of_bandwidth"] == pytest.approx(5e11 / 3.35e12, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("plan", "dtype", "amp", "precision"),
+    [
+        (Plan(), torch.float32, None, "fp32"),
+        (Plan(), torch.bfloat16, None, "bf16"),
+        (Plan(), torch.float32, torch.bfloat16, "bf16"),
+        (Plan(tf32=True), torch.float32, None, "tf32"),
+        (Plan(bf16=True), torch.float32, None, "bf16"),
+        (Plan(linears="fp8"), torch.bfloat16, None, "fp8"),
+        (Plan(linears="int8"), torch.bfloat16, None, "bf16"),
+    ],
+)
+def test_a_step_is_held_against_the_rate_of_the_precision_that_it_runs_in(
+    plan: Plan, dtype: torch.dtype, amp: torch.dtype | None, precision: str
+) -> None:
+    made = candidate.Candidate()
+    made.plan, made.device, made.model = plan, CPU, nn.Linear(64, 64).to(dtype)
+    made.workload = Workload("w", lambda: made.model, lambda seed: torch.ones(8, 64, dtype=dtype), amp=amp)
+    made.step = None  # type: ignore[assignment]
+    found = made.work()
+    assert (found["precision"], found["flops"]) == (precision, 2 * 8 * 64 * 64)
 
 
 def test_counted_work_stays_unless_it_is_told_and_nothing_is_made_up() -> None:

@@ -16,7 +16,6 @@ from rung.errors import WorkloadError
 from rung.hardware import environment, pick
 from rung.hardware.device import (
     expandable_segments,
-    matmul_precision_name,
     reset_peak_memory,
     synchronize,
     to_device,
@@ -26,7 +25,7 @@ from rung.ladder.disturbed import elements, graphs_compiled, not_finite, shapes_
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.dynamo import expect_changes
 from rung.ladder.fit import described, differences
-from rung.ladder.plan import Numerics, Original, Plan
+from rung.ladder.plan import CONTRACTS, Numerics, Original, Plan
 from rung.ladder.reference import own_precision
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step, matmul_precision
@@ -150,10 +149,12 @@ class Candidate(Timed):
 
     def work(self, flops_in: str | None = None) -> dict[str, Any]:
         """FLOP of one step, as torch counts them, and what the chip could do, where they are known. flops_in: in which
-        precision they are; by default that of the plan."""
-        precision = "bf16" if self.plan.bf16 or self.workload.amp else "fp32"
-        if precision == "fp32" and matmul_precision_name() != "highest":
-            precision = "tf32"
+        precision they are; by default that of the plan or of the workload itself, the lower of both."""
+        # Weights in int8 are widened inside of the product: it is computed as it was before.
+        plan = replace(self.plan, linears="" if self.plan.linears == "int8" else self.plan.linears)
+        own = own_precision(self.workload, self.model, self.device)
+        lowest = max(plan.numerics, own, key=CONTRACTS.index)
+        precision = "fp32" if lowest == "exact" else lowest
         del self.step
         step = Step(self.workload, self.model, Plan(), self.device)
         return {"flops": flops(self.workload, step, self.device), **roof(self.device, flops_in or precision)}
