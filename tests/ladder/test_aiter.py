@@ -116,9 +116,9 @@ def test_what_the_tuner_is_given_is_what_the_tables_lack(install: Callable[..., 
     tuner = tmp_path / "aiter_meta" / "gradlib" / "gradlib" / "gemm_tuner.py"
     tuner.parent.mkdir(parents=True)
     tuner.touch()
-    shapes = [Product(16, 64, 32, False), Product(16, 96, 32, False), Product(7, 64, 32, True)]
+    shapes = dict.fromkeys([Product(16, 64, 32, False), Product(16, 96, 32, False), Product(7, 64, 32, True)], (2, 1))
     facts = aiter.looked_up(MI300X, shapes)
-    assert facts["tuned"] == [[[16, 64, 32, False], "asm"]]
+    assert facts["tuned"] == [[[16, 64, 32, False], "asm", [2, 1]]]
     assert facts["untuned"] == [[7, 64, 32, True]]
     command = aiter.list_untuned(facts, tmp_path)
     path = tmp_path / "aiter-untuned.csv"

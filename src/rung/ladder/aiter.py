@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -152,20 +152,21 @@ def _lookup(module: Any) -> Callable[[Product], str] | None:
     return asked
 
 
-def looked_up(device: Device, products: Iterable[Product]) -> dict[str, Any]:
+def looked_up(device: Device, products: Mapping[Product, tuple[int, int]]) -> dict[str, Any]:
     """What a survey keeps: plain values. missing: why aiter is of no use here; else the libraries of the tuned products
-    (`tuned`) and why the others (`left`) are none, those that the tuner can be given (`untuned`), the tables and the tuner."""
+    (`tuned`) and why the others (`left`) are none, both with how many layers have the shape as captured and as rewritten;
+    those that the tuner can be given (`untuned`), the tables and the tuner."""
     found = tuned(device)
     if isinstance(found, str):
         return {"missing": found}
-    answers = {product: found.answer(product) for product in sorted(set(products))}
+    answers = {product: found.answer(product) for product in sorted(products)}
     return {
         "missing": "",
         "chip": f"{device.arch} with {device.units} compute units",
         "tables": [str(path) for path in found.files],
         "tuner": str(_tuner()),
-        "tuned": [[list(p), a.library] for p, a in answers.items() if a.library],
-        "left": [[list(p), a.why] for p, a in answers.items() if not a.library],
+        "tuned": [[list(p), a.library, list(products[p])] for p, a in answers.items() if a.library],
+        "left": [[list(p), a.why, list(products[p])] for p, a in answers.items() if not a.library],
         "untuned": [list(p) for p, a in answers.items() if a.why == NO_ROW],
     }
 

@@ -19,6 +19,7 @@ from rung.hardware.device import cpu
 from rung.ladder import aiter
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.rungs.aiter import BEST
 from rung.ladder.surgery import PASSES, Surgeon, routed
 
 MI300X = replace(cpu(), kind="cuda", vendor="amd", arch="gfx942", units=304)
@@ -88,7 +89,7 @@ def test_joined_projections_are_looked_up_at_their_joined_width(tables: Any) -> 
         torch.testing.assert_close(run(x), model(x), rtol=2e-2, atol=2e-2)
     assert [call[1:] for call in module.calls] == [(128, "hipblaslt"), (48, "asm")]
     # The tuner is offered the layers as they were and as the other rewrites leave them.
-    assert {p.n for p in surgeon.products} == {64, 32, 128, 48}
+    assert {p.n: count for p, count in surgeon.products.items()} == {64: (1, 0), 32: (2, 0), 128: (0, 1), 48: (1, 1)}
 
 
 def test_compiled_weights_are_not_written_and_a_change_of_them_is_seen(tables: Any) -> None:
@@ -166,3 +167,25 @@ def test_the_gain_that_is_predicted_is_of_the_tuned_products_alone() -> None:
     half = facts([[[10, 64, 64, False], "asm"]], [[[10, 64, 64, True], "it has no row"]])
     whole = facts([[[10, 64, 64, False], "asm"]], [])
     assert 1 < rung.predict(context(half)).high < rung.predict(context(whole)).high
+
+
+def test_every_layer_counts_and_one_that_is_joined_counts_once(tables: Any) -> None:
+    """Many layers of a tuned shape beside one that is larger, as a model's head is."""
+    tables([row(10, 64, 64, "asm")])
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(6)), nn.Linear(64, 384, bias=False)).bfloat16()
+    surgeon = Surgeon(["aiter-gemm"], "eager")
+    with torch.no_grad():
+        torch.compile(model, backend=surgeon, dynamic=False)(torch.randn(2, 5, 64).bfloat16())
+    found = aiter.looked_up(MI300X, surgeon.products)
+    assert [(shape[1], layers) for shape, _, layers in (*found["tuned"], *found["left"])] == [
+        (64, [6, 6]),
+        (384, [1, 1]),
+    ]
+    best = 80 * (1 - 0.5 * (1 - BEST)) + 20  # half of the arithmetic is in the tuned ones
+    assert BY_NAME["aiter-gemm"].predict(context(found)).high == pytest.approx(100 / best)
+
+    apart, together = [[10, 32, 64, False], "asm", [2, 0]], [[10, 64, 64, False], "it has no row", [0, 1]]
+    other = [[10, 64, 64, True], "it has no row", [1, 1]]
+    known = facts([apart], [together, other])
+    assert BY_NAME["aiter-gemm"].predict(context(known)).high == pytest.approx(100 / best)
+    assert BY_NAME["aiter-gemm"].predict(replace(context(known), plan=Plan(passes=("fused-qkv",)))).high == 1

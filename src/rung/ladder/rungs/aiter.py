@@ -8,6 +8,7 @@ from rung.ladder.rungs.proofs import rewritten
 from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
 from rung.ladder.rungs.surgery import with_pass
 
+JOINS = ("fused-qkv", "fused-gate-up")
 BEST, WORST = 0.85, 1.03  # of the time of the products that are tuned, as a first guess
 
 
@@ -32,7 +33,7 @@ def _applies(c: Context) -> Inapplicable | None:
 
 def _nothing_tuned(facts: dict[str, Any]) -> str:
     """Why aiter would change nothing: reasons that differ are told with how many products each concerns."""
-    reasons = [str(why) for _, why in facts["left"]]
+    reasons = [str(why) for _, why, *_ in facts["left"]]
     counts = ", ".join(f"{reasons.count(why)}: {why}" for why in dict.fromkeys(reasons))
     return (
         f"aiter would not compute any of the {len(reasons)} shapes of linear layers with a tuned kernel on "
@@ -46,9 +47,16 @@ def tuning_hint(facts: dict[str, Any]) -> str:
 
 def _shrinks(c: Context) -> dict[str, tuple[float, float]]:
     facts = c.facts["aiter"]
-    flop = {key: sum(m * n * k for (m, n, k, _), _ in facts[key]) for key in ("tuned", "left")}
+    joined = any(name in c.plan.passes for name in JOINS)
+    flop = {key: sum(_flop(*entry, joined=joined) for entry in facts[key]) for key in ("tuned", "left")}
     share = flop["tuned"] / (sum(flop.values()) or 1)
     return {"gemm": (1 - share * (1 - BEST), 1 + share * (WORST - 1))}
+
+
+def _flop(shape: tuple[int, int, int, bool], said: str, layers: tuple[int, int] = (1, 1), *, joined: bool) -> int:
+    """Of all layers of a shape; a layer that is joined counts as what it was or as what it became, and not as both."""
+    m, n, k, _ = shape
+    return m * n * k * layers[joined]
 
 
 AITER_GEMM = Rung(

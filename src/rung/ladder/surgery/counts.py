@@ -58,6 +58,6 @@ def _flop(node: fx.Node) -> int:
     return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
 
 
-def products(parts: Iterable[fx.GraphModule]) -> set[Product]:
-    """The shapes of the products of linear layers."""
-    return {made for part in parts for node in part.graph.nodes if (made := linear_product(node))}
+def products(parts: Iterable[fx.GraphModule]) -> Counter[Product]:
+    """The shapes of the products of linear layers, and how many layers have each."""
+    return Counter(made for part in parts for node in part.graph.nodes if (made := linear_product(node)))

@@ -94,7 +94,8 @@ class _Record:
     skipped: list[str]
     before: Counter[str] = field(default_factory=Counter)
     after: Counter[str] = field(default_factory=Counter)
-    products: set[Product] = field(default_factory=set)
+    products: Counter[Product] = field(default_factory=Counter)
+    left: Counter[Product] = field(default_factory=Counter)
 
 
 class Surgeon:
@@ -142,9 +143,11 @@ class Surgeon:
         return _summed(record.after for record in self._records.values())
 
     @property
-    def products(self) -> list[Product]:
-        """The shapes of linear layers' products, as they were captured and as the other passes left them."""
-        return sorted({product for record in self._records.values() for product in record.products})
+    def products(self) -> dict[Product, tuple[int, int]]:
+        """The shapes of linear layers' products: how many were captured, and how many there are as the other passes left them."""
+        captured = sum((record.products for record in self._records.values()), Counter[Product]())
+        left = sum((record.left for record in self._records.values()), Counter[Product]())
+        return {product: (captured[product], left[product]) for product in sorted({*captured, *left})}
 
     @property
     def graphs(self) -> int:
@@ -175,7 +178,7 @@ class Surgeon:
         for part in parts:
             for name in self.passes:
                 if name == "aiter-gemm":
-                    record.products |= products([part])  # as the passes before it left them
+                    record.left += products([part])  # as the passes before it left them
                 if part is gm or name not in _OF_THE_WHOLE:
                     self._run(name, _RUNNERS[name], part, record)
         record.after = count(parts)
