@@ -61,6 +61,13 @@ def laid_as_copied(leaf: Any) -> Any:
     return leaf.clone()
 
 
+def autocasts() -> Hashable:
+    """Under which autocast a call is made, where it is under any."""
+    return tuple(
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cuda", "cpu")
+    )
+
+
 @dataclass
 class _Graph:
     graph: Any
@@ -70,7 +77,7 @@ class _Graph:
 
 
 class Captured:
-    """Calls `run(batch)`, which runs the model, through a graph per input shape.
+    """Calls `run(batch)`, which runs the model, through a graph per input shape and per autocast that it is called under.
 
     The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
@@ -121,8 +128,9 @@ class Captured:
         leaves, spec = pytree.tree_flatten(batch)
         key = (
             state,
+            autocasts(),
             spec,
-            *((t.shape, t.dtype, t.stride()) if isinstance(t, torch.Tensor) else t for t in leaves),
+            *((t.shape, t.dtype, t.stride()) if isinstance(t, torch.Tensor) else (type(t), t) for t in leaves),
         )
         tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
         hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
@@ -172,6 +180,9 @@ class Captured:
             where = self._parameters[0].device
             self._rates = [torch.tensor(rate, device=where) for rate in rates]
             self._seen = rates
+        # Under the caller's autocast, copies of weights outlive the call: none from before may be read by the graph, and
+        # none of the graph's by what runs before its first replay.
+        torch.clear_autocast_cache()
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         # The graph reads the rate from memory; the user goes on seeing, and setting, a number, or a tensor that is theirs.
@@ -183,6 +194,7 @@ class Captured:
         except Exception as error:
             raise WorkloadError(why_not(error)) from error
         finally:
+            torch.clear_autocast_cache()
             for group, rate in zip(groups, own, strict=True):
                 group["lr"] = rate
         return _Graph(graph, static, result, [p.grad for p in self._parameters])
