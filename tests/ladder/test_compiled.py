@@ -108,23 +108,58 @@ def test_one_block_is_compiled_for_all_and_undone(uncompiled: list[int]) -> None
     assert all(block._compiled_call_impl is None for block in blocks(model))
 
 
-def test_weights_that_were_copied_are_copied_anew_when_they_change(uncompiled: list[int]) -> None:
+def test_weights_that_change_are_read_by_what_was_compiled(uncompiled: list[int]) -> None:
     w = tiny()
     model = seeded_model(w)
-    step = Step(w, model, Plan(compile=True, inductor=(("freezing", True),)), CPU)
-    step(w.inputs(1))
-    step(w.inputs(2))
-    assert len(uncompiled) == 1
-    with torch.no_grad():
-        model.embedding.weight.mul_(2)
-    step(w.inputs(2))
-    assert len(uncompiled) == 2
     plain = Step(w, model, Plan(compile=True), CPU)
     plain(w.inputs(1))
     with torch.no_grad():
         model.embedding.weight.mul_(2)
     plain(w.inputs(1))
-    assert len(uncompiled) == 3
+    assert len(uncompiled) == 1
+
+
+def test_weights_are_no_constants_whatever_a_recipe_says_and_changes_of_every_kind_show() -> None:
+    """Recipes that name `freezing` are read still; what it would have compiled in is there to be changed."""
+    model, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)).eval(), torch.randn(4, 16)
+    with pytest.warns(UserWarning, match="^freezing is not in effect: .* constant"):
+        applied = rung.apply(model, ["bf16", "compile", "freezing"])
+
+    def right() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x).float()
+
+    with torch.no_grad():
+        for change in (
+            lambda: None,
+            lambda: model[0].weight.mul_(3),
+            lambda: model[2].weight.data.mul_(-2),
+            lambda: model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()}),
+            lambda: model.load_state_dict({k: v * 2 for k, v in model.state_dict().items()}, assign=True),
+        ):
+            change()
+            torch.testing.assert_close(applied(x), right(), rtol=2e-2, atol=2e-2)
+    assert not any("freezing" in key for key in applied._compiled.applied())
+
+
+def test_what_torch_makes_of_freezing_is_what_the_table_says_of_it() -> None:
+    """Asked of the compiler alone it does nothing, and of the whole process it keeps weights that were changed."""
+    from torch._inductor import config
+
+    x = torch.randn(4, 16)
+
+    def follows(**options: bool) -> bool:
+        torch._dynamo.reset()
+        model = nn.Linear(16, 16).eval()
+        run = torch.compile(model, options=dict(options) or None)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            before = run(x)
+            model.weight.data.mul_(3)
+            return not torch.equal(run(x), before)
+
+    assert follows(freezing=True)
+    with config.patch(freezing=True):
+        assert not follows()
 
 
 def with_shapes() -> Workload:
@@ -223,7 +258,7 @@ def test_a_recipe_is_applied_in_less_than_a_second() -> None:
     spent = []
     for _ in range(3):
         began = time.process_time()
-        rung.apply(model, ["compile", "freezing", "sdpa", "fused-qkv"])
+        rung.apply(model, ["compile", "coordinate-descent", "sdpa", "fused-qkv"])
         spent.append(time.process_time() - began)
     assert min(spent) < 1
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from rung.hardware import pick
 from rung.ladder import verify as verifying
-from rung.ladder.compiled import Compiled
+from rung.ladder.linears import EightBits
 from rung.ladder.plan import Plan
 from rung.ladder.step import Step
 from rung.ladder.unsteady import unsteady
@@ -97,12 +97,10 @@ def test_a_device_that_is_lost_hides_no_verdict(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_step_that_copies_its_weights_is_prepared_once_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     made, prepared = workload("infer"), []
-    plan = Plan(compile=True, inductor=(("freezing", True),))
-    right = Compiled._prepared
-    monkeypatch.setattr(Compiled, "_prepared", lambda self: prepared.append(1) or right(self))
+    plan, right = Plan(linears="int8"), EightBits.renew
+    monkeypatch.setattr(EightBits, "renew", lambda self: prepared.append(1) or right(self))
     cases = [(seeded_model(made).state_dict(), made.inputs(seed)) for seed in range(3)]
     steps = [Step(made, seeded_model(made), at, CPU) for at in (plan, Plan())]
-    del prepared[:]
     assert unsteady(*steps, cases, "exact", True) == []
     assert len(prepared) == 3
 

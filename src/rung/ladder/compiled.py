@@ -22,8 +22,8 @@ class Compiled:
     """Call it as the function. The model is the one that the function runs; with `regions` in the plan its blocks are
     compiled in place, as `Module.compile` does, until `undo`.
 
-    Where the plan copies weights, a change of the weights is seen by `renewed` before a call; where it copies them into what
-    is compiled, the next call compiles anew. A weight that is changed through `.data` is not seen: torch itself does not see it.
+    Where the plan copies weights, a change of the weights is seen by `renewed` before a call, and the copies are written anew.
+    A weight that is changed through `.data` is not seen: torch itself does not see it.
     """
 
     def __init__(self, function: Callable[..., Any], model: torch.nn.Module, plan: Plan, arch: str) -> None:
@@ -61,7 +61,7 @@ class Compiled:
         seen = self._versions()
         if seen == self._seen:
             return False
-        if self._eight_bits and not dict(self._plan.inductor).get("freezing") and self._eight_bits.renew():
+        if self._eight_bits and self._eight_bits.renew():
             self._seen = seen
             return False
         forget(self._function)

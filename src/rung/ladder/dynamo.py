@@ -129,7 +129,7 @@ def open_sizes() -> contextlib.AbstractContextManager[Any]:
 
 
 def forget(function: Callable[..., Any]) -> None:
-    """Drops what was compiled of a function, weights that were compiled in included."""
+    """Drops what was compiled of a function."""
     remove = getattr(torch._dynamo.eval_frame, "remove_from_cache", None)
     if remove is not None:
         remove(function)

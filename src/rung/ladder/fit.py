@@ -11,7 +11,7 @@ from rung.ladder.recipe import Recipe
 from rung.ladder.rungs import BY_NAME, plan_of
 from rung.ladder.rungs.eight_bits import fp8_format
 from rung.ladder.rungs.environment import FILES
-from rung.ladder.rungs.inductor import made_for
+from rung.ladder.rungs.inductor import made_for, never
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +72,7 @@ def impossible(
             why = f"{device.arch} has no units for products in FP8"
         if not made_for(name, device.arch):
             why = f"{device.arch} has nothing of the kind"
+        why = never(name) or why
         if plan.inductor and model is not None:
             from rung.ladder.dynamo import inductor_settings  # whoever has a model has torch
 

@@ -79,7 +79,7 @@ class Plan:
     @property
     def keeps_weights(self) -> bool:
         """Whether weights are copied when the step is prepared, so that a change of theirs has to be taken up."""
-        return bool(dict(self.inductor).get("freezing") or self.linears)
+        return bool(self.linears)
 
     def at(self, numerics: Numerics) -> Plan:
         """The same rewrites at a more exact precision, for checking them where errors show."""

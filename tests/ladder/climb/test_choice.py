@@ -11,6 +11,7 @@ from rung.ladder.climb import predictions
 from rung.ladder.climb.choice import NEAR, Stop, next_rung, seconds, untold
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import LADDER
+from rung.ladder.rungs.inductor import never
 
 
 def test_the_best_gain_per_second_comes_first(tmp_path: Path) -> None:
@@ -150,5 +151,5 @@ def test_names_on_the_ladder_are_unique_and_every_rung_says_how_it_shows() -> No
         assert one.effect
         assert callable(one.proof)
         assert one.contract in ("exact", "reassociated", "tf32", "bf16", "fp8")
-        assert one.change(Plan()) != Plan() or one.replaces
+        assert one.change(Plan()) != Plan() or one.replaces or never(one.name)
         assert {*one.replaces} <= {r.name for r in LADDER}

@@ -56,6 +56,16 @@ def test_settings_need_torch_compile_and_something_to_work_on() -> None:
     assert BY_NAME["epilogue-first"].applies(context(tuned)) is None
 
 
+def test_what_can_have_no_effect_is_said_so_of_and_leaves_the_plan_as_it_was() -> None:
+    rung = BY_NAME["freezing"]
+    no = rung.applies(context())
+    assert no is not None
+    assert (no.verdict, ".data" in no.why) == ("no-op", True)
+    assert plan_of(["compile", "freezing"]) == COMPILED
+    worker = {"compiled_graphs": 1, "inductor freezing": True}
+    assert rung.proof(Evidence(None, None, worker)).shown is False
+
+
 def test_a_setting_is_for_the_architectures_that_it_names() -> None:
     rung, known = BY_NAME["dependent-launches"], context()
     for arch, whether in {"sm90": True, "sm100": True, "sm80": False, "gfx942": False, "gfx90a": False}.items():

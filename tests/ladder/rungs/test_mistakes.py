@@ -20,6 +20,7 @@ from rung.ladder.climb import attempt
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, LADDER, Counters
 from rung.ladder.rungs.attention import TF32_ATTENTION
+from rung.ladder.rungs.inductor import never
 from rung.ladder.rungs.kernels import KERNELS
 from rung.ladder.rungs.surgery import SURGERY
 from rung.ladder.step import Step
@@ -113,6 +114,9 @@ def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -
 # Their mistakes are in tests/ladder/surgery/test_rewrites_gone_wrong.py.
 REWRITES = {rung.name for rung in (*SURGERY, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
 
+# What changes nothing can go wrong in nothing.
+NEVER = {name for name in BY_NAME if never(name)}
+
 # What the worker of a candidate, or its trace, says where the rung is not in effect; and what is said of it then.
 OFF: dict[str, tuple[dict[str, Any], str]] = {
     "tf32": ({"precision": "highest"}, "float32 matmul precision is highest"),
@@ -133,6 +137,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "k-major-gradients": ({"pass k-major-gradients": False}, "the order of factors is False"),
     "recompute": ({"pass recompute": False}, "the choice of what is kept is False"),
     "dynamic-shapes": ({}, "3 -> 3 graphs compiled for 3 shapes"),
+    **{name: ({"compiled_graphs": 1}, never(name)) for name in NEVER},
     **{name: ({"matches": {name: 0}}, "0 rewritten") for name in (*REWRITES, "aiter-gemm")},
     **{
         rung.name: ({"compiled_graphs": 1, f"inductor {name}": not value}, f"{name} is {not value}")
@@ -171,4 +176,4 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
 
 
 def test_no_rung_is_without_a_mistake() -> None:
-    assert {m.rung for m in MISTAKES} | REWRITES == set(BY_NAME) == set(OFF)
+    assert {m.rung for m in MISTAKES} | REWRITES | NEVER == set(BY_NAME) == set(OFF)

@@ -91,8 +91,8 @@ def test_it_applies_where_autocast_casts_float32_weights_in_compiled_steps_on_a_
     assert rung.applies(replace(here, plan=Plan(compile=True), facts={**facts, "amp": "torch.bfloat16"})) is None
     for change, says in (({"gpu": False}, "GPU"), ({"dtype": "torch.bfloat16"}, "not cast")):
         assert says in str(rung.applies(replace(here, facts={**facts, **change})))
-    frozen = Plan(bf16=True, compile=True, inductor=(("freezing", True),))
-    for plan, says in ((Plan(compile=True), "autocast"), (Plan(bf16=True), "torch.compile"), (frozen, "compiled in")):
+    eight_bits = Plan(bf16=True, compile=True, linears="int8")
+    for plan, says in ((Plan(compile=True), "autocast"), (Plan(bf16=True), "torch.compile"), (eight_bits, "not cast")):
         assert says in str(rung.applies(replace(here, plan=plan)))
     copies = (
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<...>>"

@@ -107,7 +107,7 @@ def _casts_apply(c: Context) -> Inapplicable | None:
     if not c.plan.compiles:
         return Inapplicable("it changes what torch.compile makes of the casts, and that is not in effect so far.")
     if c.plan.keeps_weights:
-        return already("the weights are kept as they were cast when they were compiled in.")
+        return already("the weights of linear layers are kept in 8 bits: they are not cast.")
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.graphs import GRAPH_LAUNCH
 from rung.ladder.rungs.proofs import both, counted, fewer, occurs, told
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.rung import Context, Inapplicable, Proof, Rung, already
 from rung.toml import shipped
 
 LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
@@ -31,6 +31,11 @@ def made_for(name: str, arch: str) -> bool:
     return all(re.fullmatch(row.get("arch", ".*"), arch) for row in settings() if row["name"] == name)
 
 
+def never(name: str) -> str:
+    """Why a setting of this name is in effect nowhere; empty for others, and for other rungs."""
+    return next((str(row["never"]) for row in settings() if row["name"] == name and "never" in row), "")
+
+
 def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]:
     def applies(c: Context) -> Inapplicable | None:
         if row.get("gpu") and not c.gpu:
@@ -44,6 +49,8 @@ def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]
             return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")
         if all(here[name] == value for name, value in row["options"].items()):
             return already(f"{', '.join(row['options'])} has this value already.")
+        if "never" in row:
+            return already(f"{row['never']}.")
         if not c.plan.compiles:
             return Inapplicable("it is a setting of torch.compile, which is not in effect so far.")
         if row.get("with") and not dict(c.plan.inductor).get(row["with"]):
@@ -57,6 +64,8 @@ def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]
 
 def _change(row: Mapping[str, Any]) -> Callable[[Plan], Plan]:
     def change(plan: Plan) -> Plan:
+        if "never" in row:
+            return plan
         env = {**dict(plan.env), **row.get("env", {}).get("amd", {})}
         return replace(plan, inductor=(*plan.inductor, *row["options"].items()), env=tuple(env.items()))
 
@@ -70,6 +79,8 @@ def _rung(row: Mapping[str, Any]) -> Rung:
         proofs.append(fewer(row["fewer"], row["fewer"]))
     if row.get("graphs"):
         proofs.append(occurs(GRAPH_LAUNCH, "graph launches"))
+    if "never" in row:
+        proofs = [lambda e: Proof(False, row["never"])]
     shrinks = {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
     return Rung(
         row["name"], 2, row["title"], "reassociated", row["changes"],
