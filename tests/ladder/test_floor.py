@@ -6,17 +6,18 @@ import polars as pl
 import pytest
 
 from rung.ladder.evidence import counters
-from rung.ladder.floor import STEPPED, floor
+from rung.ladder.floor import floor
 from rung.ladder.rungs.proofs import both, counted, fewer, named, told
 from rung.ladder.rungs.rung import Counters, Evidence
 from rung.trace.table import SCHEMA, Trace
 
 RATES = {"fp32": 1e12, "tf32": 4e12, "fp16": 16e12, "bf16": 8e12, "fp8": 32e12}
-WORK = {"flops": 8e12, "parameters": 1e9}
+WORK = {"flops": 8e12}
 
 
 def facts(mode: str = "infer", own: str = "exact", **more: Any) -> dict[str, Any]:
-    return {"mode": mode, "own_precision": own, "rates": RATES, "bandwidth": 1e12, "weight_bytes": 4e9, **more}
+    return {"mode": mode, "own_precision": own, "rates": RATES, "bandwidth": 1e12, "weights_read": {"4": 1e9},
+            "stepped_bytes": 12e9, **more}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -32,12 +33,21 @@ def test_a_workload_that_runs_in_bfloat16_itself_needs_no_contract_for_it() -> N
 
 
 def test_reading_the_weights_may_take_longer_and_the_optimizer_comes_on_top() -> None:
-    small = {"flops": 1e9, "parameters": 1e9}
-    infer, train = floor(small, facts(), "bf16"), floor(small, facts("train"), "bf16")
+    small = {"flops": 1e9}
+    infer, train = floor(small, facts(), "exact"), floor(small, facts("train"), "bf16")
     assert infer is not None
     assert train is not None
     assert infer["seconds"] == pytest.approx(4e-3)
-    assert train["seconds"] == pytest.approx(1e9 / 8e12 + STEPPED * 1e9 / 1e12)
+    assert train["seconds"] == pytest.approx(1e9 / 8e12 + 12e9 / 1e12)
+
+
+@pytest.mark.parametrize(("numerics", "seconds"), [("exact", 6e-3), ("tf32", 6e-3), ("bf16", 4e-3), ("fp8", 2e-3)])
+def test_weights_are_as_wide_as_the_contract_asks_for_and_no_wider_than_they_are(numerics: Any, seconds: float) -> None:
+    """A floor that the next rung goes below would end a climb before that rung."""
+    mixed = facts(weights_read={"4": 1e9, "2": 1e9})
+    found = floor({"flops": 1e9}, mixed, numerics)
+    assert found is not None
+    assert found["seconds"] == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("missing", [{"rates": {}}, {"bandwidth": None}])

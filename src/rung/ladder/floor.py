@@ -1,4 +1,4 @@
-"""The least time that a step can take on a chip: its arithmetic at the best rate allowed, its weights read once."""
+"""The least time that a step can take on a chip: its arithmetic at the best rate allowed, the weights of its products read once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 from rung.ladder.plan import CONTRACTS, Numerics
 
-# Bytes a trainable parameter at least: read, gradient read, written (float32). Optimizers with state move more.
-STEPPED = 12
+# Bytes that an element of a weight has at most in products that a contract allows: a copy in fewer would do as well.
+WIDTH: dict[Numerics, int] = {"exact": 8, "tf32": 8, "bf16": 2, "fp8": 1}
 
 
 def floor(workload: Mapping[str, Any], facts: Mapping[str, Any], numerics: Numerics) -> dict[str, Any] | None:
     """`seconds` and the `precision` of the products; None where the chip's rates or the step's FLOP are not known.
 
-    workload: `flops` of a step and `parameters`; facts: `rates` (FLOP/s), `bandwidth` (bytes/s) and `weight_bytes`.
-    In training, the optimizer comes after all products; in inference, reading the weights may hide behind them.
+    workload: `flops` of a step; facts: `rates` (FLOP/s), `bandwidth` (bytes/s), `weights_read` and `stepped_bytes`
+    (`rung.ladder.reads`). In training, the optimizer comes after all products; in inference, reading the weights may hide
+    behind them.
     """
     rates, flops, bandwidth = facts["rates"], workload.get("flops"), facts.get("bandwidth")
     if not rates or not flops or not bandwidth:
@@ -25,9 +26,12 @@ def floor(workload: Mapping[str, Any], facts: Mapping[str, Any], numerics: Numer
     precision = max((p for p in rates if _allowed(p, lowest)), key=lambda p: float(rates[p]))
     arithmetic = flops / rates[precision]
     if facts["mode"] == "train":
-        seconds = arithmetic + STEPPED * workload["parameters"] / bandwidth
+        seconds = arithmetic + facts.get("stepped_bytes", 0) / bandwidth
     else:
-        seconds = max(arithmetic, facts.get("weight_bytes", 0) / bandwidth)
+        widths = {size: min(int(size), WIDTH[lowest]) for size in facts.get("weights_read", {})}
+        seconds = max(
+            arithmetic, sum(n * widths[size] for size, n in facts.get("weights_read", {}).items()) / bandwidth
+        )
     return {"seconds": seconds, "precision": precision}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rung.errors import first_line
 from rung.hardware import environment, peaks_of
@@ -24,6 +23,7 @@ from rung.ladder.given import Given
 from rung.ladder.linears import suitable
 from rung.ladder.optimizer import is_fused, not_captured, not_fused
 from rung.ladder.plan import Plan
+from rung.ladder.reads import memory_read
 from rung.ladder.reference import own_precision
 from rung.ladder.regions import blocks
 from rung.ladder.rungs.inductor import names
@@ -70,7 +70,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "contiguous_convolutions": len(ChannelsLast(model)),
         "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
-        "weight_bytes": sum(map(held_bytes, weights)),
+        **memory_read(weights, lambda: step(to_device(workload.inputs(0), device))),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
         "products_widen": widening(device),
@@ -105,14 +105,6 @@ def widening(device: Device) -> bool:
     except (RuntimeError, TypeError):  # not on this device; not in this torch
         return False
     return products_widen()
-
-
-def held_bytes(tensor: torch.Tensor) -> int:
-    """The bytes that a tensor takes in memory: of a wrapped one, as quantisation makes them, those of what is inside."""
-    if not is_traceable_wrapper_subclass(tensor):
-        return tensor.numel() * tensor.element_size()
-    inside, _ = tensor.__tensor_flatten__()
-    return sum(held_bytes(getattr(tensor, name)) for name in inside)
 
 
 def described(batch: Any) -> dict[str, Any]:
