@@ -338,6 +338,20 @@ def test_mixed_dtypes_agree_inside():
     assert len(surgeon.calls) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_that_are_wider_than_the_scores_are_not_rounded_to_them(dtype):
+    surgeon = check(lambda q, k, v: (q.to(dtype) @ k.to(dtype).mT).float().softmax(-1) @ v, qkv())
+    assert surgeon.calls == []
+    assert "the values are torch.float32 and the scores" in surgeon.skipped[0]
+
+
+def test_values_that_are_widened_to_meet_the_probabilities_are_read_as_they_were():
+    def fn(q, k, v):
+        return (q @ k.mT).float().softmax(-1) @ v.transpose(1, 2).float().transpose(1, 2)
+
+    assert len(check(fn, qkv(dtype=torch.bfloat16), tol=0.05).calls) == 1
+
+
 def test_autocast():
     def fn(q, k, v):
         with torch.autocast("cpu", torch.bfloat16):

@@ -11,7 +11,17 @@ from torch import fx
 
 from rung.ladder.surgery.constants import COMPUTED, evaluate
 from rung.ladder.surgery.masks import Mask, read_mask
-from rung.ladder.surgery.normalize import CASTS, argument, cast_source, in_place, kind, number, scaled, value
+from rung.ladder.surgery.normalize import (
+    CASTS,
+    argument,
+    cast_source,
+    in_place,
+    kind,
+    number,
+    peel_permutations,
+    scaled,
+    value,
+)
 from rung.ladder.surgery.sinks import less_its_largest, with_a_sink, without_the_last
 
 
@@ -201,8 +211,24 @@ def _dropout_rate(node: fx.Node) -> float:
 
 
 def compute_dtype(chain: Chain) -> torch.dtype:
-    """The dtype in which the hand-written form multiplied q and k, autocast included."""
-    scores = value(chain.scores)
-    if scores is None or not scores.dtype.is_floating_point:
+    """The dtype in which the hand-written form multiplied q and k, autocast included; the values are multiplied in it, too."""
+    scores, output = value(chain.scores), value(chain.output)
+    if scores is None or output is None or not scores.dtype.is_floating_point:
         raise Skip("the dtype of the scores is unknown")
+    if not _holds(scores.dtype, output.dtype) and not _rounded(chain.value, scores.dtype):
+        raise Skip(f"the values are {value(chain.value).dtype} and the scores {scores.dtype}")  # type: ignore[union-attr]
     return scores.dtype
+
+
+def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    return torch.promote_types(wide, narrow) == wide
+
+
+def _rounded(node: fx.Node | None, dtype: torch.dtype) -> bool:
+    """Whether a tensor holds nothing that is not in dtype: it, or what it was widened from."""
+    while node is not None:
+        node, _ = peel_permutations(node)
+        if (tensor := value(node)) is not None and _holds(dtype, tensor.dtype):
+            return True
+        node = cast_source(node)
+    return False
