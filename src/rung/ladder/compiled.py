@@ -53,9 +53,11 @@ class Compiled:
 
     def renewed(self) -> bool:
         """Whether weights that were copied have changed, and what was prepared of them is dropped, or buffers that a rewrite took
-        for what they held: what was recorded is then another step's. Copies in 8 bits are written anew where they lie."""
-        if self._plan.capture and self.surgeon and self.surgeon.outdated():
-            return True
+        for what they held: what was recorded is then another step's. Copies in 8 or 16 bits are written anew where they lie."""
+        if self._plan.capture and self.surgeon:
+            self.surgeon.renew()
+            if self.surgeon.outdated():
+                return True
         if not self._plan.keeps_weights:
             return False
         seen = self._versions()

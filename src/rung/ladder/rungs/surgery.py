@@ -243,8 +243,43 @@ BF16_STREAM = Rung(
     "sums of float32 and bfloat16 taken in bfloat16", rewritten("bf16-stream"),
 )  # fmt: skip
 
+
+def _kept_applies(c: Context) -> Inapplicable | None:
+    if no := allowed(c, "bf16"):
+        return no
+    if c.training:
+        return Inapplicable("it is for inference: in training the weights are others at every step.")
+    if not c.autocast:
+        return Inapplicable("it follows from autocast to bfloat16, which is not in effect so far.")
+    if c.facts.get("dtype") != "torch.float32":
+        return already(f"the weights are {c.facts.get('dtype')}: they are not cast.")
+    if c.plan.linears:
+        return already("the weights of linear layers are kept in 8 bits: they are not cast.")
+    if c.plan.dynamic:
+        return Inapplicable("it needs to know the sizes in the graph, and dynamic-shapes leaves them open.")
+    return None
+
+
+def _casts_left(c: Context) -> dict[str, tuple[float, float]]:
+    """Six bytes an element, four read and two written, are no longer moved: at the memory's bandwidth, or at half of it."""
+    bandwidth, read = c.facts.get("bandwidth"), c.facts.get("weights_read", {}).get("4", 0)
+    among = c.parts.get("copy", 0.0) + c.parts.get("pointwise", 0.0)
+    if not bandwidth or not among:
+        return {"copy": (0.3, 1.0), "pointwise": (0.7, 1.0)}
+    spared = min(0.95, 6e9 * read / bandwidth / among)
+    left = (max(0.05, 1 - 2 * spared), 1 - spared)
+    return {"copy": left, "pointwise": left}
+
+
+BF16_WEIGHTS = Rung(
+    "bf16-weights", 3, "weights kept in bfloat16", "bf16",
+    "what autocast makes of the weights in every call is made once and kept, beside the weights: half as much memory again; a weight that is changed is cast anew",
+    _kept_applies, _casts_left, with_pass("bf16-weights"),
+    "products that read kept weights", rewritten("bf16-weights"),
+)  # fmt: skip
+
 SURGERY = (
     SDPA, LEAN_SDPA, FLEX, FLEX_FOR_SDPA, UNCOPIED, IN_PLACE_CACHE, HOISTED, NARROW_LOGITS, FUSED_CROSS_ENTROPY,
     GROUPED_EXPERTS, FUSED_QKV, FUSED_GATE_UP,
-    FOLDED_BATCH_NORM, CHANNELS_LAST, BF16_STREAM,
+    FOLDED_BATCH_NORM, CHANNELS_LAST, BF16_STREAM, BF16_WEIGHTS,
 )  # fmt: skip

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from rung.ladder.surgery.added import VALUE
 from rung.ladder.surgery.alike import first_alike
 from rung.ladder.surgery.captured import add_weight
 from rung.ladder.surgery.constants import COMPUTED, COSTLY, evaluate, sweep
-from rung.ladder.surgery.joined import VALUE
 from rung.ladder.surgery.normalize import kind, names, source_line, value
 from rung.ladder.surgery.writes import aliases
 

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rung.ladder.surgery.captured import add_weight, is_weight
 
 ALIGNED = 16  # bytes
-HOME, MEMBERS, VALUE = "rung_home", "rung_members", "rung_value"
+HOME, MEMBERS = "rung_home", "rung_members"
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,6 @@ def _adjacent(homes: Sequence[Home]) -> bool:
     return all(a.storage == b.storage and a.offset + a.size == b.offset for a, b in pairs)
 
 
-class Held:
-    """The value of one input that depends on no argument."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
-        return self._tensor
-
-    def undo(self) -> None:
-        """Nothing was changed for it."""
-
-
 class Joined:
     """The tensors of one joined input, found among the arguments of every call."""
 
@@ -151,23 +138,3 @@ def _together(tensors: Sequence[torch.Tensor]) -> bool:
         a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.data_ptr() + a.nbytes == b.data_ptr()
         for a, b in pairs
     )
-
-
-def added_inputs(gm: fx.GraphModule) -> list[Joined | Held]:
-    """The inputs that the passes added, in the order in which the compiled function takes them after its own."""
-    inputs = gm.graph.find_nodes(op="placeholder")
-    spots = {node.name: spot for spot, node in enumerate(inputs)}
-    return [
-        Joined([spots[name] for name in node.meta[MEMBERS]]) if MEMBERS in node.meta else Held(node.meta[VALUE])
-        for node in inputs if _added(node)
-    ]  # fmt: skip
-
-
-def examples(gm: fx.GraphModule) -> list[torch.Tensor]:
-    """What to compile the added inputs for. Fake tensors: while it compiles, the compiler relies on the weights being
-    where they were when it looked, so they move in the first call."""
-    return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder") if _added(node)]
-
-
-def _added(node: fx.Node) -> bool:
-    return MEMBERS in node.meta or VALUE in node.meta

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from rung.ladder.aiter import Product
+from rung.ladder.surgery.added import Held, added_inputs, examples
 from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.ladder.surgery.cache import write_in_place
@@ -26,7 +27,8 @@ from rung.ladder.surgery.experts import group_experts
 from rung.ladder.surgery.flex_calls import fuse_calls
 from rung.ladder.surgery.float32_attention import fuse_float32
 from rung.ladder.surgery.hoist import hoist_constants
-from rung.ladder.surgery.joined import Held, Joined, added_inputs, examples, note_homes
+from rung.ladder.surgery.joined import Joined, note_homes
+from rung.ladder.surgery.kept import Kept, keep_casts
 from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.loss_kernel import fuse_loss
@@ -58,12 +60,13 @@ _RUNNERS: dict[str, _Pass] = {
     "uncopied-attention": drop_copies,
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
+    "bf16-weights": keep_casts,
     "aiter-gemm": route_to_aiter,
 }
 
 PASSES = tuple(_RUNNERS)
 # Only a whole graph has callers that can be given one more input.
-_OF_THE_WHOLE = ("hoisted-constants",)
+_OF_THE_WHOLE = ("hoisted-constants", "bf16-weights")
 
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
 WITHIN = {
@@ -120,7 +123,7 @@ class Surgeon:
         self.within = tuple(within)
         self._expected: list[Expected] = []
         self._records: dict[str, _Record] = {}
-        self._added: list[Joined | Held] = []
+        self._added: list[Joined | Kept | Held] = []
 
     @property
     def matches(self) -> dict[str, int]:
@@ -198,6 +201,12 @@ class Surgeon:
         """Whether a buffer that was taken for what it held was written to: a call that runs asks that itself, a recorded one cannot."""
         written = [one.written() for one in self._expected]  # all of them now, and not one at each call
         return any(written)
+
+    def renew(self) -> None:
+        """Copies of weights are of the present weights again: a call that runs sees to that itself, a recorded one cannot."""
+        for one in self._added:
+            if isinstance(one, Kept):
+                one.renew()
 
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""

@@ -1,0 +1,180 @@
+"""What autocast makes of weights in every call is kept: the same numbers, and never those of another weight."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rung.hardware import pick
+from rung.ladder import verify as verifying
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.step import Step
+from rung.ladder.surgery import Surgeon, kept
+from rung.workload import seeded_model
+from rung.workload.tiny_transformer import make
+
+CPU = pick("cpu")
+TOGETHER = ("bf16-weights", "fused-qkv", "fused-gate-up", "sdpa", "bf16-stream", "hoisted-constants")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is the head's, a convolution, a product that is spelled out, and one in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(32, 16), nn.Linear(16, 16)
+        self.convolution, self.free = nn.Conv1d(16, 16, 3, padding=1), nn.Parameter(torch.randn(16, 16) / 4)
+        self.precise = nn.Linear(16, 16)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        x = x + self.layer(x)
+        x = x + self.convolution(x.transpose(1, 2)).transpose(1, 2) @ self.free.T
+        with torch.autocast("cpu", enabled=False):
+            x = x + self.precise(x.float())
+        return F.linear(x, self.embedding.weight)
+
+
+TOKENS = torch.randint(32, (2, 5))
+
+
+def compiled(model, passes=("bf16-weights",), grad=False):
+    surgeon = Surgeon(passes, "eager")
+    run = torch.compile(model, backend=surgeon, dynamic=False)
+
+    def call(*arguments):
+        with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16):
+            return run(*arguments), model(*arguments)
+
+    return call, surgeon
+
+
+def test_the_numbers_are_autocasts_own():
+    call, surgeon = compiled(Tied())
+    found, right = call(TOKENS)
+    assert torch.equal(found, right)
+    # Layer and convolution with their biases, the free weight and the head's; not the product in float32.
+    assert surgeon.rewritten == {"bf16-weights": 6}
+    assert [one.tensor.dtype for added in surgeon._added for one in added._copies.values()] == [torch.bfloat16] * 6
+
+
+def stepped(model):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.5)
+
+
+def loaded(model):
+    model.load_state_dict({name: t * 0.5 for name, t in model.state_dict().items()})
+
+
+def assigned(model):
+    model.load_state_dict({name: t * 0.5 for name, t in model.state_dict().items()}, assign=True)
+
+
+def other_data(model):
+    for p in model.parameters():
+        p.data = p.data * 0.5
+
+
+@pytest.mark.parametrize("change", [stepped, loaded, assigned, other_data])
+def test_a_weight_that_is_another_is_cast_anew(change):
+    model = Tied()
+    call, _ = compiled(model)
+    before, _ = call(TOKENS)
+    change(model)
+    found, right = call(TOKENS)
+    assert torch.equal(found, right)
+    assert not torch.equal(found, before)
+
+
+def test_weights_that_train_are_cast_as_before():
+    call, surgeon = compiled(Tied(), grad=True)
+    found, right = call(TOKENS)
+    assert torch.equal(found, right)
+    assert surgeon.rewritten == {}
+
+
+def test_one_code_serves_layers_with_copies_of_their_own():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    layers = nn.ModuleList(Block() for _ in range(3))
+    surgeon, x = Surgeon(["bf16-weights"], "eager"), torch.randn(4, 16)
+    for layer in layers:
+        layer.compile(backend=surgeon, dynamic=False)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            for layer in layers:
+                assert torch.equal(layer(x), F.linear(x, layer.layer.weight, layer.layer.bias))
+    assert surgeon.graphs == 1
+
+
+def test_what_a_recorded_graph_reads_is_renewed_where_it_lies():
+    layer = nn.Linear(16, 16)
+    call, surgeon = compiled(layer)
+    call(torch.randn(4, 16))
+    copies = [one.tensor for added in surgeon._added for one in added._copies.values()]
+    places = [copy.data_ptr() for copy in copies]
+    stepped(layer)
+    surgeon.renew()
+    assert [copy.data_ptr() for copy in copies] == places
+    for copy, weight in zip(copies, (layer.weight, layer.bias), strict=True):
+        assert torch.equal(copy, weight.to(torch.bfloat16))
+
+
+def test_joined_weights_are_copied_as_one_and_stay_where_they_are():
+    w = make(mode="infer", hidden_dim=32, num_layers=1, seq_len=8, batch_size=2, num_heads=2)
+    step = Step(w, seeded_model(w), Plan(bf16=True, passes=TOGETHER), CPU)
+    step(w.inputs(1))
+    # The fused product of queries, keys and values, that of gate and up, two others of the layer and the head.
+    assert step.applied()["matches"]["bf16-weights"] == 5
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in step.model.parameters())
+
+
+@pytest.mark.parametrize("passes", [("bf16-weights",), TOGETHER])
+def test_a_transformer_is_verified_with_it(passes):
+    w = make(mode="infer", hidden_dim=32, num_layers=2, seq_len=8, batch_size=2, num_heads=2)
+    found = verifying.verify(w, Plan(bf16=True, passes=passes), CPU).as_dict()
+    assert found["passed"], found["failures"]
+
+
+def test_copies_of_weights_that_were_are_refused(monkeypatch):
+    monkeypatch.setattr(kept._Copy, "renew", lambda self: None)
+    w = make(mode="infer", hidden_dim=32, num_layers=1, seq_len=8, batch_size=2, num_heads=2)
+    found = verifying.verify(w, Plan(bf16=True, passes=("bf16-weights",)), CPU, precisions=["bf16"]).as_dict()
+    assert not found["passed"]
+
+
+def test_when_it_applies_and_what_it_is_thought_to_give():
+    rung = BY_NAME["bf16-weights"]
+    facts = {"gpu": True, "mode": "infer", "dtype": "torch.float32", "amp": None, "bandwidth": 1e12}
+    says = {
+        "contract": (Plan(), "tf32", facts),
+        "autocast": (Plan(), "bf16", facts),
+        "inference": (Plan(bf16=True), "bf16", {**facts, "mode": "train"}),
+        "they are not cast": (Plan(bf16=True), "bf16", {**facts, "dtype": "torch.bfloat16"}),
+        "8 bits": (Plan(bf16=True, linears="int8"), "fp8", facts),
+        "sizes": (Plan(bf16=True, dynamic=True), "bf16", facts),
+    }
+    for words, (plan, numerics, known) in says.items():
+        assert words in str(rung.applies(Context(plan, numerics, known, {}, {})))
+    assert rung.applies(Context(Plan(bf16=True), "bf16", facts, {}, {})) is None
+    # 1e8 weights: 0.6 ms of 1.2 ms of elementwise kernels are casts, at the bandwidth; all of it, at half of that.
+    parts = {"pointwise": 1.2e6, "gemm": 1e6}
+    known = {**facts, "weights_read": {"4": 100_000_000}}
+    low, high = rung.shrinks(Context(Plan(bf16=True), "bf16", known, parts, {}))["pointwise"]
+    assert low == pytest.approx(0.05)
+    assert high == pytest.approx(0.5)
