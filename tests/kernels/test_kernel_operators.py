@@ -167,6 +167,15 @@ def test_importing_the_kernels_loads_neither_torch_nor_triton() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_the_references_are_there_where_the_error_says_also_without_triton() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None; import torch; from rung import kernels;"
+        "print(kernels.reference.rms_norm(torch.ones(1, 2)).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "torch.Size([1, 2])\n", done.stderr
+
+
 def test_without_triton_the_first_use_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "available", lambda: False)
     with pytest.raises(UsageError, match="need Triton"):
