@@ -1,6 +1,8 @@
 """A whole step as one graph: needs a GPU, and skips, saying so, without one."""
 
+import copy
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -110,6 +112,64 @@ def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate(
     assert captured[1] == pytest.approx(plain[1], rel=1e-4)
     for a, b in zip(plain[0], captured[0], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, k: int) -> None:
+    """Learning rate and momentum, as torch.optim.lr_scheduler.OneCycleLR turns them."""
+    optimizer.param_groups[0].update(lr=1e-2 / (1 + k), betas=(0.85 + 0.01 * (k % 5), 0.999))
+
+
+def loaded_again(optimizer: torch.optim.Optimizer, k: int) -> None:
+    if k == WARM_CALLS + 3:
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        for state in optimizer.state.values():
+            state["exp_avg"].mul_(-3)
+
+
+def more_decay(optimizer: torch.optim.Optimizer, k: int) -> None:
+    optimizer.param_groups[0]["weight_decay"] = 0.5 if k > WARM_CALLS + 2 else 0.01
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:.*of the optimizer has changed")
+@pytest.mark.parametrize("change", [one_cycle, loaded_again, more_decay])
+def test_what_is_done_to_the_optimizer_between_replays_counts(
+    change: Callable[[torch.optim.Optimizer, int], None],
+) -> None:
+    def trained(captured: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
+        optimizer = remade(torch.optim.AdamW(model.parameters(), lr=1e-2), fused=False, capturable=captured)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = Captured(step, pick("cuda"), model, optimizer) if captured else step
+        for k in range(3 * (WARM_CALLS + 3)):
+            change(optimizer, k)
+            run(torch.randn(8, 16, generator=torch.Generator().manual_seed(k)).cuda())
+        return [p.detach() for p in model.parameters()]
+
+    for a, b in zip(trained(False), trained(True), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@needs_gpu
+def test_weights_that_are_kept_as_they_were_cast_are_renewed_for_replays() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda().eval(), torch.randn(4, 64).cuda()
+    applied = rung.apply(model, ["bf16", "bf16-weights", "capture"])
+    with torch.no_grad():
+        for scale in (1.0, 0.5, 3.0):
+            for p in model.parameters():
+                p.mul_(scale)
+            with torch.autocast("cuda", torch.bfloat16):
+                right = model(x)
+            for _ in range(WARM_CALLS + 2):
+                torch.testing.assert_close(applied(x).float(), right.float(), rtol=2e-2, atol=1e-3)
 
 
 @needs_gpu
