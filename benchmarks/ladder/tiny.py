@@ -45,10 +45,12 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "medium, inference": ({"size": "medium", "mode": "infer"}, {
         "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",
         "bf16, casts": f"bf16,compile,capture,{REWRITES},bf16-stream,casts-together",
+        "bf16, weights kept": f"bf16,compile,capture,{REWRITES},bf16-stream,bf16-weights",
     }),
     "small, inference": ({"size": "small", "mode": "infer"}, {
         "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",
         "bf16, casts": f"bf16,compile,capture,{REWRITES},bf16-stream,casts-together",
+        "bf16, weights kept": f"bf16,compile,capture,{REWRITES},bf16-stream,bf16-weights",
     }),
 }  # fmt: skip
 
