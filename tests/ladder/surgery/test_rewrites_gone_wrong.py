@@ -14,7 +14,7 @@ from rung.hardware import pick
 from rung.kernels import reference
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
-from rung.ladder.surgery import chunked, cross_entropy, flex_calls, float32_attention, joined, kernel_ops
+from rung.ladder.surgery import added, chunked, cross_entropy, flex_calls, float32_attention, joined, kernel_ops
 from rung.ladder.surgery import sdpa as sdpa_module
 from rung.ladder.surgery import surgeon as surgeon_module
 from rung.ladder.surgery.chunked import linear_cross_entropy
@@ -483,7 +483,7 @@ def table(what, *rest):
 
     def change(graph):
         inputs = graph.find_nodes(op="placeholder")
-        node = next((n for n in inputs if joined.VALUE in n.meta), None)
+        node = next((n for n in inputs if added.VALUE in n.meta), None)
         if node is not None:
             with graph.inserting_after(inputs[-1]):
                 other = graph.call_function(what, (node, *rest))
