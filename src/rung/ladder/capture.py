@@ -18,6 +18,7 @@ from rung.ladder.dynamo import place
 from rung.ladder.given import Given
 from rung.ladder.given_optimizer import GivenOptimizer
 from rung.ladder.optimizer import own_step
+from rung.ladder.optimizer_steps import step_taken
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 OFTEN = 8  # changes of an optimizer, from which on they are worth a word
@@ -208,6 +209,8 @@ class Captured:
                     self._seen[k] = float(group["lr"])
                     self._rates[k].fill_(self._seen[k])
         captured.graph.replay()
+        if self._optimizer:
+            step_taken()
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient

@@ -12,6 +12,7 @@ from rung.ladder.attention import asked_first
 from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.dynamo import Watched, forget, open_sizes, sizes_vary, skipped_replays
 from rung.ladder.linears import EightBits
+from rung.ladder.optimizer_steps import steps_taken
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
 from rung.ladder.surgery import Surgeon
@@ -23,7 +24,7 @@ class Compiled:
     compiled in place, as `Module.compile` does, until `undo`.
 
     Where the plan copies weights, a change of the weights is seen by `renewed` before a call, and the copies are written anew.
-    A weight that is changed through `.data` is not seen: torch itself does not see it.
+    What raises no version counter and is no optimizer's step is not seen: a write through `.data`, a collective.
     """
 
     def __init__(self, function: Callable[..., Any], model: torch.nn.Module, plan: Plan, arch: str) -> None:
@@ -153,4 +154,4 @@ class Compiled:
         return torch.compile(self._function, backend=self._watched, dynamic=False)
 
     def _versions(self) -> list[tuple[int, int]]:
-        return [(id(p), p._version) for p in self._model.parameters()]
+        return [(steps_taken(), 0), *((id(p), p._version) for p in self._model.parameters())]

@@ -61,6 +61,8 @@ def impossible(
             why = "a CPU has no choice of attention kernels"
         if plan.fused_optimizer and mode == "infer":
             why = "inference has no optimizer"
+        if "bf16-weights" in plan.passes and (mode == "train" or optimizer is not None):
+            why = "it is for inference: in training the weights are others at every step"
         if optimizer is not None:
             from rung.ladder.optimizer import not_captured, not_fused
 

@@ -68,10 +68,15 @@ def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def unlike(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Weights that have little to do with the model's, of the same numbers: the elements of each matrix moved on by one."""
+    """Weights that have little to do with the model's, of the same numbers."""
     parameters = dict(model.named_parameters())
     values = {name: old.detach().clone() for name, old in state(model).items()}
-    return {n: t.reshape(-1).roll(1).view(t.shape) if n in parameters and inexact(t) else t for n, t in values.items()}
+    return {name: moved_on(t) if name in parameters else t for name, t in values.items()}
+
+
+def moved_on(t: torch.Tensor) -> torch.Tensor:
+    """Of floats, the same numbers, each one element further on."""
+    return t.reshape(-1).roll(1).view(t.shape) if inexact(t) else t
 
 
 def inexact(t: torch.Tensor) -> bool:

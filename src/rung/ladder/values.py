@@ -45,8 +45,8 @@ def other_values(truth: Seen, mine: Seen, theirs: Seen, case: str, left_out: Col
 
 
 def settled(run: Seen, other: Seen) -> set[str]:
-    """The integer and boolean tensors that are equal in two runs of one batch on other weights: masks, positions, lengths. No
-    near tie decides them, as it does a token's number, so no other element of them is rounding."""
+    """The integer and boolean tensors that are equal in two runs, of other weights and of batches whose floats are others: masks,
+    positions, lengths. No near tie decides them, as it does a token's number, so no other element of them is rounding."""
     return {name for name, t in run.values.items() if not inexact(t) and _alike(t, other.values.get(name))}
 
 
@@ -57,7 +57,7 @@ def other_integers(truth: Seen, mine: Seen, theirs: Seen, case: str, names: Coll
         right, own, other = truth.values[name], mine.values[name], theirs.values[name]
         if own.shape == right.shape == other.shape and (wrong := int(((other != own) & (own == right)).sum())):
             said.append(
-                f"the candidate's {name} differs in {wrong} of {own.numel()} numbers that depend on no weight ({case})"
+                f"the candidate's {name} differs in {wrong} of {own.numel()} numbers that depend on no float ({case})"
             )
     return said
 

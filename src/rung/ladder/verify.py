@@ -23,7 +23,7 @@ from rung.ladder.dropout import active, without_dropout
 from rung.ladder.faint import Faint
 from rung.ladder.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows, same
 from rung.ladder.own_model import copied
-from rung.ladder.perturb import inexact, perturbed, put, state, unlike
+from rung.ladder.perturb import inexact, moved_on, perturbed, put, state, unlike
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.randomness import other_randomness
 from rung.ladder.reference import Reference, exactly, full_precision, jittered, own_precision
@@ -148,7 +148,7 @@ class _At:
             self.result.reference = self.reference.name
 
     def _look_at_the_untouched(self) -> None:
-        """Which plain values of its output vary, which integers no weight decides, and whether float64 is its own precision."""
+        """Which plain values of its output vary, which integers no float decides, and whether float64 is its own precision."""
         batch = to_device(self.workload.inputs(0), self.device)
         runs = [observe(self.baseline, None, batch)]
         if any(value is not None for value in runs[0].plain.values()):
@@ -156,7 +156,8 @@ class _At:
         self.varying = varying(runs)
         self.double = self.reference.no_more_precise(batch)
         if not all(map(inexact, runs[0].values.values())):
-            self.settled = settled(runs[0], observe(self.baseline, unlike(self.model), batch))
+            elsewhere = pytree.tree_map(lambda t: moved_on(t) if isinstance(t, torch.Tensor) else t, batch)
+            self.settled = settled(runs[0], observe(self.baseline, unlike(self.model), elsewhere))
 
     def _moved_by_preparing(self, prepared: torch.nn.Module) -> list[str]:
         """Weights that are others once the candidate is prepared: nothing else would show it, because every run is

@@ -273,6 +273,17 @@ def test_rows_closed_by_two_masks_stay_a_mean():
     check(fn, [*qkv(), pad], backward=False)
 
 
+@pytest.mark.parametrize("future", [float("-inf"), torch.finfo(torch.float32).min])
+def test_a_row_that_is_closed_and_then_masked_by_addition_does_not_see_the_future(future):
+    pad = torch.zeros(2, 1, 1, 6, dtype=torch.bool)
+    pad[0, ..., :3] = True
+
+    def fn(q, k, v, pad):
+        return ((q @ k.mT).masked_fill(pad, -1e9) + torch.full((6, 6), future).triu(1)).softmax(-1) @ v
+
+    check(fn, [*qkv(), pad], backward=False)
+
+
 def repeat_view(x, n):
     b, h, s, d = x.shape
     return x[:, :, None, :, :].expand(b, h, n, s, d).reshape(b, h * n, s, d)

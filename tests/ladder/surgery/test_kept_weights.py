@@ -1,10 +1,13 @@
 """What autocast makes of weights in every call is kept: the same numbers, and never those of another weight."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import rung
 from rung.hardware import pick
 from rung.ladder import verify as verifying
 from rung.ladder.plan import Plan
@@ -62,7 +65,7 @@ def test_the_numbers_are_autocasts_own():
     assert torch.equal(found, right)
     # Layer and convolution with their biases, the free weight and the head's; not the product in float32.
     assert surgeon.rewritten == {"bf16-weights": 6}
-    assert [one.tensor.dtype for added in surgeon._added for one in added._copies.values()] == [torch.bfloat16] * 6
+    assert [one.dtype for one in surgeon._copies.tensors()] == [torch.bfloat16] * 6
 
 
 def stepped(model):
@@ -84,7 +87,29 @@ def other_data(model):
         p.data = p.data * 0.5
 
 
-@pytest.mark.parametrize("change", [stepped, loaded, assigned, other_data])
+def optimized(kind, **options):
+    def change(model):
+        """Fused kernels raise no version counter."""
+        optimizer = kind(model.parameters(), lr=0.1, **options)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+
+    return change
+
+
+CHANGES = {
+    "in place": stepped,
+    "a state dict": loaded,
+    "other parameters": assigned,
+    "other data": other_data,
+    "SGD": optimized(torch.optim.SGD),
+    "fused SGD": optimized(torch.optim.SGD, fused=True),
+    "fused AdamW": optimized(torch.optim.AdamW, fused=True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_weight_that_is_another_is_cast_anew(change):
     model = Tied()
     call, _ = compiled(model)
@@ -122,17 +147,77 @@ def test_one_code_serves_layers_with_copies_of_their_own():
     assert surgeon.graphs == 1
 
 
+class Cached(nn.Module):
+    def __init__(self, buffer):
+        super().__init__()
+        self.query, self.key = nn.Linear(16, 16), nn.Linear(16, 16)
+        keys = torch.zeros(8, 16)
+        if buffer:
+            self.register_buffer("keys", keys)
+        else:
+            self.keys = nn.Parameter(keys)
+
+    def forward(self, x, at):
+        self.keys[at : at + 1] = self.key(x).float()
+        return self.query(x) @ self.keys.T
+
+
+@pytest.mark.parametrize(("buffer", "says"), [(True, "no parameter"), (False, "the step itself may write to it")])
+def test_what_the_step_writes_to_is_read_as_it_is(buffer, says):
+    model = Cached(buffer)
+    other = copy.deepcopy(model)
+    surgeon = Surgeon(["bf16-weights"], "eager")
+    run = torch.compile(model, backend=surgeon, dynamic=False)
+    for at in range(3):
+        x = torch.randn(1, 16)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(run(x, at), other(x, at))
+    assert any(says in reason for reason in surgeon.skipped)
+
+
+def test_graphs_for_other_shapes_read_the_same_copies():
+    call, surgeon = compiled(Tied())
+    for rows in (1, 2, 3, 4):
+        found, right = call(torch.randint(32, (rows, 5)))
+        assert torch.equal(found, right)
+    assert surgeon.graphs == 4
+    assert len(surgeon._copies.tensors()) == 6
+
+
+def test_weights_that_were_taken_away_stop_no_replay():
+    layer = nn.Linear(16, 16)
+    call, surgeon = compiled(layer)
+    x = torch.randn(4, 16)
+    call(x)
+    before = layer.weight.data
+    layer.weight.data = torch.empty(0)
+    surgeon.renew()
+    layer.weight.data = before * 2
+    found, right = call(x)
+    assert torch.equal(found, right)
+
+
+def test_a_trainer_goes_without_them():
+    with pytest.warns(UserWarning, match="bf16-weights is not in effect: it is for inference"):
+        rung.apply(
+            nn.Linear(16, 16),
+            ["bf16", "bf16-weights"],
+            loss=lambda out, batch: out.square().mean(),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        )
+
+
 def test_what_a_recorded_graph_reads_is_renewed_where_it_lies():
     layer = nn.Linear(16, 16)
     call, surgeon = compiled(layer)
     call(torch.randn(4, 16))
-    copies = [one.tensor for added in surgeon._added for one in added._copies.values()]
-    places = [copy.data_ptr() for copy in copies]
+    copies = surgeon._copies.tensors()
+    places = [one.data_ptr() for one in copies]
     stepped(layer)
     surgeon.renew()
-    assert [copy.data_ptr() for copy in copies] == places
-    for copy, weight in zip(copies, (layer.weight, layer.bias), strict=True):
-        assert torch.equal(copy, weight.to(torch.bfloat16))
+    assert [one.data_ptr() for one in copies] == places
+    for kept_as, weight in zip(copies, (layer.weight, layer.bias), strict=True):
+        assert torch.equal(kept_as, weight.to(torch.bfloat16))
 
 
 def test_joined_weights_are_copied_as_one_and_stay_where_they_are():
@@ -159,7 +244,7 @@ def test_copies_of_weights_that_were_are_refused(monkeypatch):
 
 
 def test_when_it_applies_and_what_it_is_thought_to_give():
-    rung = BY_NAME["bf16-weights"]
+    here = BY_NAME["bf16-weights"]
     facts = {"gpu": True, "mode": "infer", "dtype": "torch.float32", "amp": None, "bandwidth": 1e12}
     says = {
         "contract": (Plan(), "tf32", facts),
@@ -170,11 +255,11 @@ def test_when_it_applies_and_what_it_is_thought_to_give():
         "sizes": (Plan(bf16=True, dynamic=True), "bf16", facts),
     }
     for words, (plan, numerics, known) in says.items():
-        assert words in str(rung.applies(Context(plan, numerics, known, {}, {})))
-    assert rung.applies(Context(Plan(bf16=True), "bf16", facts, {}, {})) is None
+        assert words in str(here.applies(Context(plan, numerics, known, {}, {})))
+    assert here.applies(Context(Plan(bf16=True), "bf16", facts, {}, {})) is None
     # 1e8 weights: 0.6 ms of 1.2 ms of elementwise kernels are casts, at the bandwidth; all of it, at half of that.
     parts = {"pointwise": 1.2e6, "gemm": 1e6}
     known = {**facts, "weights_read": {"4": 100_000_000}}
-    low, high = rung.shrinks(Context(Plan(bf16=True), "bf16", known, parts, {}))["pointwise"]
+    low, high = here.shrinks(Context(Plan(bf16=True), "bf16", known, parts, {}))["pointwise"]
     assert low == pytest.approx(0.05)
     assert high == pytest.approx(0.5)

@@ -273,7 +273,7 @@ def _casts_left(c: Context) -> dict[str, tuple[float, float]]:
 
 BF16_WEIGHTS = Rung(
     "bf16-weights", 3, "weights kept in bfloat16", "bf16",
-    "what autocast makes of the weights in every call is made once and kept, beside the weights: half as much memory again; a weight that is changed is cast anew",
+    "what autocast makes of the weights in every call is made once and kept, beside the weights: half as much memory again; a weight that was changed is cast anew",
     _kept_applies, _casts_left, with_pass("bf16-weights"),
     "products that read kept weights", rewritten("bf16-weights"),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from rung.ladder.surgery.joined import MEMBERS, Joined
-from rung.ladder.surgery.kept import KEPT, Kept
+from rung.ladder.surgery.kept import KEPT, Copies, Kept
 
 VALUE = "rung_value"
 
@@ -27,15 +27,16 @@ class Held:
         """Nothing was changed for it."""
 
 
-def added_inputs(gm: fx.GraphModule) -> list[Joined | Kept | Held]:
-    """The inputs that the passes added, in the order in which the compiled function takes them after its own."""
+def added_inputs(gm: fx.GraphModule, copies: Copies) -> list[Joined | Kept | Held]:
+    """The inputs that the passes added, in the order in which the compiled function takes them after its own. copies: where
+    those of weights are kept."""
     inputs = gm.graph.find_nodes(op="placeholder")
     spots = {node.name: spot for spot, node in enumerate(inputs)}
 
     def one(node: fx.Node) -> Joined | Kept | Held:
         if KEPT in node.meta:
             names, dtype = node.meta[KEPT]
-            return Kept([spots[name] for name in names], dtype)
+            return Kept([spots[name] for name in names], dtype, copies)
         if MEMBERS in node.meta:
             return Joined([spots[name] for name in node.meta[MEMBERS]])
         return Held(node.meta[VALUE])

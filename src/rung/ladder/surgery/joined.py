@@ -27,12 +27,14 @@ HOME, MEMBERS = "rung_home", "rung_members"
 
 @dataclass(frozen=True)
 class Home:
-    """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size."""
+    """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size; and whether it is a
+    parameter that counts its versions."""
 
     storage: int
     whole: int
     offset: int
     size: int
+    parameter: bool = False
 
     @property
     def alone(self) -> bool:
@@ -47,7 +49,8 @@ def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         if _movable(tensor) and is_weight(node):
             storage = tensor.untyped_storage()
             start = tensor.storage_offset() * tensor.element_size()
-            node.meta[HOME] = Home(storage.data_ptr(), storage.nbytes(), start, tensor.nbytes)
+            counts = isinstance(tensor, torch.nn.Parameter) and not tensor.is_inference()
+            node.meta[HOME] = Home(storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, counts)
 
 
 def _movable(tensor: Any) -> bool:

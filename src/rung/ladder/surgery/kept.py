@@ -2,8 +2,9 @@
 
 Under autocast a float32 weight is read, and its copy in 16 bits written, before each product that reads the copy: eight bytes an
 element in the place of two, most of what a step moves where few tokens are multiplied. In inference the copy of the call
-before is as good, as long as the weight is the same: by identity, address and version counter, which are asked at every call. What
-is another is copied again, into the same memory, which compiled code and recorded graphs go on reading.
+before is as good, as long as the weight is the same: by identity, address and version counter, and as long as no optimizer has
+stepped, which is asked at every call. What may be another is copied again, into the same memory, which compiled code and recorded
+graphs go on reading.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from rung.ladder.optimizer_steps import steps_taken
 from rung.ladder.surgery.captured import add_weight, without_numbers
-from rung.ladder.surgery.joined import HOME, MEMBERS
-from rung.ladder.surgery.normalize import kind, permutation, value
+from rung.ladder.surgery.joined import HOME, MEMBERS, Home
+from rung.ladder.surgery.normalize import kind, permutation, source_line, value
+from rung.ladder.surgery.writes import storage, written
 
 KEPT = "rung_kept"
 PRODUCTS = ("linear", "matmul", "addmm", "conv1d", "conv2d", "conv3d")
@@ -24,9 +27,12 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
-    """Gives every product under autocast an input that holds its weight, and its bias, as autocast casts them; how many."""
+    """Gives every product under autocast an input that holds its weight, and its bias, as autocast casts them; how many, and
+    why not others."""
+    inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    touched = {storage(item) for node in graph.nodes for item in written(node)}
     made: dict[tuple[str, torch.dtype], fx.Node] = {}
-    count = 0
+    count, skipped = 0, []
     for node in list(graph.nodes):
         result = value(node)
         if kind(node) not in PRODUCTS or result is None or result.dtype not in NARROW:
@@ -37,23 +43,38 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
             wide = value(weight)
             if wide is None or wide.dtype != torch.float32 or not {HOME, MEMBERS} & set(weight.meta):
                 continue
+            members = [inputs[name] for name in weight.meta.get(MEMBERS, (weight.name,))]
+            if reason := _obstacle(members, touched):
+                skipped.append(f"weight of {source_line(node)}: {reason}")
+                continue
             key = weight.name, result.dtype
             if key not in made:
-                made[key] = _kept(graph, weight, result.dtype)
+                made[key] = _kept(graph, weight, members, result.dtype)
             node.replace_input_with(read, _turned(graph, read, weight, made[key]) if turned else made[key])
             count += 1
-    for node in graph.find_nodes(op="placeholder"):
+    for node in inputs.values():
         if MEMBERS in node.meta and not node.users:
             graph.erase_node(node)  # its copy is made of the members, which then need not lie together
-    return count, []
+    return count, skipped
 
 
-def _kept(graph: fx.Graph, weight: fx.Node, dtype: torch.dtype) -> fx.Node:
+def _obstacle(members: Sequence[fx.Node], touched: set[int | None]) -> str:
+    homes: list[Home] = [node.meta[HOME] for node in members]
+    if not all(home.parameter for home in homes):
+        return "it is no parameter that counts its versions"
+    if not all(home.alone for home in homes) or any(node.meta["example_value"].dim() == 0 for node in members):
+        return "it is a part of other memory, or a single number"
+    if touched & {storage(node) for node in members}:
+        return "the step itself may write to it"
+    return ""
+
+
+def _kept(graph: fx.Graph, weight: fx.Node, members: Sequence[fx.Node], dtype: torch.dtype) -> fx.Node:
     wide = value(weight)
     assert wide is not None
     with without_numbers(wide), torch.no_grad():
         example = wide.detach().to(dtype)
-    return add_weight(graph, example, {KEPT: (weight.meta.get(MEMBERS, (weight.name,)), dtype)})
+    return add_weight(graph, example, {KEPT: (tuple(node.name for node in members), dtype)})
 
 
 def _turned(graph: fx.Graph, read: fx.Node, weight: fx.Node, kept: fx.Node) -> fx.Node:
@@ -64,57 +85,72 @@ def _turned(graph: fx.Graph, read: fx.Node, weight: fx.Node, kept: fx.Node) -> f
     return made
 
 
-class Kept:
-    """The copy of one weight, or of several below one another, found among the arguments of every call."""
+class Copies:
+    """The copies of all graphs of one function: whatever the shapes that they are for, they read the same."""
 
-    def __init__(self, spots: Sequence[int], dtype: torch.dtype) -> None:
-        self._spots, self._dtype = tuple(spots), dtype
-        self._copies: dict[tuple[int, ...], _Copy] = {}  # one code may serve many layers
+    def __init__(self) -> None:
+        self._held: dict[tuple[torch.dtype, tuple[int, ...]], _Copy] = {}
 
-    def __call__(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
-        tensors = [arguments[spot] for spot in self._spots]
-        if any(t.is_inference() for t in tensors):  # they have no version counter
-            return torch.cat([t.to(self._dtype) for t in tensors])
-        key = tuple(map(id, tensors))
-        copy = self._copies.get(key)
+    def of(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        key = dtype, tuple(map(id, tensors))
+        copy = self._held.get(key)
         if copy is None or not copy.fits(tensors):
-            self._copies = {k: one for k, one in self._copies.items() if one.alive}
-            copy = self._copies[key] = _Copy(tensors, self._dtype)
+            self._held = {k: one for k, one in self._held.items() if one.alive}
+            copy = self._held[key] = _Copy(tensors, dtype)
         copy.renew()
         return copy.tensor
 
     def renew(self) -> None:
         """What a recorded graph reads is of the present weights again."""
-        for copy in self._copies.values():
+        for copy in self._held.values():
             copy.renew()
 
+    def tensors(self) -> list[torch.Tensor]:
+        return [copy.tensor for copy in self._held.values()]
+
+
+class Kept:
+    """The copy of one weight, or of several below one another, found among the arguments of every call."""
+
+    def __init__(self, spots: Sequence[int], dtype: torch.dtype, copies: Copies) -> None:
+        self._spots, self._dtype, self._copies = tuple(spots), dtype, copies
+
+    def __call__(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self._copies.of([arguments[spot] for spot in self._spots], self._dtype)
+
     def undo(self) -> None:
-        self._copies.clear()
+        """Nothing was changed for it."""
 
 
 class _Copy:
     def __init__(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
         self._of = [weakref.ref(t) for t in tensors]
-        self._seen: list[tuple[int, int]] = [(-1, -1)] * len(tensors)
+        self._like = [(t.shape, t.dtype, t.device) for t in tensors]
+        self._seen = _marks(tensors)  # before they are read: what is written meanwhile is copied again
         with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be written to outside of it
             self.tensor = torch.cat([t.detach().to(dtype) for t in tensors])
             self._parts = self.tensor.split([len(t) for t in tensors])
-        self._seen = [(t._version, t.data_ptr()) for t in tensors]
 
     @property
     def alive(self) -> bool:
         return all(one() is not None for one in self._of)
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether it is a copy of these, and not of others that were where they are."""
+        """Whether it is a copy of these, and not of others that were where they are, or that had other sizes."""
         same = all(one() is t for one, t in zip(self._of, tensors, strict=True))
-        return same and tensors[0].device == self.tensor.device
+        return same and self._like == [(t.shape, t.dtype, t.device) for t in tensors]
 
     def renew(self) -> None:
-        for k, (one, part) in enumerate(zip(self._of, self._parts, strict=True)):
-            tensor = one()
-            if tensor is None or (now := (tensor._version, tensor.data_ptr())) == self._seen[k]:
-                continue
+        tensors = [t for one in self._of if (t := one()) is not None]
+        if len(tensors) < len(self._of) or not self.fits(tensors):
+            return  # no call is going to read it again
+        marks = _marks(tensors)
+        if marks != self._seen:
             with torch.inference_mode(False), torch.no_grad():
-                part.copy_(tensor.detach())
-            self._seen[k] = now
+                for part, tensor in zip(self._parts, tensors, strict=True):
+                    part.copy_(tensor.detach())
+            self._seen = marks
+
+
+def _marks(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
+    return [(steps_taken(), t._version, t.data_ptr()) for t in tensors]

@@ -145,12 +145,12 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
     """The nodes for ``attn_mask``: a bool mask where that says the same, otherwise one float mask.
 
     What differs: a row with every key closed by -inf is NaN in the hand-written form and 0 (or NaN, by kernel
-    and version) in SDPA. Rows closed by a finite number stay a mean of the values, as by hand, hence the
-    float mask there, of a number in which scores drown (`_closed`; float16 has none); their gradients are not to be relied on, for the flash kernels rebuild the probabilities
+    and version) in SDPA. Rows closed by a finite number of one mask, or of several that fill alike, stay a mean of the values, as by hand, hence the
+    float mask there, of a number in which scores drown (`_closed`; float16 has none); of fills that differ they are a mean of other keys. Their gradients are not to be relied on, for the flash kernels rebuild the probabilities
     from a log-sum in which such a number drowns the rest. A float mask wider than the scores is rounded to
     their dtype.
     """
-    parts = []
+    parts, all_flags = [], all(mask.form in ("drop", "keep") for mask in masks)
     for mask in masks:
         if mask.form in ("add", "sub"):
             node = mask.node
@@ -162,11 +162,13 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
             keep = mask.form == "keep"
             parts.append(mask.node if keep else graph.call_function(torch.logical_not, (mask.node,)))
         else:
-            parts.append(_as_float(graph, mask, dtype))
+            # Beside what is added, the fill itself: how far below it what is added lies decides which keys are left.
+            closed = _closed(dtype) if all_flags else max(mask.fill, torch.finfo(dtype).min)
+            parts.append(_as_float(graph, mask, closed, dtype))
     total = parts[0]
     for part in parts[1:]:
         total = graph.call_function(torch.add, (total, part))
-    if len(parts) > 1 and any(mask.form in ("drop", "keep") for mask in masks):
+    if len(parts) > 1 and all_flags:
         # What is closed twice is no further away than what is closed once.
         total = graph.call_function(torch.clamp, (total,), {"min": _closed(dtype)})
     shape = torch.broadcast_shapes(*(tuple(v.shape) for m in masks if (v := value(m.node)) is not None))
@@ -178,9 +180,9 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
     return total
 
 
-def _as_float(graph: fx.Graph, mask: Mask, dtype: torch.dtype) -> fx.Node:
+def _as_float(graph: fx.Graph, mask: Mask, fill: float, dtype: torch.dtype) -> fx.Node:
     device = {"dtype": dtype, "device": value(mask.node).device}  # type: ignore[union-attr]
-    closed = graph.call_function(torch.full, ((), _closed(dtype)), device)
+    closed = graph.call_function(torch.full, ((), fill), device)
     opened = graph.call_function(torch.zeros, ((),), device)
     pair = (closed, opened) if mask.form == "drop" else (opened, closed)
     return graph.call_function(torch.where, (mask.node, *pair))

@@ -28,7 +28,7 @@ from rung.ladder.surgery.flex_calls import fuse_calls
 from rung.ladder.surgery.float32_attention import fuse_float32
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Joined, note_homes
-from rung.ladder.surgery.kept import Kept, keep_casts
+from rung.ladder.surgery.kept import Copies, Kept, keep_casts
 from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.loss_kernel import fuse_loss
@@ -124,6 +124,7 @@ class Surgeon:
         self._expected: list[Expected] = []
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Kept | Held] = []
+        self._copies = Copies()
 
     @property
     def matches(self) -> dict[str, int]:
@@ -189,7 +190,7 @@ class Surgeon:
         expected = taken_buffers(gm)
         self._expected += expected
         self._records[key] = record
-        added = added_inputs(gm)
+        added = added_inputs(gm, self._copies)
         run = self.compiled(gm, [*example_inputs, *examples(gm)])
         self._added += added
         whole = run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
@@ -204,9 +205,7 @@ class Surgeon:
 
     def renew(self) -> None:
         """Copies of weights are of the present weights again: a call that runs sees to that itself, a recorded one cannot."""
-        for one in self._added:
-            if isinstance(one, Kept):
-                one.renew()
+        self._copies.renew()
 
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
