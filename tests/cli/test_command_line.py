@@ -28,6 +28,7 @@ from rung import Workload
 print("loading")
 def make(n: int = 1): return Workload("prints", lambda: torch.nn.Linear(4, 4), lambda seed: torch.ones(2, 4))
 def broken(): raise ValueError("no weights here")
+def exits(): raise SystemExit(3)
 """
 
 
@@ -392,6 +393,8 @@ def test_what_a_target_raises_in_our_own_process_is_a_sentence(
     monkeypatch.chdir(tmp_path)
     assert main(["apply", "recipe.toml", "prints.py:broken", "--json"]) == 4
     assert json.loads(capsys.readouterr().out)["error"] == "prints.py:broken: ValueError: no weights here"
+    assert main(["apply", "recipe.toml", "prints.py:exits", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["error"] == "prints.py:exits: SystemExit: 3"
 
 
 def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(

@@ -185,7 +185,7 @@ def target_here(target: str) -> Iterator[None]:
             yield
     except RungError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise WorkloadError(f"{target}: {type(error).__name__}: {first_line(error)}") from error
 
 
