@@ -132,6 +132,20 @@ def test_an_option_has_the_type_that_its_parameter_says(
     assert (found, type(found)) == (value, type(value))
 
 
+def test_an_annotation_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "later.py").write_text(
+        "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nfrom rung import Workload\n"
+        "if TYPE_CHECKING:\n    from collections.abc import Sequence\n"
+        "def make(sizes: Sequence[int] = (), wide: Workload.none = 1, rate: float | None = None, *, layers: int) -> Sequence:\n"
+        "    return Workload('later', lambda: None, lambda seed: None, options=locals())\n"
+    )
+    typed = {"layers": "4", "rate": "0.5", "wide": "2"}
+    found = load(f"{tmp_path}/later.py:make", typed).options
+    assert found["layers"] == 4
+    assert found["rate"] == 0.5
+    assert found["wide"] == 2  # as its default
+
+
 @pytest.mark.parametrize(
     ("name", "typed", "says"),
     [

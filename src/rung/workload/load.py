@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -102,10 +102,7 @@ def parameters(target: str) -> dict[str, inspect.Parameter]:
 def convert(target: str, factory: Callable[..., Any], options: Mapping[str, str]) -> dict[str, Any]:
     """Texts to the types of the factory's annotations or defaults; unknown names are refused."""
     known = inspect.signature(factory).parameters
-    try:
-        hints = typing.get_type_hints(factory)
-    except NameError:  # an annotation that only type checkers can read says nothing of the others
-        hints = {n: p.annotation for n, p in known.items() if isinstance(p.annotation, type)}
+    hints = _hints(factory)
     values = {}
     for option, text in options.items():
         name = option.replace("-", "_")
@@ -114,6 +111,20 @@ def convert(target: str, factory: Callable[..., Any], options: Mapping[str, str]
             raise UsageError(f"{target} has no option --{option}; it takes: {flags}.")
         values[name] = value_of(option, text, hints.get(name, kind_of(known[name].default)))
     return values
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    """The factory's annotations, without those that only type checkers can read: they say nothing of the others."""
+    try:
+        return typing.get_type_hints(factory)
+    except Exception:  # an annotation is an expression, and may raise what it likes
+        names = getattr(inspect.unwrap(factory), "__globals__", {})
+    hints: dict[str, Any] = {}
+    known = inspect.signature(factory).parameters.values()
+    for one in (p for p in known if p.annotation is not inspect.Parameter.empty):
+        with suppress(Exception):
+            hints |= typing.get_type_hints(types.SimpleNamespace(__annotations__={one.name: one.annotation}), names)
+    return hints
 
 
 def _module_of_file(path: Path) -> types.ModuleType:
