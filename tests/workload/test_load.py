@@ -98,6 +98,7 @@ def several(sizes: list[int] = [], pair: tuple[int, float] = (1, 2.0), bare=(1, 
 def union(k: Union[str, int, None] = 1, b: Union[bool, None] = None): return seen(k=k, b=b)
 def odd(where: Path = Path(), kind: Kind = Kind.FAST): return seen(where=where, kind=kind.name)
 def unread(x: "Sequence[int]" = (), n: int = 1): return seen(n=n)
+def mixed(betas=(0, 0.95), steps=[1e-3, 1]): return seen(betas=betas, steps=steps)
 def needs(n: int): return seen(n=n)
 """
 
@@ -116,6 +117,8 @@ def kinds(tmp_path: Path) -> str:
         ("several", {"sizes": "3,4"}, [3, 4]),
         ("several", {"pair": "3, 0.5"}, (3, 0.5)),
         ("several", {"bare": "3,4,5"}, (3, 4, 5)),
+        ("mixed", {"betas": "0.9,0.95"}, (0.9, 0.95)),
+        ("mixed", {"steps": "0.5,2"}, [0.5, 2.0]),
         ("union", {"k": "abc"}, "abc"),
         ("union", {"k": "3"}, 3),
         ("union", {"b": "off"}, False),

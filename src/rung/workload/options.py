@@ -16,7 +16,7 @@ SWITCH = {**dict.fromkeys(("true", "yes", "1", "on"), True), **dict.fromkeys(("f
 def kind_of(default: Any) -> Any:
     """What takes the place of an annotation."""
     if isinstance(default, (list, tuple)) and default:
-        each = type(default[0])
+        each = float if {type(value) for value in default} == {int, float} else type(default[0])
         return list[each] if isinstance(default, list) else tuple[each, ...]  # type: ignore[valid-type]
     return type(default)
 
