@@ -212,6 +212,11 @@ def test_help_names_the_kinds_of_a_targets_options(tmp_path: Path, capsys: pytes
         assert f"  {line}\n" in text
 
 
+def test_help_for_a_target_that_there_is_not_is_the_error_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "no_such_file.py:make", "--help", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 2
+
+
 def manifest(**more: Any) -> dict[str, Any]:
     """The least that a climb's manifest holds."""
     device = {"name": "a chip", "memory": 1, "arch": "x"}

@@ -61,12 +61,14 @@ def add_command(
 
 def show_help(parser: argparse.ArgumentParser, target: str | None) -> int:
     """The command's help, followed by the target's own options where one was given."""
-    parser.print_help()
+    options: dict[str, inspect.Parameter] = {}
     if target:
         from rung.workload.load import parameters
 
         with target_here(target):
-            options = parameters(target)
+            options = parameters(target)  # first: where there is no such target, that is the whole answer
+    parser.print_help()
+    if target:
         print(f"\noptions of {target}:")
         for name, parameter in options.items():
             default = "" if parameter.default in (inspect.Parameter.empty, None) else f" (default {parameter.default})"
