@@ -282,6 +282,23 @@ def test_ctrl_c_still_answers_in_one_json_document(
     assert Path("run").exists() == measured  # else the same --out would be refused
 
 
+def test_a_page_that_cannot_be_written_costs_no_answer_of_a_climb_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(climb: Climb, dry: bool) -> None:
+        climb.run.write("manifest.json", manifest())
+        (climb.run.directory / "report.html").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Climb, "_climb", interrupted)
+    monkeypatch.chdir(tmp_path)
+    assert main(["climb", "tiny-transformer", "--out", "run", "--json"]) == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["manifest"]["status"] == "interrupted"
+    assert "rung climb --resume run" in captured.err
+    assert "report.html could not be written" in captured.err
+
+
 def test_the_way_on_can_be_pasted_into_a_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,20 +128,23 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def stopped(run: Run, as_json: bool) -> int:
-    """After Ctrl-C or a kill: the page and, if asked for, the one JSON document of what there is so far."""
+    """After Ctrl-C or a kill: if asked for, the one JSON document of what there is so far, and the page."""
     from rung.report.html import render
     from rung.runs import to_json, write_whole
 
     data: dict[str, Any] = {"directory": None, "manifest": {"status": "interrupted", "why": "stopped by Ctrl-C"},
                             "baseline": None, "attempts": [], "plan": None, "result": None}  # fmt: skip
-    if (run.directory / "manifest.json").is_file():
+    begun = (run.directory / "manifest.json").is_file()
+    if begun:
         data = run.data()
-        write_whole(run.directory / "report.html", render(data))
-        say(f"stopped; go on with: rung climb --resume {shlex.quote(str(run.directory))}")
-    else:
-        say("stopped before anything was measured.")
     if as_json:
         print(to_json(data))
+    if begun:
+        say(f"stopped; go on with: rung climb --resume {shlex.quote(str(run.directory))}")
+        with after_the_answer():
+            write_whole(run.directory / "report.html", render(data))
+    else:
+        say("stopped before anything was measured.")
     return 130
 
 
