@@ -144,6 +144,15 @@ def test_a_git_revision_is_compared_with_the_working_tree(absolute: bool, functi
     assert "lies outside the repository" in outside.stderr
 
 
+def test_a_revision_without_git_is_a_sentence(
+    functions: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(functions)
+    monkeypatch.setenv("PATH", str(functions))
+    assert main(["compare", "mine.py:nap", "--call", "--base", "HEAD", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"].startswith("--base needs git, which was not found")
+
+
 def test_a_side_that_raises_is_named(tmp_path: Path) -> None:
     done = rung("compare", MICRO, "--fused", "raise", "--rungs", "fused-optimizer", cwd=tmp_path)
     assert done.returncode == 4

@@ -158,7 +158,10 @@ def _in(tree: Path, root: Path, target: str) -> str:
 
 
 def _git(where: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(where), *arguments], capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", "-C", str(where), *arguments], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise UsageError("--base needs git, which was not found: install it, or put it on the PATH.") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it failed"])[-1]
         raise UsageError(f"git {arguments[0]} in {where}: {said}; --base needs a git repository and a revision of it.")
