@@ -391,6 +391,28 @@ def test_a_mistake_of_our_own_does_not_say_worse(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 70
     assert "KeyError" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["runs", "query"])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_mistake_of_our_own_is_one_document_where_json_is_asked_for(
+    command: str, answered: bool, tmp_path: Path
+) -> None:
+    code = (
+        f"import sys; from rung.cli import common, main, {command} as called\n"
+        "def wrong(parsed):\n"
+        f"    if not {answered}: raise KeyError('wrong')\n"
+        '    print(\'{"kind": "answer"}\')\n'
+        "    with common.after_the_answer(): raise KeyError('wrong')\n"
+        f"called.run = wrong; sys.argv = ['rung', '{command}', '--json']; main.command()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 70
+    assert "KeyError" in done.stderr
+    found = json.loads(done.stdout)
+    error = {"kind": "error", "error": "a mistake of rung's own: KeyError: 'wrong'", "exit_code": 70}
+    assert found == ({"kind": "answer"} if answered else error)
 
 
 def test_what_a_target_prints_is_no_part_of_the_answer(

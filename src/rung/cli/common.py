@@ -170,11 +170,11 @@ def need_torch() -> None:
 @contextmanager
 def after_the_answer() -> Iterator[None]:
     """For the files that are written when the answer is on stdout: where one cannot be, that is said on stderr alone, and
-    neither the answer is lost nor does a second document follow it."""
+    neither the answer is lost nor does a second document follow it. That holds for a mistake of our own, too, and for Ctrl-C."""
     try:
         yield
-    except RungError as error:
-        error.told = True
+    except BaseException as error:
+        error.told = True  # type: ignore[attr-defined]
         raise
 
 

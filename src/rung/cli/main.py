@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rung import __version__
-from rung.errors import InputError, RungError, UsageError
+from rung.errors import InputError, RungError, UsageError, first_line
 
 COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
@@ -62,17 +62,14 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    called = next((a for a in arguments if not a.startswith("-")), None)
-    # `rung profile [options] -- COMMAND ...`: what follows belongs to the program, whatever it looks like.
-    cut = arguments.index("--") if called == "profile" and "--" in arguments else len(arguments)
-    words = arguments[:cut]
+    called, words, program = _split(arguments)
     try:
         parser = _parser(called)
         if not arguments:
             parser.print_help()
             return 0
         parsed, rest = parser.parse_known_args(words)
-        parsed.words, parsed.rest, parsed.program = words, rest, tuple(arguments[cut + 1 :])
+        parsed.words, parsed.rest, parsed.program = words, rest, program
         return parsed.run(parsed)
     except RungError as error:
         # What the workload raised in its own process; what was refused says where and what by itself.
@@ -93,12 +90,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         text = f"{error.filename}: {error.strerror}; see that there is room and that it may be read and written."
         _say(f"rung: {text}")
-        _document(text, InputError.exit_code, "--json" in words)
+        _document(text, InputError.exit_code, "--json" in words and not getattr(error, "told", False))
         return InputError.exit_code
     except KeyboardInterrupt as stop:
         _say("rung: stopped.")
         _document("stopped by Ctrl-C or a kill", 130, "--json" in words and not getattr(stop, "told", False))
         return 130
+
+
+def _split(arguments: list[str]) -> tuple[str | None, list[str], tuple[str, ...]]:
+    """The command's name, the words that are ours, and those of a program: in `rung profile [options] -- COMMAND ...` what
+    follows belongs to the program, whatever it looks like."""
+    called = next((a for a in arguments if not a.startswith("-")), None)
+    cut = arguments.index("--") if called == "profile" and "--" in arguments else len(arguments)
+    return called, arguments[:cut], tuple(arguments[cut + 1 :])
 
 
 def _say(text: str) -> None:
@@ -154,6 +159,12 @@ def command() -> None:
             code = MISTAKE
             traceback.print_exc()
             print("rung: this is a mistake of rung's own; the lines above say where.", file=sys.stderr)
+            text = f"a mistake of rung's own: {type(error).__name__}: {first_line(error)}"
+            try:
+                _document(text, code, "--json" in _split(sys.argv[1:])[1] and not getattr(error, "told", False))
+                sys.stdout.flush()
+            except OSError:  # the exit code says it alone
+                _forget_output()
     if sys.argv[1:] and sys.argv[1] in ONLY_TABLES:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
