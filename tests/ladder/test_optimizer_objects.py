@@ -17,6 +17,7 @@ import rung
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.ladder import capture
+from rung.ladder.apply import _would_leave_behind
 from rung.ladder.audit import audit
 from rung.ladder.given_optimizer import GivenOptimizer
 from rung.ladder.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
@@ -184,6 +185,21 @@ def test_an_optimizer_that_was_there_before_is_the_one_that_steps(
     said = [str(warning.message) for warning in recwarn.list]
     assert len(said) == (0 if fused else 1)
     assert fused or "optimizer= gives one that was there before" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fused", "left_out"),
+    [
+        (torch.optim.SGD, True, []),
+        (torch.optim.SGD, False, ["fused-optimizer", "capture"]),
+        (torch.optim.AdamW, True, ["capture"]),
+    ],
+)
+def test_of_an_optimizer_that_was_there_before_rungs_are_left_out_that_make_another(
+    kind: Callable[..., torch.optim.Optimizer], fused: bool, left_out: list[str]
+) -> None:
+    mine = kind(nn.Linear(8, 8).parameters(), lr=0.1, fused=fused)
+    assert list(_would_leave_behind(mine, ["tf32", "fused-optimizer", "capture"])) == left_out
 
 
 def test_apply_leaves_a_rung_out_that_would_lose_the_clipping() -> None:

@@ -21,7 +21,7 @@ from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
 from rung.ladder.dynamo import expect_changes
 from rung.ladder.fit import described, differences, found_nothing, impossible, missing_variables
-from rung.ladder.optimizer import carried, is_fused, made_by
+from rung.ladder.optimizer import carried, made_by, remade
 from rung.ladder.parts import on_tensors
 from rung.ladder.plan import Plan
 from rung.ladder.recipe import Recipe
@@ -291,10 +291,11 @@ def apply(
 def _would_leave_behind(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> dict[str, str]:
     """By name, a sentence for each rung that would step with another than one that was there before: whoever holds that one would save
     its state, which stays empty, and set its rates."""
+    plans = {name: plan_of([name]) for name in names}
     return {
         name: f"{name} is not in effect: optimizer= gives one that was there before, and an optimizer made anew would step in its place; make it inside of the function."
-        for name in names
-        if plan_of([name]).capture or (plan_of([name]).fused_optimizer and not is_fused(optimizer))
+        for name, plan in plans.items()
+        if remade(optimizer, fused=plan.fused_optimizer, capturable=plan.capture) is not optimizer
     }
 
 
