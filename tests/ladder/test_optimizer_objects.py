@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -327,9 +328,16 @@ def loaded(optimizer: torch.optim.Optimizer) -> None:
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
 
+def equalled(tensors: Any, key: Any) -> None:
+    tensors[key] = copy.deepcopy(tensors[key])
+
+
 CHANGES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "state dict": loaded,
     "one tensor of its state": lambda made: made.state[made.param_groups[0]["params"][0]].update(exp_avg=torch.ones(4)),
+    "one tensor by its equal": lambda made: equalled(made.state[made.param_groups[0]["params"][0]], "exp_avg"),
+    "a parameter by its equal": lambda made: equalled(made.param_groups[0]["params"], 0),
+    "a setting that is gone": lambda made: made.param_groups[0].pop("weight_decay"),
     "weight decay": lambda made: made.param_groups[0].update(weight_decay=0.5),
     "momentum": lambda made: made.param_groups[0].update(betas=(0.8, 0.9)),
     "another group": lambda made: made.add_param_group({"params": [nn.Parameter(torch.ones(4))]}),
@@ -347,6 +355,31 @@ def test_a_step_is_recorded_anew_where_its_optimizer_was_changed(what: str, monk
     assert [last() for _ in range(capture.WARM_CALLS + 2)] == ["run", "run", "replayed", "replayed"]
     optimizer.param_groups[0]["lr"] = 0.2
     assert last() == "replayed"
+
+
+def test_a_state_that_is_only_asked_for_is_no_change() -> None:
+    """torch makes an empty one then."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1)
+    given = GivenOptimizer(optimizer)
+    assert not optimizer.state[optimizer.param_groups[0]["params"][0]]
+    assert given.changed() == ""
+
+
+def test_a_look_before_a_replay_is_no_more_python_where_there_are_more_groups() -> None:
+    """With one per parameter it took longer than many a step."""
+
+    def calls(groups: int) -> int:
+        optimizer = adam([{"params": [nn.Parameter(torch.ones(4))]} for _ in range(groups)])  # type: ignore[misc]
+        stepped(optimizer)
+        given, before, seen = GivenOptimizer(optimizer), sys.getprofile(), list[str]()
+        sys.setprofile(lambda frame, event, arg: seen.append(event))
+        try:
+            given.changed()
+        finally:
+            sys.setprofile(before)
+        return len(seen)
+
+    assert calls(2) == calls(50)
 
 
 def test_a_rate_that_is_a_tensor_is_the_users_after_recording_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,46 +6,70 @@ turns (OneCycleLR) or a weight decay that is set anew would go unseen by it. Lea
 
 from __future__ import annotations
 
-from itertools import chain
-from operator import is_
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+
+PARAMS = itemgetter("params")
+NOTHING = object()  # where a group lacks a name
 
 
 class GivenOptimizer:
-    """What its own steps do is no change: `settle` is told after each that ran. A state whose `.data` is exchanged is not seen."""
+    """What its own steps do is no change: `settle` is told after each that ran. A state whose `.data` is exchanged is not seen.
+
+    Lists and dicts compare themselves, and ask first whether an element is the same object. One look took 0.06 ms with 300 groups of one
+    parameter and 0.2 ms with one of 5000 (AdamW, a CPU core): it is taken before each replay.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._kept: list[Any] = []
+        # Only what its class itself takes is read in a step; a scheduler writes other things beside it.
+        self._told = [name for name in optimizer.defaults if name != "lr"]
+        self._numbers_of = itemgetter(*self._told)  # a tuple: each of torch's own that can be captured takes several
+        self._kept: list[dict[str, Any]] = []
         self.settle()
 
     def changed(self) -> str:
         """What is another than when it settled, in words; empty where nothing is."""
-        now = self._now()
-        state = self._state()
-        if len(state) != len(self._kept) or not all(map(is_, state, self._kept)):
-            self._kept = []  # a state that was replaced need not wait for the next step
-            return "the state"
-        if now == self._seen:
+        with _Themselves():
+            if list(self._state()) != self._kept:
+                self._kept = []  # a state that was replaced need not wait for the next step
+                return "the state"
+            if list(map(PARAMS, self._optimizer.param_groups)) != self._trained:
+                return "what is trained"
+        numbers = self._numbers()
+        if numbers == self._seen:
             return ""
         changed = (
-            name for one, other in zip(now, self._seen, strict=False) for name in one if one[name] != other[name]
+            name
+            for one, other in zip(numbers, self._seen, strict=True)
+            for name, now, then in zip(self._told, one, other, strict=True)
+            if now != then
         )
-        return f"`{name}`" if (name := next(changed, "params")) != "params" else "what is trained"
+        return f"`{next(changed)}`"
 
     def settle(self) -> None:
-        self._seen = self._now()
-        self._kept = self._state()
+        self._kept = list(map(dict, self._state()))
+        self._trained: list[Any] = [params[:] for params in map(PARAMS, self._optimizer.param_groups)]
+        self._seen: list[tuple[Any, ...]] = self._numbers()
 
-    def _now(self) -> list[dict[str, Any]]:
-        """Only what its class itself takes is read in a step; a scheduler writes other things beside it."""
-        told = [name for name in self._optimizer.defaults if name != "lr"]
-        return [
-            {"params": list(map(id, group["params"])), **{name: group.get(name) for name in told}}
-            for group in self._optimizer.param_groups
-        ]
+    def _state(self) -> Iterator[dict[str, Any]]:
+        """An empty one comes to be where anyone asks for a parameter's that has none."""
+        return filter(None, self._optimizer.state.values())
 
-    def _state(self) -> list[Any]:
-        return list(chain.from_iterable(map(dict.values, self._optimizer.state.values())))
+    def _numbers(self) -> list[tuple[Any, ...]]:
+        groups = self._optimizer.param_groups
+        try:
+            return list(map(self._numbers_of, groups))
+        except KeyError:
+            return [tuple(group.get(name, NOTHING) for name in self._told) for group in groups]
+
+
+class _Themselves(TorchFunctionMode):
+    """Two tensors are equal where they are one, whatever they hold; nobody waits for the GPU to say so."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> bool:
+        return False
