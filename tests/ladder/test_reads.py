@@ -103,3 +103,26 @@ def test_an_optimizer_moves_what_has_a_gradient_of_its_own_size() -> None:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
     assert survey(workload, pick("cpu"))["stepped_bytes"] == 3 * 4 * 16 * 4
+
+
+class Held:
+    """An optimizer in another object: no torch.optim.Optimizer."""
+
+    def __init__(self, held: torch.optim.Optimizer) -> None:
+        self.step, self.zero_grad = held.step, held.zero_grad
+
+
+@pytest.mark.parametrize(("known", "stepped"), [(True, 3 * 4 * (8 * 8 + 8)), (False, 0)])
+def test_of_two_layers_with_gradients_that_counts_which_is_known_to_be_stepped(known: bool, stepped: int) -> None:
+    def optimizer(parameters: Any) -> Any:
+        first = torch.optim.SGD(list(parameters)[:2], lr=0.1)
+        return first if known else Held(first)
+
+    workload = Workload(
+        name="half",
+        model=lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        inputs=lambda seed: torch.randn(2, 8, generator=torch.Generator().manual_seed(seed)),
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=optimizer,
+    )
+    assert survey(workload, pick("cpu"))["stepped_bytes"] == stepped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,16 +18,18 @@ COPIES = ("_to_copy", "clone")  # autocast's of a weight: what reads them reads 
 TIMES = 3  # that an optimizer without state moves what it steps: weight and gradient read, weight written
 
 
-def memory_read(weights: Iterable[torch.Tensor], step: Callable[[], Any]) -> dict[str, Any]:
+def memory_read(weights: Iterable[torch.Tensor], step: Callable[[], Any], optimizer: Any = None) -> dict[str, Any]:
     """weights_read: elements that the products of one step read, by the bytes of an element; stepped_bytes: what its optimizer
-    moves at least. Both are empty where the step cannot be followed."""
-    weights = list(weights)
+    moves at least, none where it is no torch.optim.Optimizer, of which nobody knows what it steps. Both are empty where the step
+    cannot be followed."""
     try:
-        with _Reads(weights) as seen:
+        with _Reads(list(weights)) as seen:
             step()
     except Exception:  # a workload that cannot be followed is still a workload
         return {"weights_read": {}, "stepped_bytes": 0}
-    dense = (w for w in weights if w.grad is not None and w.grad.layout is torch.strided)
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
+    stepped = chain.from_iterable(group["params"] for group in groups)
+    dense = (w for w in stepped if w.grad is not None and w.grad.layout is torch.strided)
     return {"weights_read": seen.elements(), "stepped_bytes": sum(TIMES * w.nbytes for w in dense)}
 
 

@@ -70,7 +70,7 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "contiguous_convolutions": len(ChannelsLast(model)),
         "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
-        **memory_read(weights, lambda: step(to_device(workload.inputs(0), device))),
+        **memory_read(weights, lambda: step(to_device(workload.inputs(0), device)), step.optimizer),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
         "products_widen": widening(device),
