@@ -28,7 +28,9 @@ class GivenOptimizer:
         self._optimizer = optimizer
         # Only what its class itself takes is read in a step; a scheduler writes other things beside it.
         self._told = [name for name in optimizer.defaults if name != "lr"]
-        self._numbers_of = itemgetter(*self._told)  # a tuple: each of torch's own that can be captured takes several
+        # A tuple of several comes at once; of one, or none, itemgetter makes none.
+        several = len(self._told) > 1
+        self._numbers_of = itemgetter(*self._told) if several else lambda group: tuple(group[n] for n in self._told)
         self._kept: list[dict[str, Any]] = []
         self.settle()
 
