@@ -76,6 +76,25 @@ def test_slices_are_captured_as_they_were_compiled() -> None:
     assert run.shapes == 1
 
 
+def trainer(
+    kind: type[torch.optim.Optimizer], captured: bool
+) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[torch.Tensor], torch.Tensor]]:
+    """A model on the GPU, its optimizer, and its step, which gives the loss."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
+    optimizer = kind(model.parameters(), lr=1e-2)  # type: ignore[call-arg]
+    optimizer = remade(optimizer, fused=False, capturable=captured)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss: torch.Tensor = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return model, optimizer, Captured(step, pick("cuda"), model, optimizer) if captured else step
+
+
 @needs_gpu
 @pytest.mark.parametrize(
     "kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop], ids=lambda kind: kind.__name__
@@ -83,22 +102,9 @@ def test_slices_are_captured_as_they_were_compiled() -> None:
 def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate(
     kind: type[torch.optim.Optimizer],
 ) -> None:
-    device = pick("cuda")
 
     def trained(captured: bool) -> tuple[list[torch.Tensor], list[float]]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
-        optimizer = kind(model.parameters(), lr=1e-2)  # type: ignore[call-arg]
-        optimizer = remade(optimizer, fused=False, capturable=captured)
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        run = Captured(step, device, model, optimizer) if captured else step
+        model, optimizer, run = trainer(kind, captured)
         losses = []
         for k in range(4 * (WARM_CALLS + 3)):
             generator = torch.Generator().manual_seed(k)
@@ -137,18 +143,7 @@ def test_what_is_done_to_the_optimizer_between_replays_counts(
     change: Callable[[torch.optim.Optimizer, int], None],
 ) -> None:
     def trained(captured: bool) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
-        optimizer = remade(torch.optim.AdamW(model.parameters(), lr=1e-2), fused=False, capturable=captured)
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        run = Captured(step, pick("cuda"), model, optimizer) if captured else step
+        model, optimizer, run = trainer(torch.optim.AdamW, captured)
         for k in range(3 * (WARM_CALLS + 3)):
             change(optimizer, k)
             run(torch.randn(8, 16, generator=torch.Generator().manual_seed(k)).cuda())
