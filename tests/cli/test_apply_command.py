@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from rung.cli.main import main
 from rung.ladder.recipe import Recipe
@@ -43,6 +44,23 @@ def test_with_a_target_it_says_whether_the_model_is_another_one(
     found = json.loads(capsys.readouterr().out)
     assert [("torch" in d, "model" in d.split(",")[0]) for d in found["differs"]] == [(True, False), (False, True)]
     assert found["variables"] == {"GPU_MAX_HW_QUEUES": "2"}
+
+
+def test_a_recipe_that_was_made_for_this_is_said_to_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rung.hardware import pick
+    from rung.ladder.fit import described
+    from rung.workload import load, seeded_model
+
+    workload = load(MICRO, {})
+    made = {
+        "torch": torch.__version__, "device": pick("cpu").name, "model": described(seeded_model(workload)),
+    }  # fmt: skip
+    path = tmp_path / "here.toml"
+    path.write_text(Recipe(("compile",), MICRO, {}, workload.mode, "exact", made).text())
+    assert main(["apply", str(path), MICRO, "--device", "cpu"]) == 0
+    assert f"fits {MICRO}: made for such a model and mode" in capsys.readouterr().out
+    assert main(["apply", str(path), "--device", "cpu"]) == 0
+    assert "fits" not in capsys.readouterr().out
 
 
 def test_a_recipe_of_training_says_so_to_inference(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

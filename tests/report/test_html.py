@@ -44,6 +44,16 @@ def test_a_page_shows_the_gain_the_verdicts_and_how_to_use_it() -> None:
     assert "call to print() in blocks.0.forward" in page
 
 
+def test_a_page_tells_one_time_before_and_one_after() -> None:
+    """Those of the final comparison, which timed both sides beside each other."""
+    data = climb()
+    data["result"]["times"]["baseline"] |= {"value": 31.4e6, "low": 31.0e6, "high": 32.0e6}
+    page = render(data)
+    assert re.search(r"Step before</dt>\s*<dd>31\.4", page)
+    assert "Before: 31.4 ms per step" in page
+    assert "After: 2.83 ms per step" in page
+
+
 def test_a_page_needs_no_network_and_no_script() -> None:
     page = render(climb())
     assert not re.search(r"https?://|<script|@import|url\(|\bsrc=", page)

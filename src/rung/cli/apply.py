@@ -36,7 +36,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     recipe = Recipe.read(parsed.recipe)
     need_torch()
-    found = {
+    found: dict[str, Any] = {
         "recipe": str(parsed.recipe),
         "changes": changes(recipe),
         "variables": missing_variables(recipe),
@@ -44,6 +44,8 @@ def run(parsed: argparse.Namespace) -> int:
         "measured": recipe.measured,
         "differs": _differs(parsed, recipe),
     }
+    told = {"mode", "model", "torch", "device"} <= recipe.made_for.keys()
+    found["fits"] = parsed.target if parsed.target and told and not found["differs"] else None
     print(to_json(found) if parsed.json else "\n".join(recipe_lines(found, shlex.quote(str(parsed.recipe)))))
     return 0
 

@@ -175,7 +175,7 @@ def progress(event: str, data: dict[str, Any]) -> None:
         for attempt in folded(data["attempts"]):
             say(attempt_line(attempt))
     elif event == "verify":
-        say(f"  {data['rung']}: faster; verifying outputs, loss, gradients and weights ...")
+        say(f"  {data['rung']}: faster; verifying that it computes the same ...")
     elif event == "verdict":
         say(attempt_line(data))
     elif event == "final":

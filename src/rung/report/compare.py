@@ -38,7 +38,8 @@ def compare_lines(result: dict[str, Any]) -> list[str]:
             f"memory {', '.join(f'{n.upper()} {units.data_size(units.peak(m))}' for n, m in result['memory'].items())}"
         )
     if proof:
-        lines.append(f"equal  yes: {proof['checks']} comparisons of outputs, loss, gradients and weights ({', '.join(proof['precisions'])})")  # fmt: skip
+        at = " and in ".join("full precision" if p == "exact" else p for p in proof["precisions"])
+        lines.append(f"equal  yes: all {proof['checks']} comparisons of what a step gives and changes, in {at}")
     lines += difference_lines(result["differs"])
     lines += [f"note: {warning}" for warning in result["warnings"]]
     return lines + (_ranked(result) if "ranking" in result else _compared(result))

@@ -40,7 +40,7 @@ def render(data: dict[str, Any]) -> str:
     environment.filters |= FORMATS
     result, baseline = units.section(data, "result"), units.section(data, "baseline")
     tried, left = words.planned(data)
-    bars = [("Before", words.as_measured(baseline.get("breakdown"), units.section(baseline, "time").get("value")))]
+    bars = [("Before", words.as_measured(baseline.get("breakdown"), words.before(data).get("value")))]
     if words.kept(data):
         after = units.section(result, "times", "best").get("value")
         bars.append(("After", words.as_measured(result.get("breakdown"), after)))
@@ -73,7 +73,7 @@ def _facts(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("Device", words.device(manifest)),
         ("Software", words.versions(manifest)),
         ("Numerics", units.clean(manifest.get("numerics"))),
-        ("Step before", units.duration_interval(baseline.get("time")) if baseline else ""),
+        ("Step before", units.duration_interval(words.before(data)) if baseline else ""),
         ("Step after", units.duration_interval(best) if words.kept(data) else ""),
         ("Peak memory", words.memory(data) or units.data_size(units.peak(baseline.get("memory")))),
         ("Bottleneck before", words.bottleneck(baseline.get("breakdown"))),

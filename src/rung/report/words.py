@@ -125,13 +125,13 @@ def parts(breakdown: Any) -> list[tuple[str, str, float]]:
 
 
 def as_measured(breakdown: Any, ns: Any) -> dict[str, Any]:
-    """The breakdown of a step that takes so long: a profiler slows work down, and its shares are what is known then."""
+    """The breakdown of a step that takes so long: the profiled one took another time, and its shares are what is known."""
     record, measured = units.section(breakdown), units.number(ns)
     whole = sum(value for _, _, value in parts(record))
-    if not measured or whole <= measured:
+    if not measured or not whole:
         return record
-    shorter = {key: value * measured / whole for key, _, value in parts(record)}
-    return {**record, "parts": shorter, "step_ns": measured}
+    scaled = {key: value * measured / whole for key, _, value in parts(record)}
+    return {**record, "parts": scaled, "step_ns": measured}
 
 
 def bottleneck(breakdown: Any, whole: str = "step") -> str:
@@ -276,7 +276,15 @@ def bench_command(data: dict[str, Any]) -> str:
 
 
 def apply_line(data: dict[str, Any]) -> str:
+    if units.section(data, "manifest", "workload").get("mode") == "train":
+        return f'train = rung.apply(model, "{recipe_path(data)}", loss=loss, optimizer=optimizer)'
     return f'model = rung.apply(model, "{recipe_path(data)}")'
+
+
+def before(data: dict[str, Any]) -> dict[str, Any]:
+    """The untouched step: as the final comparison timed it beside the best, where there was one, or by itself."""
+    alone = units.section(data, "baseline", "time")
+    return (units.section(data, "result", "times", "baseline") if kept(data) else {}) or alone
 
 
 def kept(data: dict[str, Any]) -> list[str]:
