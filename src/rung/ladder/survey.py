@@ -43,6 +43,10 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
     optimizer = of_optimizer(step.optimizer)  # before the first step leaves state in it
     weights = list(model.parameters())
     peaks = peaks_of(device)
+
+    def once() -> Any:
+        return step(to_device(workload.inputs(0), device))
+
     return {
         "workload": {
             "name": workload.name,
@@ -70,14 +74,14 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "contiguous_convolutions": len(ChannelsLast(model)),
         "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
-        **memory_read(weights, lambda: step(to_device(workload.inputs(0), device)), step.optimizer),
+        **memory_read(weights, once, step.optimizer),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
         "products_widen": widening(device),
         "attention_choices": choices(device),
         "switches": switches(model),
         "takes_sdpa": takes_sdpa(model),
-        "generates": generates(lambda: step(to_device(workload.inputs(0), device)), model),
+        "generates": generates(once, model),
         "blocks": len(blocks(model)),
         "hooked": Given(model).hooked,
         "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),

@@ -23,9 +23,6 @@ class Held:
     def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
         return self._tensor
 
-    def undo(self) -> None:
-        """Nothing was changed for it."""
-
 
 def added_inputs(gm: fx.GraphModule, copies: Copies) -> list[Joined | Kept | Held]:
     """The inputs that the passes added, in the order in which the compiled function takes them after its own. copies: where

@@ -94,16 +94,16 @@ class Copies:
     def of(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         key = dtype, tuple(map(id, tensors))
         copy = self._held.get(key)
-        if copy is None or not copy.fits(tensors):
-            self._held = {k: one for k, one in self._held.items() if one.alive}
+        if copy is None or not copy.is_of(tensors) or not copy.renew(tensors):
+            self._held = {k: one for k, one in self._held.items() if one.alive()}
             copy = self._held[key] = _Copy(tensors, dtype)
-        copy.renew()
         return copy.tensor
 
     def renew(self) -> None:
         """What a recorded graph reads is of the present weights again."""
         for copy in self._held.values():
-            copy.renew()
+            if tensors := copy.alive():
+                copy.renew(tensors)
 
     def tensors(self) -> list[torch.Tensor]:
         return [copy.tensor for copy in self._held.values()]
@@ -118,39 +118,43 @@ class Kept:
     def __call__(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
         return self._copies.of([arguments[spot] for spot in self._spots], self._dtype)
 
-    def undo(self) -> None:
-        """Nothing was changed for it."""
-
 
 class _Copy:
     def __init__(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
         self._of = [weakref.ref(t) for t in tensors]
-        self._like = [(t.shape, t.dtype, t.device) for t in tensors]
+        self._like = _kinds(tensors)
         self._seen = _marks(tensors)  # before they are read: what is written meanwhile is copied again
         with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be written to outside of it
             self.tensor = torch.cat([t.detach().to(dtype) for t in tensors])
             self._parts = self.tensor.split([len(t) for t in tensors])
 
-    @property
-    def alive(self) -> bool:
-        return all(one() is not None for one in self._of)
-
-    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether it is a copy of these, and not of others that were where they are, or that had other sizes."""
-        same = all(one() is t for one, t in zip(self._of, tensors, strict=True))
-        return same and self._like == [(t.shape, t.dtype, t.device) for t in tensors]
-
-    def renew(self) -> None:
+    def alive(self) -> list[torch.Tensor]:
+        """What it is a copy of; nothing where a part of that is gone."""
         tensors = [t for one in self._of if (t := one()) is not None]
-        if len(tensors) < len(self._of) or not self.fits(tensors):
-            return  # no call is going to read it again
+        return tensors if len(tensors) == len(self._of) else []
+
+    def is_of(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these are it, and not others that came to lie where they were."""
+        return all(one() is t for one, t in zip(self._of, tensors, strict=True))
+
+    def renew(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """From the tensors that it is a copy of, where they may be others now; False where they have other sizes, and it has to be
+        made anew. Asked before every call, so that kinds are looked at only where something is another."""
         marks = _marks(tensors)
-        if marks != self._seen:
-            with torch.inference_mode(False), torch.no_grad():
-                for part, tensor in zip(self._parts, tensors, strict=True):
-                    part.copy_(tensor.detach())
-            self._seen = marks
+        if marks == self._seen:
+            return True
+        if self._like != _kinds(tensors):
+            return False
+        with torch.inference_mode(False), torch.no_grad():
+            for part, tensor in zip(self._parts, tensors, strict=True):
+                part.copy_(tensor.detach())
+        self._seen = marks
+        return True
 
 
-def _marks(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
-    return [(steps_taken(), t._version, t.data_ptr()) for t in tensors]
+def _marks(tensors: Sequence[torch.Tensor]) -> list[object]:
+    return [steps_taken(), *((t._version, t.data_ptr(), t.shape) for t in tensors)]
+
+
+def _kinds(tensors: Sequence[torch.Tensor]) -> list[object]:
+    return [(t.shape, t.dtype, t.device) for t in tensors]

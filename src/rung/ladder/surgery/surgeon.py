@@ -210,7 +210,8 @@ class Surgeon:
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
         for one in self._added:
-            one.undo()
+            if isinstance(one, Joined):
+                one.undo()
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The rewritten graph, handed over."""
