@@ -12,6 +12,7 @@ takes a minute or two each. Prints Markdown.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -58,7 +59,7 @@ def verified(name: str, mode: str, deadline: float) -> tuple[bool, str]:
     stack = (TRAINING if training else INFERENCE) + (",capture" if torch.cuda.is_available() else "")
     options = ["--name", name, "--mode", "train" if training else "infer", "--adamw", str(training).lower()]
     options += WIDE if "num_key_value_heads" in toys.every()[name][2] else ()
-    command = [sys.executable, "-m", "rung", "compare", f"{TOYS}:make", *options, "--rungs", stack, "--verify", "--budget", "1"]  # fmt: skip
+    command = [sys.executable, "-m", "rung", "compare", f"{TOYS}:make", *options, "--rungs", stack, "--verify", "--budget", "1", "--json"]  # fmt: skip
     began = time.monotonic()
     try:
         ran = subprocess.run(
@@ -66,12 +67,21 @@ def verified(name: str, mode: str, deadline: float) -> tuple[bool, str]:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False, f"not within {deadline:.0f} s | | "
-    said = ran.stdout + ran.stderr
-    counted = re.search(r"equal +yes: (\d+) comparisons", said)
-    nothing = re.findall(r"note: B: (\S+) rewrote nothing", said)
-    reasons = [line.strip() for line in said.splitlines() if re.search("is off by|not finite|raised|^rung: ", line)]
-    answer = f"yes, {counted[1]} comparisons" if counted else f"no: {(reasons or ['it ended'])[0][:200]}"
-    return bool(counted), f"{answer} | {', '.join(nothing)} | {time.monotonic() - began:.0f}"
+    equal, answer, nothing = told(ran.stdout, ran.stderr)
+    return equal, f"{answer} | {', '.join(nothing)} | {time.monotonic() - began:.0f}"
+
+
+def told(stdout: str, stderr: str) -> tuple[bool, str, list[str]]:
+    """Whether both sides are equal, in words, and the passes that found nothing to do."""
+    try:
+        said = json.loads(stdout)
+    except ValueError:
+        said = {"error": (stderr.strip().splitlines() or ["it ended without a word"])[-1]}
+    if "verification" not in said:
+        return False, f"no: {said.get('error', 'nothing was verified')[:200]}", []
+    found = said["verification"]
+    answer = f"yes, {found['checks']} comparisons" if found["passed"] else f"no: {found['failures'][0][:200]}"
+    return found["passed"], answer, re.findall(r"B: (\S+) rewrote nothing", "\n".join(said["warnings"]))
 
 
 if __name__ == "__main__":
