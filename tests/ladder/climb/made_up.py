@@ -36,7 +36,7 @@ def state(
     made.facts = {"gpu": False, "mode": "infer", "rates": {}}
     made.breakdown = {"parts": {"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP}}
     made.baseline = {
-        "time": {"value": STEP}, "first_run_seconds": 1.0, "loading_seconds": loading,
+        "time": {"value": STEP}, "first_run_seconds": 1.0, "loading_seconds": loading, "memory": {"allocated": 1 << 30},
         "floor": floor and {"seconds": floor},
     }  # fmt: skip
     return made

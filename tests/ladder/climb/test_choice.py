@@ -8,7 +8,7 @@ import pytest
 from made_up import STEP, rung, state, tried
 
 from rung.ladder.climb import predictions
-from rung.ladder.climb.choice import NEAR, Stop, next_rung, seconds, untold
+from rung.ladder.climb.choice import NEAR, Stop, next_rung, untold
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import LADDER
 from rung.ladder.rungs.inductor import never
@@ -75,18 +75,6 @@ def test_what_a_first_restart_takes_is_told_by_the_baseline(tmp_path: Path) -> N
     said = next_rung(state(tmp_path / "c", budget=30, loading=30.0), [short, long])
     assert isinstance(said, Stop)
     assert said.rule == "budget"
-
-
-def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
-    made, long = state(tmp_path / "large", budget=130, loading=10.0), rung("long", 0.5, prepares=80)
-    made.breakdown["kernels"] = 4000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.6 + 3.1 * 80)
-    made.breakdown["kernels"] = 1000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.6 + 3.1 * 40)
-    made.breakdown["kernels"] = 10
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.6 + 3.1 * 20)
-    made.breakdown |= {"kernels": 0.0, "gemms": 200.0}  # on a CPU
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.6 + 3.1 * 40)
 
 
 def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:

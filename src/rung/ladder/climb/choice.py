@@ -7,21 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rung.ladder.climb.cost import decided, preparing, restart, seconds, timed
 from rung.ladder.climb.state import State
 from rung.ladder.climb.together import LEAST_GAIN, NAME, together
-from rung.ladder.rungs import Rung, plan_of
+from rung.ladder.rungs import Rung
 from rung.measure import CLIMB
 
 NEAR = 1.10  # times the floor: what is left then is less than most rungs' luck
-TIMING = 8.0  # seconds that a restart takes for its blocks, as a guess before one was seen: 2 on a GPU, 4 on a CPU, and a profile
-VERIFYING = 60  # steps of the baseline, a float64 reference's among them, that verifying at one precision takes as long as, as a guess
-# Of what preparing takes at first, how much comes again: in each further restart, which finds compiled code in a cache, and in verification
-# at each precision, which compiles for two shapes and finds nothing. Seen on one H100 for compile and capture: 36, 13 and 47 s.
-CACHED, ANEW = 0.4, 1.3
 NAMED = 3  # rungs that a budget left undecided, the most promising first
-KERNELS = 2000  # of a step, for which the rungs' guesses of what preparing takes are
-A_PRODUCT = 5  # kernels of a transformer's step for each matrix product: where the step runs on a CPU, which has no kernels to count
-LEAST = 0.25  # of such a guess, however few kernels there are
 OVER = 1.25  # times what is left that a rung may take with verification, which the budget does not cut off
 UNSEEN = 1.5  # times such guesses, to be sure of something
 
@@ -63,7 +56,7 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     if fitting:
         return _best(state, worth, fitting, beside)
     # A guess alone does not end a climb that has room for a look.
-    begun = [r for r in worth if restart(state) + _preparing(state, r.prepares) < state.left()]
+    begun = [r for r in worth if restart(state) + preparing(state, r.prepares) < state.left()]
     if begun and not state.pace:
         several = _at_once(state, worth, beside, ())
         return max([*begun, *([several] if several else [])], key=lambda r: gain_per_second(state, r))
@@ -72,17 +65,20 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
 
 def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: Sequence[Rung]) -> Rung:
     """The most expected gain per second, of one or of several at once, that leaves time for the core of the ladder; where nothing
-    does, several with the core among them, or what fits of the core, but for several others where all of it does not fit."""
+    does, several with the core among them, or what fits of the core, but for several others where all of it does not fit.
+
+    Where several are tried at once the core is among them if it can be: it is tried anyway, and takes longer after them."""
     core = [r for r in worth if r.core and not tries(state, r)]
     ranked = sorted(fitting, key=lambda r: -gain_per_second(state, r))
-    several = _at_once(state, worth, beside, ())
+    several, with_core = (_at_once(state, worth, beside, must) for must in ((), core))
+    if with_core and not (_fits(state, with_core) and _spares(state, with_core, core)):
+        with_core = None
     most = [several] if several and _fits(state, several) else []
     most = sorted([*most, ranked[0]], key=lambda r: -gain_per_second(state, r))
     for rung in most:
         if _spares(state, rung, core):
-            return rung
-    with_core = _at_once(state, worth, beside, core)
-    if with_core and _fits(state, with_core) and _spares(state, with_core, core):
+            return with_core if with_core and rung is several else rung
+    if with_core:
         return with_core
     alone = [r for r in ranked if r in core]
     whole = sum(seconds(state, r) for r in core) <= state.left()
@@ -91,7 +87,7 @@ def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: 
 
 def _fits(state: State, rung: Rung) -> bool:
     """Whether the budget decides it: it cuts off the timing of a rung, and verification may end somewhat later."""
-    return seconds(state, rung) < OVER * state.left() and _timed(state, rung.prepares) < state.left()
+    return seconds(state, rung) < OVER * state.left() and timed(state, rung.prepares) < state.left()
 
 
 def _spares(state: State, rung: Rung, core: Sequence[Rung]) -> bool:
@@ -113,47 +109,12 @@ def _at_once(state: State, worth: Sequence[Rung], beside: Sequence[Rung], must: 
     ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
     ranked += [r for r in beside if r not in worth and not tries(state, r)]
     most = 1 if state.numerics == "exact" else 2
-    return together(state.context(), state.kept, ranked, lambda prepares: _decided(state, prepares, most), must)
+    return together(state.context(), state.kept, ranked, lambda prepares: decided(state, prepares, most), must)
 
 
 def gain_per_second(state: State, rung: Rung) -> float:
     """The logarithm of the speedup that is expected, per second that deciding it should take."""
     return math.log(rung.predict(state.context()).value) / seconds(state, rung)
-
-
-def seconds(state: State, rung: Rung) -> float:
-    """What a comparison takes to its first look, and verification, as far as can be told."""
-    plan = rung.change(plan_of(state.kept))
-    return _decided(state, rung.prepares, len(plan.phases(state.facts.get("own_precision", "exact"))))
-
-
-def _decided(state: State, prepares: float, precisions: int) -> float:
-    """precisions: at how many it is verified."""
-    loaded = _loading(state) + VERIFYING * state.baseline["time"]["value"] / 1e9
-    verified = (0.0 if state.pace else loaded) + ANEW * _preparing(state, prepares)
-    return _timed(state, prepares) + precisions * verified
-
-
-def _timed(state: State, prepares: float) -> float:
-    """What it takes without verification, which the budget does not cut off."""
-    restarts = CLIMB[0][0]
-    return restarts * restart(state) + (1 + CACHED * (restarts - 1)) * _preparing(state, prepares)
-
-
-def _preparing(state: State, guess: float) -> float:
-    seen = state.breakdown or {}
-    kernels = seen.get("kernels") or A_PRODUCT * seen.get("gemms", 0.0) or KERNELS
-    return guess * min(1.0, max(LEAST, kernels / KERNELS))
-
-
-def restart(state: State) -> float:
-    """Seconds of a restart: as the last ones took, with verification; before the first, the baseline tells, for both sides of
-    a restart load and warm up at once, as it did."""
-    return state.pace or _loading(state) + TIMING
-
-
-def _loading(state: State) -> float:
-    return float(state.baseline.get("loading_seconds", state.baseline["first_run_seconds"]))
 
 
 def near_floor(state: State) -> bool:

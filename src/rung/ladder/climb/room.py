@@ -38,6 +38,7 @@ def _setup(state: State, peaks: list[float]) -> Setup:
     """peaks: bytes that the steps loaded side by side take, each in a process."""
     if not state.facts["gpu"]:
         return state.setup
-    total = state.run.read("manifest.json")["environment"]["device"]["memory"]
     each = sum(peaks) + CONTEXT_BYTES * len(peaks)
-    return replace(state.setup, together=int(max(1, min(MOST, USABLE * total // each, (os.cpu_count() or 1) // 4))))
+    return replace(
+        state.setup, together=int(max(1, min(MOST, USABLE * state.gpu_bytes // each, (os.cpu_count() or 1) // 4)))
+    )

@@ -67,6 +67,11 @@ class State:
         """All so far, those of an earlier sitting included."""
         return self.run.attempts()
 
+    @cached_property
+    def gpu_bytes(self) -> int:
+        """Of the GPU's memory, by the manifest."""
+        return int(self.run.read("manifest.json")["environment"]["device"]["memory"])
+
     def add(self, attempt: dict[str, Any]) -> None:
         self.run.add_attempt(attempt)
         self.attempts.append(attempt)
