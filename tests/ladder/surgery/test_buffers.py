@@ -134,6 +134,28 @@ def test_a_buffer_that_is_written_to_in_every_call_is_given_up(monkeypatch: pyte
     assert masked(made) == 1
 
 
+class Annealed(nn.Module):
+    """Attention whose temperature, a buffer, each call lowers before it reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("temperature", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.temperature.mul_(0.9)
+        return F.softmax(x @ x.transpose(-2, -1) / self.temperature, dim=-1) @ x
+
+
+def test_a_buffer_that_the_graph_writes_to_is_left_as_it_was_and_read_at_every_call() -> None:
+    ours, theirs = Annealed(), Annealed()
+    with pytest.warns(UserWarning, match="sdpa"):
+        made = rung.apply(ours, ["sdpa"])
+        x = torch.randn(2, HEADS, TOKENS, 8)
+        for _ in range(3):
+            torch.testing.assert_close(made(x), theirs(x))
+            assert ours.temperature == theirs.temperature
+
+
 @pytest.mark.parametrize("rungs", [["compile-regions", "sdpa"], ["sdpa"]], ids=lambda rungs: rungs[0])
 @pytest.mark.parametrize("equal", [True, False])
 def test_one_graph_for_several_modules_asks_each_ones_mask(

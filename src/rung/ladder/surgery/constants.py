@@ -49,10 +49,12 @@ def _evaluate(node: fx.Node, allowed: frozenset[str], there: bool) -> torch.Tens
     if wanted is None:
         return None
     memory = {storage(item) for item in wanted}
+    held = {storage(item) for item in wanted if HELD in item.meta}
     order = [item for item in node.graph.nodes if item in wanted]
     for other in node.graph.nodes:
-        # A write from outside the ancestors would be missed; one inside is repeated, in graph order.
-        if other not in wanted and written(other) and may_touch(other, memory):
+        # A write from outside the ancestors would be missed; one inside is repeated, in graph order, unless it is to a buffer:
+        # that is the model's own, and another at every call.
+        if written(other) and may_touch(other, held if other in wanted else memory):
             return None
     values: dict[fx.Node, Any] = {}
     cpu = torch.device("cpu")
