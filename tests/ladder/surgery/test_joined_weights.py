@@ -170,6 +170,35 @@ def test_weights_that_may_not_move_are_left_where_they_are(change, joined):
     assert bool(surgeon.added) is joined
 
 
+def kept(model):
+    return model.state_dict()
+
+
+def of_one_data(model):
+    return setattr(model.layers[1].weight, "data", model.layers[2].weight.data)
+
+
+def shared_by_processes(model):
+    model.share_memory()
+
+
+@pytest.mark.parametrize("hold", [kept, of_one_data, shared_by_processes], ids=lambda hold: hold.__name__)
+def test_memory_that_somebody_else_holds_goes_on_being_theirs(hold):
+    model = Model(biases=(False,) * 3)
+    held = hold(model)
+    places = [layer.weight.data_ptr() for layer in model.layers]
+    run, _ = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(X), model(X))
+        assert [layer.weight.data_ptr() for layer in model.layers] == places
+        (held or model.state_dict())["layers.2.weight"].mul_(2)
+        torch.testing.assert_close(run(X), model(X))
+        if held:
+            held.clear()
+            run(X)
+            assert together(model)
+
+
 def test_layers_that_share_compiled_code_each_find_their_own_weights():
     blocks = [Model(), Model()]
     surgeon = Recorder(["fused-qkv"], "eager")

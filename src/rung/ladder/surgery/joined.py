@@ -97,7 +97,7 @@ class Joined:
     def undo(self) -> None:
         """Gives every weight that was moved memory of its own again."""
         for tensor in (moved() for moved in self._moved):
-            if tensor is not None and not _alone(tensor):
+            if tensor is not None and not _whole(tensor):
                 tensor.data = tensor.detach().clone()
         self._moved.clear()
 
@@ -130,9 +130,23 @@ class Joined:
 
 
 def _alone(tensor: torch.Tensor) -> bool:
-    """Nothing else lies in its memory, and no graph that is being captured has its address."""
+    """Nothing else lies in its memory, nobody else has it, and no graph that is being captured has its address."""
     capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-    return not capturing and tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return not capturing and _whole(tensor) and not _held(tensor)
+
+
+def _whole(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _held(tensor: torch.Tensor) -> bool:
+    """Whether others write to this memory or read it: a state dict that is kept, a parameter with the same `.data`, another process."""
+    shared = tensor.device.type == "cpu" and tensor.is_shared()  # of a GPU's memory it is always said
+    return shared or _holders(tensor) > _holders(torch.empty(0))
+
+
+def _holders(tensor: torch.Tensor) -> int:
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> bool:
