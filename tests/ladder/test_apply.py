@@ -65,6 +65,15 @@ def test_a_model_that_is_bfloat16_itself_stays_so() -> None:
     assert rung.apply(model, "bf16")(torch.randn(4, 8).bfloat16()).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("rungs", [["bf16"], ["bf16", "fused-qkv"]], ids=lambda rungs: rungs[-1])
+def test_a_model_that_is_given_another_dtype_afterwards_has_its_outputs_in_that(rungs: list[str]) -> None:
+    model = Two()
+    applied = rung.apply(model, rungs)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float32):
+        model.to(dtype)
+        assert applied(torch.randn(4, 8, dtype=dtype))["y"].dtype == dtype
+
+
 def test_every_shape_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     original = Surgeon.__call__

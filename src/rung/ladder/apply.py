@@ -97,7 +97,7 @@ class Applied:
         self._made = made
         self._plan, self._device, self._step = plan, device, step
         self._precision = matmul_precision_name()
-        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self._dtype = torch.float32
         self.pending: tuple[str, ...] = ()
         self._told = not plan.passes
         self._named = "an empty recipe"
@@ -124,6 +124,7 @@ class Applied:
         if self._plan.original and self._plan.original.takes(elements((args, kwargs))):
             with self._aside():
                 return self.model(*args, **kwargs)
+        self._note_dtype()
         if self._compiled.renewed() and self._captured:
             self._captured = Captured(self._call, self._device, self.model)
         if self._captured and not torch.is_grad_enabled():
@@ -178,6 +179,7 @@ class Applied:
         self._warn_of_another_optimizer()
         loss, output = self._step(batch)
         self._tell(self._step)
+        self._note_dtype()
         output = self._cast_back(output)
         return output if loss is None else (loss, output)
 
@@ -203,6 +205,12 @@ class Applied:
             torch.set_float32_matmul_precision(self._precision)
         for name, limit in self._limits.items():
             setattr(torch._dynamo.config, name, limit)
+
+    def _note_dtype(self) -> None:
+        """Before each call, as the model may have been given another dtype since the last; outside of what is compiled, which asks for it."""
+        if self._plan.bf16:
+            found = (p.dtype for p in self.model.parameters() if p.is_floating_point())
+            self._dtype = next(found, torch.float32)
 
     def _cast_back(self, output: Any) -> Any:
         """The output as the model gives it outside autocast; gradients flow through the cast."""
