@@ -157,6 +157,19 @@ def test_a_loss_that_is_left_alone_says_why(options, says):
     assert says in surgeon.skipped[0]
 
 
+def test_a_loss_in_float64_keeps_its_digits(small):
+    model = nn.Linear(WIDTH, CLASSES).double()
+    surgeon = Surgeon(["fused-cross-entropy"], "eager")
+    x, labels = torch.randn(ROWS, WIDTH, dtype=torch.float64), torch.randint(CLASSES, (ROWS,))
+
+    def loss(x, labels):
+        return F.cross_entropy(model(x), labels)
+
+    got = torch.compile(loss, backend=surgeon, dynamic=False)(x, labels)
+    torch.testing.assert_close(got, loss(x, labels), rtol=1e-12, atol=0)
+    assert "float64" in surgeon.skipped[0]
+
+
 def test_returned_logits_must_be_made_anyway(small):
     layer = nn.Linear(WIDTH, CLASSES)
     labels = torch.randint(CLASSES, (ROWS,))

@@ -95,6 +95,8 @@ def _obstacle(loss: fx.Node, path: _Path) -> str:
         return "it is not reduced to one number"
     if made.dtype == torch.float16 and made.requires_grad:
         return "its gradients would be rounded to float16 before a scale of the loss (GradScaler) reaches them"
+    if logits.dtype == torch.float64:
+        return "its sums would be taken in float32, and the logits are float64"
     if any(in_place(step) for step in path.steps):
         return "the logits are written in place"
     read = [item for item in projection(path.layer) or () if isinstance(item, fx.Node)]
