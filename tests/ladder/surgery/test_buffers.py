@@ -134,6 +134,17 @@ def test_a_buffer_that_is_written_to_in_every_call_is_given_up(monkeypatch: pyte
     assert masked(made) == 1
 
 
+class Biased(nn.Module):
+    """Attention whose bias, a buffer, may be anything that another module made."""
+
+    def __init__(self, bias: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(x @ x.transpose(-2, -1) + self.bias, dim=-1) @ x
+
+
 class Annealed(nn.Module):
     """Attention whose temperature, a buffer, each call lowers before it reads it."""
 
@@ -153,6 +164,18 @@ def test_a_buffer_that_the_graph_writes_to_is_left_as_it_was_and_read_at_every_c
     for _ in range(3):
         torch.testing.assert_close(made(x), theirs(x))
         assert ours.temperature == theirs.temperature
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["a leaf", "made of a parameter"])
+def test_a_buffer_that_needs_a_gradient_gets_it(made: bool) -> None:
+    gradients = []
+    for rungs in ([], ["sdpa"]):
+        torch.manual_seed(0)
+        source = torch.zeros(TOKENS, TOKENS, requires_grad=True)
+        model = Biased(source * 1.0 if made else source)
+        rung.apply(model, rungs)(torch.randn(2, HEADS, TOKENS, 8)).square().sum().backward()
+        gradients.append(source.grad)
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("rungs", [["compile-regions", "sdpa"], ["sdpa"]], ids=lambda rungs: rungs[0])

@@ -85,6 +85,7 @@ def _readable(tensor: Any) -> bool:
         and tensor.layout == torch.strided
         and not tensor.is_meta
         and not tensor.is_inference()
+        and not tensor.requires_grad  # a gradient goes to it, or through it to what it was made of
         and tensor.numel() <= MOST_ELEMENTS
     )
 
