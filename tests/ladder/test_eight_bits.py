@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations, prune
 
+import rung
 from rung.hardware import pick
 from rung.ladder import compiled, step
 from rung.ladder.capture import WARM_CALLS
@@ -147,6 +149,25 @@ def test_layers_that_were_given_other_parameters_are_prepared_anew() -> None:
         EightBits(other, "int8", "sm90")
         x = torch.randn(5, 64).bfloat16()
         torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
+
+
+def another_in_the_place_of_data(made: nn.Module) -> None:
+    made[0].weight.data = torch.ones(64, 64, dtype=torch.bfloat16)  # type: ignore[index]
+
+
+def pruned(made: nn.Module) -> None:
+    prune.l1_unstructured(made[0], "weight", 0.7)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("change", [another_in_the_place_of_data, pruned], ids=lambda change: change.__name__)
+def test_a_change_that_raises_no_counter_and_makes_no_parameter_is_seen(change: Callable[[nn.Module], None]) -> None:
+    made = nn.Sequential(nn.Linear(64, 64, bias=False)).bfloat16().eval()
+    applied = rung.apply(made, ["int8-weights"])
+    x = torch.randn(5, 64).bfloat16()
+    with torch.no_grad():
+        applied(x)
+        change(made)
+        torch.testing.assert_close(applied(x), F.linear(x, made[0].weight), rtol=0.05, atol=0.05)  # type: ignore[arg-type]
 
 
 def test_layers_that_are_more_than_a_plain_product_are_left_alone() -> None:

@@ -38,7 +38,7 @@ class Compiled:
         self._own_compiled: list[
             tuple[torch.nn.Module, dict[str, Any]]
         ] = []  # blocks, with what their owner had compiled of them
-        self._seen: list[tuple[int, int]] = []
+        self._seen: list[tuple[Any, ...]] = []
         self._run = self._prepared()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -153,5 +153,12 @@ class Compiled:
             return self._function
         return torch.compile(self._function, backend=self._watched, dynamic=False)
 
-    def _versions(self) -> list[tuple[int, int]]:
-        return [(steps_taken(), 0), *((id(p), p._version) for p in self._model.parameters())]
+    def _versions(self) -> list[tuple[Any, ...]]:
+        """Of all parameters, with their names: what is pruned goes on as `weight_orig`, the same object."""
+        return [(steps_taken(),), *((n, id(p), p._version, _place(p)) for n, p in self._model.named_parameters())]
+
+
+def _place(parameter: torch.nn.Parameter) -> int:
+    """Where its numbers lie: another tensor in the place of `.data` raises no counter. Of wrapped tensors, which no layer's copy is
+    made of, nothing is asked."""
+    return parameter.data_ptr() if type(parameter) is torch.nn.Parameter else 0
