@@ -83,7 +83,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
     if _apart(seen[1], seen[2]):
         raise WorkloadError(
             f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps something "
-            "from call to call (a counter, an attribute), so no candidate can be compared with it."
+            "from call to call (a counter, an attribute, what it writes to its inputs), so no candidate can be compared with it."
         )
     if _apart(seen[0], seen[1]):
         raise WorkloadError(
