@@ -60,6 +60,17 @@ def test_unequal_widths_and_mixed_biases(biases):
     assert check(Projections(biases=biases), X).matches["fused-qkv"] == 1
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (5, 8)], ids=str)
+def test_a_bias_that_is_broadcast_stays_with_its_layer(shape):
+    class Broadcast(Projections):
+        def forward(self, x):
+            return torch.cat([F.linear(x, self.layers[0].weight, self.bias)[-1:], self.layers[1](x)[-1:]], -1)
+
+    model = Broadcast(widths=(8, 4), biases=(False, True))
+    model.bias = nn.Parameter(torch.randn(shape))
+    assert check(model, X[0]).rewritten == {"narrow-logits": 1}  # of the other layer alone
+
+
 @pytest.mark.parametrize(
     "combine",
     [

@@ -97,11 +97,18 @@ def _differentiated(graph: fx.Graph) -> set[fx.Node]:
 def projection(node: fx.Node) -> tuple[Any, Any, Any] | None:
     """(input, weight [N, K], bias or None) of a linear layer in its spellings: F.linear, ``x @ weight.T``."""
     if kind(node) == "linear" and node.op == "call_function":
-        return argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
+        weight, bias = argument(node, 1, "weight"), argument(node, 2, "bias")
+        return (argument(node, 0, "input"), weight, bias) if bias is None or _one_each(bias, weight) else None
     if kind(node) != "matmul" or len(node.args) != 2:
         return None
     turned = permutation(node.args[1]) if isinstance(node.args[1], fx.Node) else None
     return (node.args[0], turned[0], None) if turned and turned[1] == [1, 0] else None
+
+
+def _one_each(bias: Any, weight: Any) -> bool:
+    """Whether the bias has one number for each row of the weight: torch takes one for all, and one for each row of the input, too."""
+    some, rows = value(bias), value(weight)
+    return some is None or rows is None or some.shape == rows.shape[:1]
 
 
 def _subclasses(graph: fx.Graph) -> list[str]:
