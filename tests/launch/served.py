@@ -1,5 +1,6 @@
 """What the worker tests serve."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -7,6 +8,12 @@ import time
 
 
 class Served:
+    def __init__(self) -> None:
+        self.collected_while_loading = gc.isenabled()
+
+    def collecting(self) -> list[bool]:
+        return [self.collected_while_loading, gc.isenabled()]
+
     def echo(self, value: object) -> object:
         print("noise on stdout")
         return value

@@ -16,11 +16,12 @@ from rung.launch import Worker, WorkerFailed
 from rung.launch.worker import describe
 
 HERE = str(Path(__file__).parent)
+PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    with Worker("served:Served", tmp_path / "log", {"PYTHONPATH": HERE}) as w:
+    with Worker("served:Served", tmp_path / "log", PATH) as w:
         yield w
 
 
@@ -39,6 +40,12 @@ def gone(pid: int, seconds: float = 60) -> bool:
 def test_what_the_workload_prints_does_not_disturb_the_answer(worker: Worker) -> None:
     assert worker.call("echo", 100, value={"a": [1, 2.5, "x\n"]}) == {"a": [1, 2.5, "x\n"]}
     assert worker.call("echo", 100, value="é" * 100_000) == "é" * 100_000
+
+
+def test_garbage_is_collected_as_ever_once_a_worker_has_loaded(worker: Worker) -> None:
+    with pytest.raises(WorkerFailed):
+        worker.call("fail", 100)
+    assert worker.call("collecting", 100) == [False, True]
 
 
 def test_an_exception_is_an_answer_and_the_worker_goes_on(worker: Worker) -> None:
@@ -84,7 +91,7 @@ def test_nothing_outlives_a_coordinator_killed_with_sigkill(tmp_path: Path) -> N
         f"w = Worker('served:Served', Path({str(tmp_path / 'log')!r}))\n"
         "print(w.pid, w.call('child', 100), flush=True); w.send('sleep', seconds=600); time.sleep(600)\n"
     )
-    env = {**os.environ, "PYTHONPATH": HERE}
+    env = {**os.environ, **PATH}
     coordinator = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
     assert coordinator.stdout is not None
     pids = [int(p) for p in coordinator.stdout.readline().split()]

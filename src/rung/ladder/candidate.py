@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import sys
@@ -66,6 +67,8 @@ class Candidate(Timed):
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
         self.made_for = made_for or {}
         w = self.workload
+        if w.mode == "train":  # torch's optimizers load it when they are made; here no garbage is looked for meanwhile
+            importlib.import_module("torch._dynamo")
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
                 "environment": environment(self.device)}  # fmt: skip
 

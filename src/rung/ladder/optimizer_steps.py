@@ -18,7 +18,8 @@ def steps_taken() -> int:
     global _counted
     if not _counted:
         _counted = True
-        register_optimizer_step_post_hook(_count)
+        # Here, where compiling is near: disabling loads Dynamo, which takes as long as torch itself.
+        register_optimizer_step_post_hook(torch.compiler.disable(_count))
     return _taken
 
 
@@ -28,6 +29,5 @@ def step_taken() -> None:
     _taken += 1
 
 
-@torch.compiler.disable
 def _count(*_: object) -> None:
     step_taken()
