@@ -78,30 +78,6 @@ def test_runs_and_report_show_it_again(climbed: Path) -> None:
     assert listed.returncode == 0
 
 
-def test_a_dry_run_plans_and_can_be_gone_on_with_past_a_candidate_that_fails(tmp_path: Path) -> None:
-    asked = [MICRO, "--fused", "raise", "--rungs", "fused-optimizer,sdpa"]
-    done = rung("climb", *asked, "--dry-run", "--json", "--out", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
-    assert data["attempts"] == []
-    assert data["manifest"]["status"] == "planned"
-    plan = {p["rung"]: p for p in data["plan"]["rungs"]}
-    assert plan["fused-optimizer"]["prediction"]["high"] > 1
-    assert plan["sdpa"]["verdict"] == "inapplicable"
-    assert "Predicted" in done.stderr
-
-    done = rung("climb", "--resume", "run", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
-    first, second = data["attempts"]
-    assert first["verdict"] == "failed"
-    assert first["why"].startswith("raised: ")
-    assert "no step today" in first["why"]
-    assert second["verdict"] == "inapplicable"
-    assert data["manifest"]["status"] == "complete"
-    assert data["result"]["kept"] == []
-
-
 def test_a_workload_that_raises_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     done = rung("climb", MICRO.replace(":make", ":dead"), cwd=tmp_path)
     assert done.returncode == 4

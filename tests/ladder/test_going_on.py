@@ -45,7 +45,6 @@ def climb(tmp_path: Path, recorded: dict[str, str]) -> Climbing:
 @pytest.mark.parametrize(
     ("fused", "kind", "says"),
     [
-        ("raise", "raised", "no step today"),
         ("die", "killed", "SIGKILL"),
         ("hang", "hung", "deadline"),
     ],
@@ -61,6 +60,30 @@ def test_a_candidate_that_fails_is_a_failed_rung_and_the_climb_goes_on(
     assert first["verdict"] == "failed"
     assert first["why"].startswith(f"{kind}: ")
     assert says in first["why"]
+    assert second["verdict"] == "inapplicable"
+    assert data["manifest"]["status"] == "complete"
+    assert data["result"]["kept"] == []
+
+
+def test_a_dry_run_plans_and_can_be_gone_on_with_past_a_candidate_that_fails(climb: Climbing) -> None:
+    asked = [MICRO, "--fused", "raise", "--rungs", "fused-optimizer,sdpa"]
+    done = climb(*asked, "--dry-run", "--json", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["attempts"] == []
+    assert data["manifest"]["status"] == "planned"
+    plan = {p["rung"]: p for p in data["plan"]["rungs"]}
+    assert plan["fused-optimizer"]["prediction"]["high"] > 1
+    assert plan["sdpa"]["verdict"] == "inapplicable"
+    assert "Predicted" in done.stderr
+
+    done = climb("--resume", "run", "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    first, second = data["attempts"]
+    assert first["verdict"] == "failed"
+    assert first["why"].startswith("raised: ")
+    assert "no step today" in first["why"]
     assert second["verdict"] == "inapplicable"
     assert data["manifest"]["status"] == "complete"
     assert data["result"]["kept"] == []

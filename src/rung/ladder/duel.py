@@ -31,6 +31,7 @@ from rung.measure import (
 
 PROFILED_STEPS = 3
 DELAY = 2e6  # nanoseconds of a block that pipes and the scheduler may take on a busy machine
+ROUNDS_SECONDS = {"gpu": 2.0, "cpu": 4.0}  # of a restart, unless these are more than 10 rounds or fewer than 4
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
 
 
@@ -193,7 +194,7 @@ class Start:
         estimates = {side: self._ask(side, "estimate") for side in self.workers}
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         once = sum(2 * counts[side] * ns for side, ns in estimates.items()) / 1e9
-        rounds = max(4, min(10, round((2.0 if gpu else 4.0) / once)))
+        rounds = max(4, min(10, round(ROUNDS_SECONDS["gpu" if gpu else "cpu"] / once)))
         blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
         restart, samples = interleaved(blocks, rounds)
         duel.samples.append(dict(zip(self.workers, samples, strict=True)))
