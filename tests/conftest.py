@@ -1,6 +1,7 @@
 """One thread for torch in every test and every worker: two cores are shared by all. Triton kernels for its interpreter."""
 
 import contextlib
+import gc
 import importlib.util
 import os
 import pkgutil
@@ -33,6 +34,13 @@ if importlib.util.find_spec("triton"):
 def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
     """No test reads or writes the user's own cache of traces."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path_factory.getbasetemp() / "rung-cache"))
+
+
+def pytest_collection_finish():
+    """Torch's modules are not looked through for garbage again and again, nor what compiling makes at every turn."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 # Files of tests that take minutes. Two processes share the suite, each beginning with one half of it: these come first.
