@@ -175,8 +175,9 @@ class Surgeon:
         if trusting:
             note_buffers(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
+        rehearsals: dict[fx.GraphModule, fx.Graph] = {}
         for part in parts:
-            self._run("sdpa", write_out, part, record)
+            self._run("sdpa", write_out, part, record, rehearsals)
         record.before = count(parts)
         record.products = products(parts)
         for part in parts:
@@ -184,9 +185,10 @@ class Surgeon:
                 if name == "aiter-gemm":
                     record.left += products([part])  # as the passes before it left them
                 if part is gm or name not in _OF_THE_WHOLE:
-                    self._run(name, _RUNNERS[name], part, record)
+                    self._run(name, _RUNNERS[name], part, record, rehearsals)
         record.after = count(parts)
-        gm.recompile()
+        for part in parts:  # once: passes read graphs, and writing code takes longer than most of them
+            part.recompile()
         expected = taken_buffers(gm)
         self._expected += expected
         self._records[key] = record
@@ -221,19 +223,26 @@ class Surgeon:
 
         return compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
 
-    def _run(self, name: str, run: _Pass, part: fx.GraphModule, record: _Record) -> None:
+    def _run(
+        self,
+        name: str,
+        run: _Pass,
+        part: fx.GraphModule,
+        record: _Record,
+        rehearsals: dict[fx.GraphModule, fx.Graph],
+    ) -> None:
+        # A rehearsal on a copy: a pass that fails halfway must leave no trace in the real graph, whose placeholders carry
+        # attributes of Dynamo that a copy put back in its place would lack. The copy goes the way of the graph.
+        rehearsal = rehearsals[part] = rehearsals.get(part) or copy.deepcopy(part.graph)
         try:
-            # A rehearsal on a copy: a pass that fails halfway must leave no trace in the real graph, whose
-            # placeholders carry attributes of Dynamo that a copy put back in its place would lack.
-            rehearsal = copy.deepcopy(part.graph)
             run(rehearsal)
             rehearsal.lint()
         except Exception as error:
+            del rehearsals[part]
             record.skipped.append(f"{name}: the pass failed and was left out ({type(error).__name__}: {error})")
             return
         found, reasons = run(part.graph)
         part.graph.lint()
-        part.recompile()
         record.matches[name] = record.matches.get(name, 0) + found
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 
