@@ -1,5 +1,7 @@
 """`rung analyze`: any trace on one screen, in one document, in another format; damage is one sentence."""
 
+import contextlib
+import errno
 import gzip
 import json
 from dataclasses import replace
@@ -79,6 +81,24 @@ def test_what_is_written_in_another_format_is_read_back_the_same(path: Path, nam
 def test_a_csv_has_a_row_an_event(path: Path) -> None:
     assert main(["analyze", str(path), "--write", str(path.with_name("out.csv"))]) == 0
     assert len(path.with_name("out.csv").read_text().splitlines()) == 4
+
+
+def test_a_table_is_written_whole_or_what_was_there_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = path.with_name("ops.csv")
+    asked = ["analyze", str(path), "--show", "kernels", "--csv", str(file)]
+    assert main(asked) == 0
+    before = file.read_text()
+    assert "Cijk_Ailk_Bljk_MT64x64" in before
+
+    def full(table: pl.DataFrame, to: Any, **options: Any) -> None:
+        with open(to, "wb") if isinstance(to, Path) else contextlib.nullcontext(to) as out:
+            out.write(b"half of a")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_csv", full)
+    assert main(asked) == 3
+    assert file.read_text() == before
+    assert {f.name for f in path.parent.iterdir()} == {path.name, file.name}
 
 
 def test_a_csv_that_cannot_be_written_is_a_sentence(path: Path, tmp_path: Path, capsys: Any) -> None:

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rung.errors import InputError
-
 if TYPE_CHECKING:
     import polars as pl
 
@@ -42,9 +40,7 @@ def write_csv(table: pl.DataFrame, path: Path) -> None:
     if str(path) == "-":
         sys.stdout.write(flat.write_csv())
     else:
-        try:
-            flat.write_csv(path)
-        except OSError as error:
-            raise InputError(
-                f"{path} could not be written ({error}): free some space or choose another place."
-            ) from error
+        from rung.trace.output import whole
+
+        with whole(path) as file:
+            flat.write_csv(file)
