@@ -61,7 +61,10 @@ def add(commands: Any, help_text: str) -> None:
         metavar="2%",
         help="exit code 1 if B is slower by this much, with confidence: what cannot be told within the budget is no failure",
     )
-    parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="begin no further restart after this time")
+    parser.add_argument(
+        "--budget", type=seconds, metavar="SECONDS",
+        help="begin no further restart after this time; --verify counts, but neither it nor the first restart is cut short",
+    )  # fmt: skip
     parser.add_argument(
         "--deadline", type=seconds, default=900.0, metavar="SECONDS", help="for compiling (default: 900)"
     )
