@@ -1,5 +1,6 @@
 """FLOP/s and bytes/s of what was measured: from what is told or counted, to every form of the report."""
 
+import re
 import time
 from html import unescape
 from typing import Any
@@ -73,6 +74,13 @@ def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: dict[s
     assert "95 % interval" in "\n".join(bench_lines(nap))
     few = "\n".join(bench_lines({**nap, "samples": nap["samples"][:3]}))
     assert "the range of 3 samples, too few for a 95 % interval" in few
+
+    def interval(samples: list[float]) -> str:
+        return sweep_lines([{**nap, "samples": samples, "point": {"n": "1"}}])[2].split("|")[3].strip()
+
+    assert re.fullmatch(r"[\d.]+ .s – [\d.]+ .s", interval(nap["samples"]))
+    assert interval(nap["samples"][:3]).endswith(" (range of 3)")
+    assert interval(nap["samples"][:1]) == "–"
 
 
 def test_it_is_in_every_form_of_the_report(nap: dict[str, Any]) -> None:

@@ -163,11 +163,19 @@ def sweep_lines(results: Sequence[dict[str, Any]]) -> list[str]:
         else:
             time = r["time"]
             rate = units.digits(r["samples_per_step"] / time["value"] * 1e9) if r["samples_per_step"] else units.NONE
-            cells += [units.duration(time["value"]), f"{units.duration(time['low'])} – {units.duration(time['high'])}", rate,
+            cells += [units.duration(time["value"]), between(r), rate,
                       *(units.rate(_rate(r, amount), unit) for amount, unit in known),
                       units.data_size(units.peak(r["memory"]))]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def between(result: dict[str, Any]) -> str:
+    """The interval of a median, in a column of such: a few samples have a range and no interval, a single one has neither."""
+    if len(result["samples"]) < 2:
+        return units.NONE
+    ends = f"{units.duration(result['time']['low'])} – {units.duration(result['time']['high'])}"
+    return ends if _enough(result) else f"{ends} (range of {len(result['samples'])})"
 
 
 def _rate(result: dict[str, Any], amount: str) -> float | None:

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rung.report import units
+from rung.report.bench import between
 
 
 def session_lines(rows: Sequence[dict[str, Any]], base: Mapping[str, Any] | None = None) -> list[str]:
     """One line a benchmark, in the order in which they ran; notes below."""
     lines = [["benchmark", "median", "95 % interval", "samples", *(["against saved"] if base is not None else [])]]
     for row in rows:
-        time = row["time"]
-        between = f"{units.duration(time['low'])} – {units.duration(time['high'])}"
-        cells = [_short(row["test"]), units.duration(time["value"]), between, str(len(row["samples"]))]
+        cells = [_short(row["test"]), units.duration(row["time"]["value"]), between(row), str(len(row["samples"]))]
         lines.append([*cells, *([change(row.get("against"))] if base is not None else [])])
     notes = [f"note: {_short(row['test'])}: {note}" for row in rows for note in row["notes"]]
     missing = sorted(set(base or {}) - {row["test"] for row in rows})
