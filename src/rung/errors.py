@@ -4,6 +4,12 @@ Each class carries the exit code of the command line: 2 the command was used wro
 not be read, 4 the workload failed. Code 1 is no error but an answer ("slower", "not equal").
 """
 
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+
 
 class RungError(Exception):
     """Anything that ends a command with a sentence instead of a traceback."""
@@ -38,3 +44,29 @@ def first_line(error: BaseException, most: int = 300) -> str:
     end = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
     text = " ".join(lines[: end + 1])
     return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} ..."
+
+
+def where(error: BaseException) -> str:
+    """Such as " (model.py:12, in make)": the innermost line in a file of the user's own that an exception passed; empty where it
+    passed none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _users(frame.filename):
+            here = os.path.relpath(frame.filename)
+            name = frame.filename if here.startswith(os.pardir) else here
+            return f" ({name}:{frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'})"
+    return ""
+
+
+def _users(file: str) -> bool:
+    """Whether it is not Rung's, Python's, a package's, or what Inductor wrote."""
+    packages = (f"{os.sep}{name}" for name in ("site-packages", "dist-packages", "torchinductor_"))
+    return not file.startswith(_others()) and not any(p in file for p in packages) and os.path.isfile(file)
+
+
+@functools.cache
+def _others() -> tuple[str, ...]:
+    import sysconfig
+
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = [os.path.dirname(__file__), *installed, os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")]
+    return tuple(folder + os.sep for folder in folders if folder)

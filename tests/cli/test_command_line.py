@@ -436,9 +436,12 @@ def test_what_a_target_raises_in_our_own_process_is_a_sentence(
     (tmp_path / "prints.py").write_text(PRINTS)
     monkeypatch.chdir(tmp_path)
     assert main(["apply", "recipe.toml", "prints.py:broken", "--json"]) == 4
-    assert json.loads(capsys.readouterr().out)["error"] == "prints.py:broken: ValueError: no weights here"
+    assert (
+        json.loads(capsys.readouterr().out)["error"]
+        == "prints.py:broken: ValueError: no weights here (prints.py:6, in broken)"
+    )
     assert main(["apply", "recipe.toml", "prints.py:exits", "--json"]) == 4
-    assert json.loads(capsys.readouterr().out)["error"] == "prints.py:exits: SystemExit: 3"
+    assert json.loads(capsys.readouterr().out)["error"] == "prints.py:exits: SystemExit: 3 (prints.py:7, in exits)"
 
 
 def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(

@@ -49,7 +49,7 @@ def test_garbage_is_collected_as_ever_once_a_worker_has_loaded(worker: Worker) -
 
 
 def test_an_exception_is_an_answer_and_the_worker_goes_on(worker: Worker) -> None:
-    with pytest.raises(WorkerFailed, match="ValueError: no good"):
+    with pytest.raises(WorkerFailed, match=r"ValueError: no good \(.*served\.py:\d+, in fail\)$"):
         worker.call("fail", 100)
     with pytest.raises(WorkerFailed, match="SystemExit"):
         worker.call("leave", 100)

@@ -31,7 +31,9 @@ def test_a_file_of_the_user_is_loaded_the_same_way() -> None:
         ("no.such.module:x", {}, "no module"),
         ("missing.py:make", {}, "no file"),
         (EXAMPLE.replace("make", "nothing"), {}, "has no 'nothing'"),
-        (EXAMPLE, {"depht": "3"}, "no option --depht"),
+        (EXAMPLE, {"depht": "3"}, r"no option --depht; did you mean --depth\?$"),
+        ("tiny-transformer", {"num-layer": "4"}, r"did you mean --num-layers\?$"),
+        (EXAMPLE, {"colour": "red"}, "no option --colour; it takes: --width, --depth"),
         (EXAMPLE, {"width": "wide"}, "must be int"),
         ("tiny-transformer", {"size": "giant"}, "must be one of"),
         ("tiny-transformer", {"num-heads": "7"}, "heads must be even"),
@@ -52,7 +54,7 @@ def test_a_name_that_a_file_lacks_is_answered_with_those_it_has(tmp_path: Path) 
 
 def test_a_file_that_raises_on_import_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
-    with pytest.raises(WorkloadError, match="ZeroDivisionError"):
+    with pytest.raises(WorkloadError, match=r"ZeroDivisionError: division by zero \(.*bad\.py:1\)$"):
         load(f"{tmp_path / 'bad.py'}:make")
 
 

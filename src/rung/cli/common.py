@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rung.errors import RungError, UsageError, WorkloadError, first_line
+from rung.errors import RungError, UsageError, WorkloadError, first_line, where
 
 ROOT = Path(".rung")
 
@@ -188,7 +188,7 @@ def target_here(target: str) -> Iterator[None]:
     except RungError:
         raise
     except (Exception, SystemExit) as error:
-        raise WorkloadError(f"{target}: {type(error).__name__}: {first_line(error)}") from error
+        raise WorkloadError(f"{target}: {type(error).__name__}: {first_line(error)}{where(error)}") from error
 
 
 def stop_when_asked() -> None:

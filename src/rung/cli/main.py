@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             print(theirs or traceback.format_exc(), file=sys.stderr, end="")
         more = [
-            *(["--debug shows where"] if theirs and "--debug" not in words else []),
+            *(["--debug shows the traceback"] if theirs and "--debug" not in words else []),
             *([f"logs: {error.logs}"] if error.logs else []),
         ]
         _say(f"rung: {error}" + (f" ({'; '.join(more)})" if more else ""))

@@ -74,7 +74,8 @@ def compare(
         try:
             duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
         except SideFailed as failure:
-            raise WorkerFailed(f"{failure.side}: {failure}", failure.error.kind, exit_code=failure.error.exit_code) from failure  # fmt: skip
+            e = failure.error
+            raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure
     found = duel.as_dict()
     for key in ("times", "memory", "first_run_seconds"):
         found[key] = lowered(found[key])

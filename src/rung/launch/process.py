@@ -112,7 +112,7 @@ class Worker:
         reply = json.loads(line)
         if "error" in reply:
             e = reply["error"]
-            message = e["message"] if e["kind"] == "refused" else f"{e['type']}: {e['message']}"
+            message = e["message"] if e["kind"] == "refused" else f"{e['type']}: {e['message']}{e['where']}"
             raise WorkerFailed(message, e["kind"], e["traceback"], e["exit_code"])
         return reply["value"]
 

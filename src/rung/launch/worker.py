@@ -20,7 +20,7 @@ import threading
 import traceback
 from typing import Any
 
-from rung.errors import RungError, first_line
+from rung.errors import RungError, first_line, where
 
 PR_SET_PDEATHSIG = 1
 
@@ -56,6 +56,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "kind": kind,
         "type": type(error).__name__,
         "message": text,
+        "where": where(error),
         "exit_code": error.exit_code if isinstance(error, RungError) else None,
         "traceback": "".join(traceback.format_exception(error))[-8000:],
     }

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.errors import UsageError, WorkloadError
+from rung.errors import UsageError, WorkloadError, first_line, where
 from rung.workload.base import Workload
 from rung.workload.options import kind_of, value_of
 
@@ -107,8 +107,10 @@ def convert(target: str, factory: Callable[..., Any], options: Mapping[str, str]
     for option, text in options.items():
         name = option.replace("-", "_")
         if name not in known:
-            flags = ", ".join("--" + n.replace("_", "-") for n in known) or "none"
-            raise UsageError(f"{target} has no option --{option}; it takes: {flags}.")
+            near = get_close_matches(name, known, 1)
+            flags = ", ".join("--" + n.replace("_", "-") for n in near or known) or "none"
+            hint = f"did you mean {flags}?" if near else f"it takes: {flags}."
+            raise UsageError(f"{target} has no option --{option}; {hint}")
         values[name] = value_of(option, text, hints.get(name, kind_of(known[name].default)))
     return values
 
@@ -148,7 +150,8 @@ def _module_of_file(path: Path) -> types.ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise WorkloadError(f"{path} could not be imported: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {first_line(error)}{where(error)}"
+        raise WorkloadError(f"{path} could not be imported: {said}") from error
     return module
 
 
