@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import climb_sample
 import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 
@@ -139,6 +140,21 @@ def test_the_ladder_is_logarithmic_only_over_a_wide_range() -> None:
     place, ticks = charts._scale([26.6e6, 20e6])
     assert ticks == pytest.approx([5e6, 10e6, 15e6, 20e6, 25e6])
     assert place(10e6) - place(20e6) == pytest.approx(place(5e6) - place(15e6))
+
+
+@pytest.mark.parametrize(("before", "after"), [(26.6e6, 20e6), (26.6e6, 2.8e6)])
+def test_a_whisker_that_is_cut_off_at_the_edge_ends_in_an_arrow_head(before: float, after: float) -> None:
+    """On either scale; a whisker that ends inside of the picture has none."""
+
+    def heads(low: float, high: float) -> int:
+        data = climb()
+        data["baseline"]["time"] = {"value": before, "low": low, "high": high}
+        data["attempts"] = [climb_sample.attempt(1, "tf32", "kept", "", before, after)]
+        return len(ET.fromstring(charts.ladder(data)).findall(".//path"))
+
+    assert heads(0.99 * before, 1.01 * before) == 0
+    assert heads(0.99 * before, 3 * before) == 1
+    assert heads(0.01 * after, 3 * before) == (2 if before > 4 * after else 1)
 
 
 def test_a_strip_has_at_most_its_limit_of_points_a_side() -> None:

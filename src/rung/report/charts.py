@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rung.report import units, words
-from rung.report.svg import dot, escaped, line, positive, svg, text
+from rung.report.svg import arrow, dot, escaped, line, positive, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
+_HEAD = 4.0  # pixels by which an arrow head stands out of the plot
 _LOG_FROM = 4.0  # a wider range of times than this is drawn on a log scale
 MOST_POINTS = 200  # a side of a strip
 
@@ -88,7 +89,12 @@ def _mark(estimate: dict[str, Any], x: float, place: Callable[[float], float], c
     low, high = positive(estimate.get("low")), positive(estimate.get("high"))
     whisker = []
     if low is not None and high is not None:
-        whisker = [line(x, place(low), x, place(high), f"whisker {css}")]
+        # All medians lie inside of the plot: an end at its edge is cut off there. The head stands out, clear of the median's dot.
+        above, below = place(high) <= _TOP, place(low) >= _TOP + _PLOT
+        top, bottom = place(high) - _HEAD * above, place(low) + _HEAD * below
+        whisker = [line(x, bottom, x, top, f"whisker {css}")]
+        whisker += [arrow(x, top, f"whisker {css}")] if above else []
+        whisker += [arrow(x, bottom, f"whisker {css}", down=True)] if below else []
     return [*whisker, dot(x, place(value), 3.5, css, title)]
 
 

@@ -18,6 +18,12 @@ def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
     return f'<line x1="{x1:.2f}%" y1="{y1:.1f}" x2="{x2:.2f}%" y2="{y2:.1f}" class="{css}"/>'
 
 
+def arrow(x: float, y: float, css: str, down: bool = False) -> str:
+    """A head whose point is there; the inner svg carries the place, because a path knows no percentages."""
+    back = -6 if down else 6
+    return f'<svg x="{x:.2f}%" y="{y:.1f}" overflow="visible"><path d="M-4 {back}L0 0L4 {back}" class="{css}"/></svg>'
+
+
 def dot(x: float, y: float, radius: float, css: str = "", title: str = "") -> str:
     named = f' class="{css}"' if css else ""
     tip = f"<title>{escaped(title)}</title>" if title else ""
