@@ -63,6 +63,7 @@ def test_two_callables_are_compared_and_the_limits_of_one_process_are_said() -> 
     assert found.speedup is not None
     assert found.speedup.high < 1
     assert found["unit"] == "round"
+    assert found["units"]["times"] == "ns"
     assert any("one process" in note for note in found.notes)
     text = str(found)
     assert "A  long" in text

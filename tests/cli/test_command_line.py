@@ -333,6 +333,8 @@ def test_bench_answers_in_one_json_document(tmp_path: Path, capsys: pytest.Captu
     result = json.loads(captured.out)
     assert len(result["samples"]) >= 12
     assert result["time"]["low"] <= result["time"]["value"] <= result["time"]["high"]
+    assert result["kind"] == "bench"
+    assert {result["units"][name] for name in ("time", "summary", "samples")} == {"ns"}
     assert (result["samples_per_step"], result["tokens_per_step"]) == (2, 16)
     assert result["environment"]["torch"]
 

@@ -25,6 +25,8 @@ from rung.measure.summary import summarize
 
 BLOCK_SECONDS = 0.5
 WARM_SECONDS = 10.0
+# Of the record's figures, for who reads only the file; a time is that of one step.
+UNITS = {"time": "ns", "summary": "ns", "samples": "ns", "discarded": "ns", "first_run_seconds": "s", "memory": "bytes"}
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,8 @@ def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -
     samples = seen.found.kept
     time = median_interval(samples)
     return {
+        "kind": "bench",
+        "units": UNITS,
         "workload": facts["name"],
         "mode": facts["mode"],
         "status": "complete",

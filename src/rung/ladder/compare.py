@@ -25,6 +25,7 @@ from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
 
 LETTERS = string.ascii_uppercase
+UNITS = {"times": "ns", "restarts": "ns", "first_run_seconds": "s", "memory": "bytes"}  # a time is that of one step
 
 
 def compare(
@@ -97,8 +98,8 @@ def compare(
 def described(sides: Mapping[str, dict[str, Any]], margin: float) -> dict[str, Any]:
     """How the record of a comparison begins: two sides are `a` and `b`, more are a table of their own."""
     if len(sides) == 2:
-        return {"kind": "compare", **lowered(sides), "margin": margin}
-    return {"kind": "ranking", "sides": lowered(sides), "margin": margin}
+        return {"kind": "compare", "units": UNITS, **lowered(sides), "margin": margin}
+    return {"kind": "ranking", "units": UNITS, "sides": lowered(sides), "margin": margin}
 
 
 def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) -> dict[str, Any]:
