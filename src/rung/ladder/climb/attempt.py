@@ -14,6 +14,7 @@ from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import State
 from rung.ladder.climb.together import idle, stacked
 from rung.ladder.climb.trust import distrusted
+from rung.ladder.climb.waiting import waiting
 from rung.ladder.disturbed import compiled_anew
 from rung.ladder.duel import Duel, SideFailed, fight
 from rung.ladder.rungs import Counters, Evidence, Prediction, Rung, plan_of
@@ -26,10 +27,12 @@ from rung.measure import Comparison
 DISTURBED = 1.5  # times, between two measurements of the untouched workload
 
 
-def opened(state: State, rung: Rung) -> dict[str, Any]:
-    """The record of an attempt before anything is measured; with a verdict where the rung does not apply."""
+def opened(state: State, rung: Rung, planned: bool = False) -> dict[str, Any]:
+    """The record of an attempt before anything is measured; with a verdict where the rung does not apply. planned: of a plan, in
+    which nothing was tried yet."""
     context = state.context()
     no = rung.applies(context)
+    no = waiting(state, rung, no, planned) if no else None
     prediction = None if no else rung.predict(context)
     stack, members = stacked(state.kept, rung), [member.name for member in rung.members]
     return {
@@ -49,6 +52,7 @@ def opened(state: State, rung: Rung) -> dict[str, Any]:
         **({"members": members} if members else {}),
         "verdict": no.verdict if no else "",
         "why": no.why if no else "",
+        **({"group": no.group} if no else {}),
     }
 
 

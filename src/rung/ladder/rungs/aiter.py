@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rung.ladder.rungs.proofs import rewritten
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, NOT_FOUND, OTHER_MODE, Context, Inapplicable, Rung, already
 from rung.ladder.rungs.surgery import with_pass
 
 JOINS = ("fused-qkv", "fused-gate-up")
@@ -14,9 +14,9 @@ BEST, WORST = 0.85, 1.03  # of the time of the products that are tuned, as a fir
 
 def _applies(c: Context) -> Inapplicable | None:
     if c.training:
-        return Inapplicable("it is for inference.")
+        return Inapplicable("it is for inference.", group=OTHER_MODE)
     if not c.gpu:
-        return Inapplicable("it is for GPUs.")
+        return Inapplicable("it is for GPUs.", group=FOR_GPUS)
     facts = c.facts.get("aiter")
     if facts is None:
         return Inapplicable("the graph could not be captured, so its products are not known.")
@@ -25,7 +25,7 @@ def _applies(c: Context) -> Inapplicable | None:
     if c.facts.get("dtype") != "torch.bfloat16" and not c.plan.bf16:
         return Inapplicable("its tables are for products in bfloat16; nothing runs in bfloat16 so far.")
     if not facts["tuned"] and not facts["left"]:
-        return Inapplicable("no linear layer found in the captured graph.")
+        return Inapplicable("no linear layer found in the captured graph.", group=NOT_FOUND)
     if not facts["tuned"]:
         return already(_nothing_tuned(facts))
     return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung.ladder.rungs.precision import turned_on_the_way
 from rung.ladder.rungs.proofs import both, named, rewritten
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, OTHER_CHIP, Context, Inapplicable, Rung, already
 from rung.ladder.rungs.surgery import matches, with_pass
 
 # cuDNN's attention uses the matrix units of Hopper and later as they were made for; torch's flash kernels are those of
@@ -25,9 +25,9 @@ def _calls(c: Context) -> bool:
 
 def _applies(c: Context) -> Inapplicable | None:
     if not c.gpu:
-        return Inapplicable("cuDNN is for GPUs.")
+        return Inapplicable("cuDNN is for GPUs.", group=FOR_GPUS)
     if not re.fullmatch(NEW_UNITS, str(c.facts.get("arch"))):
-        return Inapplicable("its attention kernels are made for sm90 and later.")
+        return Inapplicable("its attention kernels are made for sm90 and later.", group=OTHER_CHIP)
     choices = c.facts.get("attention_choices", {})
     if not choices:
         return Inapplicable("this torch cannot be told an order of attention kernels; 2.7 and later can.")
@@ -54,7 +54,7 @@ CUDNN_ATTENTION = Rung(
 
 def _tf32_applies(c: Context) -> Inapplicable | None:
     if not c.gpu:
-        return Inapplicable("its kernel is for GPUs.")
+        return Inapplicable("its kernel is for GPUs.", group=FOR_GPUS)
     if no := turned_on_the_way(c):
         return no
     if no := matches("tf32-attention", "attention in float32 without a mask or with the causal one")(c):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.ladder.rungs.proofs import both, counted, named, told
-from rung.ladder.rungs.rung import Context, Evidence, Inapplicable, Proof, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, Context, Evidence, Inapplicable, Proof, Rung, already
 
 SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
 MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a thought
@@ -99,7 +99,7 @@ DYNAMIC = Rung(
 
 def _casts_apply(c: Context) -> Inapplicable | None:
     if not c.gpu:
-        return Inapplicable("it is one kernel of a GPU in the place of many.")
+        return Inapplicable("it is one kernel of a GPU in the place of many.", group=FOR_GPUS)
     if not c.autocast:
         return Inapplicable("the step does not run under autocast, which casts the weights in every step.")
     if c.facts.get("dtype") != "torch.float32":

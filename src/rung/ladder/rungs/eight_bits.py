@@ -10,7 +10,7 @@ from typing import Any
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.precision import allowed
 from rung.ladder.rungs.proofs import both, counted, told
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+from rung.ladder.rungs.rung import FOR_GPUS, OTHER_CHIP, OTHER_MODE, Context, Inapplicable, Rung
 from rung.toml import shipped
 
 TUNED = "coordinate_descent_tuning"
@@ -25,9 +25,9 @@ def _applies(c: Context) -> Inapplicable | None:
     if no := allowed(c, "fp8"):
         return no
     if c.training:
-        return Inapplicable("it is for inference.")
+        return Inapplicable("it is for inference.", group=OTHER_MODE)
     if not c.gpu:
-        return Inapplicable("it is for GPUs.")
+        return Inapplicable("it is for GPUs.", group=FOR_GPUS)
     if c.facts.get("dtype") != "torch.bfloat16" and not c.plan.bf16:
         return Inapplicable("it takes the place of products in bfloat16; nothing runs in bfloat16 so far.")
     if not c.facts.get("linears"):
@@ -39,7 +39,7 @@ def _fp8_applies(c: Context) -> Inapplicable | None:
     if no := _applies(c):
         return no
     if not fp8_format(str(c.facts.get("arch"))):
-        return Inapplicable(f"{c.facts.get('arch')} has no units for products in FP8.")
+        return Inapplicable(f"{c.facts.get('arch')} has no units for products in FP8.", group=OTHER_CHIP)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rung.ladder.plan import CONTRACTS, Plan
 from rung.ladder.rungs.precision import allowed
 from rung.ladder.rungs.proofs import both, counted, told
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, Context, Inapplicable, Rung, already
 from rung.toml import shipped
 
 LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
@@ -36,7 +36,7 @@ def left() -> Mapping[str, str]:
 def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]:
     def applies(c: Context) -> Inapplicable | None:
         if not c.gpu:
-            return Inapplicable("it concerns GPUs.")
+            return Inapplicable("it concerns GPUs.", group=FOR_GPUS)
         if row["vendor"] not in ("any", c.facts.get("vendor")):
             return already(f"nothing reads it on this device: it is for {row['vendor'].upper()} GPUs.")
         if not re.fullmatch(row.get("arch", ".*"), str(c.facts.get("arch", ""))):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.ladder.rungs.proofs import both, counted, occurs
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+from rung.ladder.rungs.rung import FOR_GPUS, Context, Inapplicable, Rung
 
 GRAPH_LAUNCH = r"^(cuda|hip)GraphLaunch"
 
 
 def _capture_applies(c: Context) -> Inapplicable | None:
     if not c.gpu:
-        return Inapplicable("a CPU has no graphs to launch.")
+        return Inapplicable("a CPU has no graphs to launch.", group=FOR_GPUS)
     if c.training and (why := c.facts.get("optimizer_not_captured")):
         return Inapplicable(f"{why}.")
     if hooked := c.facts.get("hooked"):

@@ -10,7 +10,7 @@ from typing import Any
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.graphs import GRAPH_LAUNCH
 from rung.ladder.rungs.proofs import both, counted, fewer, occurs, told
-from rung.ladder.rungs.rung import Context, Inapplicable, Proof, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, OTHER_CHIP, OTHER_MODE, Context, Inapplicable, Proof, Rung, already
 from rung.toml import shipped
 
 LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
@@ -39,11 +39,11 @@ def never(name: str) -> str:
 def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]:
     def applies(c: Context) -> Inapplicable | None:
         if row.get("gpu") and not c.gpu:
-            return Inapplicable("it concerns GPUs.")
+            return Inapplicable("it concerns GPUs.", group=FOR_GPUS)
         if row.get("mode") and row["mode"] != c.facts["mode"]:
-            return Inapplicable(f"it is for workloads in mode {row['mode']}.")
+            return Inapplicable(f"it is for workloads in mode {row['mode']}.", group=OTHER_MODE)
         if not made_for(row["name"], str(c.facts.get("arch", ""))):
-            return Inapplicable(f"{c.facts.get('arch')} has nothing of the kind.")
+            return Inapplicable(f"{c.facts.get('arch')} has nothing of the kind.", group=OTHER_CHIP)
         here = c.facts.get("inductor", {})
         if unknown := [name for name in row["options"] if name not in here]:
             return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rung.ladder.rungs.proofs import both, named, rewritten
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung
+from rung.ladder.rungs.rung import OTHER_MODE, Context, Inapplicable, Rung
 from rung.ladder.rungs.surgery import matches, with_pass
 from rung.toml import shipped
 
@@ -28,7 +28,7 @@ def measured(kernel: str, arch: str) -> Mapping[str, Any] | None:
 def _applies(kernel: str, pattern: str, what: str, *, trained: bool) -> Callable[[Context], Inapplicable | None]:
     def applies(c: Context) -> Inapplicable | None:
         if trained and not c.training:
-            return Inapplicable("inference has no loss.")
+            return Inapplicable("inference has no loss.", group=OTHER_MODE)
         if no := matches(pattern, what)(c):
             return no
         if not c.plan.compiles:

@@ -6,20 +6,22 @@ from dataclasses import replace
 
 from rung.ladder.plan import CONTRACTS
 from rung.ladder.rungs.proofs import told
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, NOT_ALLOWED, OTHER_CHIP, Context, Inapplicable, Rung, already
 
 
 def allowed(c: Context, contract: str) -> Inapplicable | None:
     """None where the climb's numeric contract covers this one."""
     if CONTRACTS.index(c.numerics) < CONTRACTS.index(contract):  # type: ignore[arg-type]
-        return Inapplicable(f"the numeric contract is {c.numerics}; allow it with --numerics {contract}.")
+        return Inapplicable(
+            f"the numeric contract is {c.numerics}; allow it with --numerics {contract}.", group=NOT_ALLOWED
+        )
     return None
 
 
 def turned_on_the_way(c: Context) -> Inapplicable | None:
     """None where products are TF32 on a chip that takes their factors in one order only (PTX, wgmma), as Hopper does."""
     if c.facts.get("arch") != "sm90":
-        return Inapplicable("it is for sm90, whose TF32 products take factors in one order only.")
+        return Inapplicable("it is for sm90, whose TF32 products take factors in one order only.", group=OTHER_CHIP)
     if c.autocast or c.facts.get("dtype") != "torch.float32":
         return Inapplicable("products are not computed in float32: in 16 bits the chip takes factors in both orders.")
     if not c.tf32:
@@ -29,11 +31,11 @@ def turned_on_the_way(c: Context) -> Inapplicable | None:
 
 def _tf32_applies(c: Context) -> Inapplicable | None:
     if not c.gpu:
-        return Inapplicable("TF32 is a GPU's matrix format.")
+        return Inapplicable("TF32 is a GPU's matrix format.", group=FOR_GPUS)
     if no := allowed(c, "tf32"):
         return no
     if c.rates and c.rates["tf32"] <= c.rates["fp32"]:
-        return Inapplicable("this chip's TF32 rate is its float32 rate.")
+        return Inapplicable("this chip's TF32 rate is its float32 rate.", group=OTHER_CHIP)
     if c.plan.bf16:
         return already("autocast already runs the matrix products in bfloat16.")
     if c.facts["matmul_precision"] != "highest":

@@ -74,12 +74,22 @@ class Prediction:
         return {"low": self.low, "high": self.high, "shares": self.shares}
 
 
+# Kinds of reasons, by which a long list of rungs is told in few lines.
+FOR_GPUS = "for GPUs"
+OTHER_CHIP = "for other chips"
+OTHER_MODE = "not for this mode (training or inference)"
+NOT_FOUND = "nothing in the graph for them"
+NOT_ALLOWED = "not allowed by --numerics"
+
+
 @dataclass(frozen=True)
 class Inapplicable:
-    """Why a rung is not tried. verdict: `no-op` where it is already so, else `inapplicable`."""
+    """Why a rung is not tried. verdict: `no-op` where it is already so, `not yet` in a plan where it waits for another rung
+    (`climb.waiting`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
 
     why: str
     verdict: str = "inapplicable"
+    group: str = ""
 
 
 def already(why: str) -> Inapplicable:

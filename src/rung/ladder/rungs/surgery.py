@@ -9,7 +9,7 @@ from dataclasses import replace
 from rung.ladder.plan import Plan
 from rung.ladder.rungs.precision import allowed
 from rung.ladder.rungs.proofs import both, counted, fewer, rewritten
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, NOT_FOUND, OTHER_CHIP, OTHER_MODE, Context, Inapplicable, Rung, already
 from rung.ladder.rungs.tokens import shrinks_by_tokens
 
 
@@ -24,12 +24,14 @@ def matches(pattern: str, what: str) -> Callable[[Context], Inapplicable | None]
         skipped = [str(reason) for reason in c.facts["skipped"]]
         failed = next((s for s in skipped if s.startswith("capture failed: ")), None)
         if failed:  # nothing was looked at, so nothing can be said about what is there
-            return Inapplicable(f"the graph could not be captured, so no {what} could be looked for: {failed}")
+            return Inapplicable(
+                f"the graph could not be captured, so no {what} could be looked for: {failed}", group=NOT_FOUND
+            )
         near = [s.removeprefix(f"{pattern}: ") for s in skipped if s.startswith(f"{pattern}: ")]
         if near:
             more = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
-            return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{more}")
-        return Inapplicable(f"no {what} found in the captured graph.")
+            return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{more}", group=NOT_FOUND)
+        return Inapplicable(f"no {what} found in the captured graph.", group=NOT_FOUND)
 
     return applies
 
@@ -68,7 +70,7 @@ def _flex_applies(name: str, what: str) -> Callable[[Context], Inapplicable | No
         if no := matches(name, what)(c):
             return no
         if not c.gpu:
-            return Inapplicable("it is for GPUs.")
+            return Inapplicable("it is for GPUs.", group=FOR_GPUS)
         if not c.plan.compiles:
             return Inapplicable("FlexAttention is a kernel that torch.compile makes, which is not in effect so far.")
         return None
@@ -135,7 +137,7 @@ NARROW_LOGITS = Rung(
 
 def _fused_cross_entropy_applies(c: Context) -> Inapplicable | None:
     if not c.training:
-        return Inapplicable("inference has no loss.")
+        return Inapplicable("inference has no loss.", group=OTHER_MODE)
     return matches("fused-cross-entropy", "cross-entropy over a layer's output")(c)
 
 
@@ -158,7 +160,7 @@ FOLDED_BATCH_NORM = Rung(
 
 def _channels_last_applies(c: Context) -> Inapplicable | None:
     if not c.facts.get("captured", {}).get("conv2d"):
-        return Inapplicable("no 2-D convolution found in the captured graph.")
+        return Inapplicable("no 2-D convolution found in the captured graph.", group=NOT_FOUND)
     if not c.facts.get("contiguous_convolutions"):
         return already("the weights of its convolutions are laid out so, or by their owner.")
     return None
@@ -203,11 +205,16 @@ def _experts_apply(c: Context) -> Inapplicable | None:
     if no := matches("grouped-experts", "loop over experts")(c):
         return no
     if c.training:
-        return Inapplicable("the weights of its experts would be copied together in every step, for their gradients.")
+        return Inapplicable(
+            "the weights of its experts would be copied together in every step, for their gradients.", group=OTHER_MODE
+        )
     if not c.gpu:
-        return Inapplicable("it is for GPUs.")
+        return Inapplicable("it is for GPUs.", group=FOR_GPUS)
     if not re.fullmatch(GROUPED, str(c.facts.get("arch"))):
-        return Inapplicable(f"torch has no grouped product for {c.facts.get('arch')} that does not wait for the sizes.")
+        return Inapplicable(
+            f"torch has no grouped product for {c.facts.get('arch')} that does not wait for the sizes.",
+            group=OTHER_CHIP,
+        )
     if c.facts.get("dtype") != "torch.bfloat16":
         return Inapplicable(f"torch's grouped product is for weights in bfloat16; these are {c.facts.get('dtype')}.")
     return None
@@ -230,7 +237,9 @@ def _stream_applies(c: Context) -> Inapplicable | None:
         return Inapplicable("it follows from autocast to bfloat16, which is not in effect so far.")
     # Counted in the graph as its author wrote it, mostly without autocast, where no sum mixes precisions yet.
     if not c.facts.get("captured", {}).get("sum"):
-        return Inapplicable("no sum of two activations, as a residual is, found in the captured graph.")
+        return Inapplicable(
+            "no sum of two activations, as a residual is, found in the captured graph.", group=NOT_FOUND
+        )
     return None
 
 
@@ -248,7 +257,7 @@ def _kept_applies(c: Context) -> Inapplicable | None:
     if no := allowed(c, "bf16"):
         return no
     if c.training:
-        return Inapplicable("it is for inference: in training the weights are others at every step.")
+        return Inapplicable("it is for inference: in training the weights are others at every step.", group=OTHER_MODE)
     if not c.autocast:
         return Inapplicable("it follows from autocast to bfloat16, which is not in effect so far.")
     if c.facts.get("dtype") != "torch.float32":

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from rung.ladder.rungs.precision import turned_on_the_way
 from rung.ladder.rungs.proofs import both, fewer, less_memory, named, rarer, told
-from rung.ladder.rungs.rung import Context, Inapplicable, Rung, already
+from rung.ladder.rungs.rung import FOR_GPUS, OTHER_MODE, Context, Inapplicable, Rung, already
 
 
 def _fused_applies(c: Context) -> Inapplicable | None:
     if not c.training:
-        return Inapplicable("inference has no optimizer.")
+        return Inapplicable("inference has no optimizer.", group=OTHER_MODE)
     if c.facts["optimizer_is_fused"]:
         return already("the optimizer is already fused.")
     if why := c.facts.get("optimizer_not_fused"):
@@ -31,9 +31,9 @@ FUSED_OPTIMIZER = Rung(
 
 def _gradients_apply(c: Context) -> Inapplicable | None:
     if not c.training:
-        return Inapplicable("inference has no gradients.")
+        return Inapplicable("inference has no gradients.", group=OTHER_MODE)
     if not c.gpu:
-        return Inapplicable("such products exist on GPUs only.")
+        return Inapplicable("such products exist on GPUs only.", group=FOR_GPUS)
     if not c.autocast:
         return Inapplicable("products are not computed in half precision by autocast, whose gradients are widened.")
     if c.facts.get("dtype") != "torch.float32":
@@ -62,9 +62,9 @@ FLOAT32_GRADIENTS = Rung(
 
 def _joins_apply(c: Context) -> Inapplicable | None:
     if not c.training:
-        return Inapplicable("inference has no gradients.")
+        return Inapplicable("inference has no gradients.", group=OTHER_MODE)
     if not c.gpu:
-        return Inapplicable("on a CPU, Inductor writes such joins in place by itself.")
+        return Inapplicable("on a CPU, Inductor writes such joins in place by itself.", group=FOR_GPUS)
     if not c.plan.compiles:
         return Inapplicable("it changes what torch.compile makes of the backward pass, which is not in effect so far.")
     rotated = {"fused-qkv", "triton-rope"} <= {*c.plan.passes}
@@ -90,7 +90,7 @@ JOINED_GRADIENTS = Rung(
 
 def _k_major_applies(c: Context) -> Inapplicable | None:
     if not c.training:
-        return Inapplicable("inference has no gradients.")
+        return Inapplicable("inference has no gradients.", group=OTHER_MODE)
     if no := turned_on_the_way(c):
         return no
     if not c.plan.compiles:
@@ -114,9 +114,9 @@ K_MAJOR_GRADIENTS = Rung(
 
 def _recompute_applies(c: Context) -> Inapplicable | None:
     if not c.training:
-        return Inapplicable("inference keeps nothing for a backward pass.")
+        return Inapplicable("inference keeps nothing for a backward pass.", group=OTHER_MODE)
     if not c.gpu:
-        return Inapplicable("what it spares is the memory of a GPU.")
+        return Inapplicable("what it spares is the memory of a GPU.", group=FOR_GPUS)
     if not c.plan.compiles:
         return Inapplicable("it changes what torch.compile keeps for the backward pass, and that is not in effect.")
     return None
