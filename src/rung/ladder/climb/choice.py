@@ -39,6 +39,31 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     """
     if state.request.rungs is not None:
         return _in_order(state, rungs)
+    worth, stop = _worth(state, rungs)
+    if not worth:
+        return stop
+    beside = _beside(state, rungs)
+    fitting = [r for r in worth if _fits(state, r)]
+    if fitting:
+        return _best(state, worth, fitting, beside)
+    # A guess alone does not end a climb that has room for a look.
+    begun = [r for r in worth if restart(state) + preparing(state, r.prepares) < state.left()]
+    if begun and not state.pace:
+        several = _at_once(state, worth, beside, ())
+        return max([*begun, *([several] if several else [])], key=lambda r: gain_per_second(state, r))
+    return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), stop.left)
+
+
+def at_once(state: State, rungs: Sequence[Rung]) -> Rung | None:
+    """Several rungs as one, where the budget has them compete with those tried one by one as things stand; None where it does not."""
+    if state.request.rungs is not None:
+        return None
+    worth, beside = _worth(state, rungs)[0], _beside(state, rungs)
+    return _with_the_core(state, worth, beside) or _at_once(state, worth, beside, ())
+
+
+def _worth(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stop]:
+    """The rungs that are worth a try now, and why the climb ends where there are none."""
     applying = [r for r in rungs if not tries(state, r) and _applies(state, r)]
     best_case = {r.name: r.predict(state.context()).high for r in applying}
     worth = [r for r in applying if r.core or r.spares != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
@@ -49,18 +74,12 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     if worth and near_floor(state):
         worth = [r for r in worth if r.core and not tries(state, r)]
         rule, why = "floor", f"the step takes less than {NEAR:.2f} times the least that its arithmetic and its weights take."  # fmt: skip
-    if not worth:
-        return Stop(rule, why, best_case)
-    beside = () if near_floor(state) else rungs
-    fitting = [r for r in worth if _fits(state, r)]
-    if fitting:
-        return _best(state, worth, fitting, beside)
-    # A guess alone does not end a climb that has room for a look.
-    begun = [r for r in worth if restart(state) + preparing(state, r.prepares) < state.left()]
-    if begun and not state.pace:
-        several = _at_once(state, worth, beside, ())
-        return max([*begun, *([several] if several else [])], key=lambda r: gain_per_second(state, r))
-    return _out_of_budget(state, min(worth, key=lambda r: seconds(state, r)), best_case)
+    return worth, Stop(rule, why, best_case)
+
+
+def _beside(state: State, rungs: Sequence[Rung]) -> Sequence[Rung]:
+    """Those that may come in beside the ones that are worth a try."""
+    return () if near_floor(state) else rungs
 
 
 def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: Sequence[Rung]) -> Rung:
@@ -68,11 +87,9 @@ def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: 
     does, several with the core among them, or what fits of the core, but for several others where all of it does not fit.
 
     Where several are tried at once the core is among them if it can be: it is tried anyway, and takes longer after them."""
-    core = [r for r in worth if r.core and not tries(state, r)]
+    core = _core(state, worth)
     ranked = sorted(fitting, key=lambda r: -gain_per_second(state, r))
-    several, with_core = (_at_once(state, worth, beside, must) for must in ((), core))
-    if with_core and not (_fits(state, with_core) and _spares(state, with_core, core)):
-        with_core = None
+    several, with_core = _at_once(state, worth, beside, ()), _with_the_core(state, worth, beside)
     most = [several] if several and _fits(state, several) else []
     most = sorted([*most, ranked[0]], key=lambda r: -gain_per_second(state, r))
     for rung in most:
@@ -83,6 +100,17 @@ def _best(state: State, worth: Sequence[Rung], fitting: Sequence[Rung], beside: 
     alone = [r for r in ranked if r in core]
     whole = sum(seconds(state, r) for r in core) <= state.left()
     return alone[0] if alone and (whole or most[0] is ranked[0]) else most[0]
+
+
+def _core(state: State, worth: Sequence[Rung]) -> list[Rung]:
+    return [r for r in worth if r.core and not tries(state, r)]
+
+
+def _with_the_core(state: State, worth: Sequence[Rung], beside: Sequence[Rung]) -> Rung | None:
+    """Several at once with the core among them, as far as it can be; None where the budget does not decide that."""
+    core = _core(state, worth)
+    several = _at_once(state, worth, beside, core)
+    return several if several and _fits(state, several) and _spares(state, several, core) else None
 
 
 def _fits(state: State, rung: Rung) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from rung.errors import InputError, RungError, UsageError
 from rung.ladder.climb.attempt import attempt, opened, taken_up
 from rung.ladder.climb.baseline import measure_baseline, survey
-from rung.ladder.climb.choice import Stop, gain_per_second, next_rung, untold
+from rung.ladder.climb.choice import Stop, at_once, gain_per_second, next_rung, untold
 from rung.ladder.climb.finish import finish
 from rung.ladder.climb.state import Request, Say, State
 from rung.ladder.rungs import LADDER, Rung, chosen
@@ -58,12 +58,19 @@ class Climb:
         finish(state, said)
 
     def _planned(self, rungs: Sequence[Rung]) -> None:
-        """The rungs as they would be tried now: the best gain per second first, those that do not apply last."""
+        """The rungs as they would be tried now: what a climb begins with, then the best gain per second first, those that do not
+        apply last. Where the budget has several tried at once, they are one."""
         state = self.state
-        plan = [(opened(state, rung), rung) for rung in rungs]
+        first = next_rung(state, rungs)
+        several = None if isinstance(first, Stop) else first if first.members else at_once(state, rungs)
+        members, whole = (several.members, [several]) if several else ((), [])
+        plan = [(opened(state, r, planned=True), r) for r in [*whole, *(r for r in rungs if r not in members)]]
         if self.request.rungs is None:
             plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0]["verdict"] else 1.0)
+            plan.sort(key=lambda p: p[1] is not first)
         self.say("inapplicable", {"attempts": [record for record, _ in plan if record["verdict"]]})
+        if isinstance(first, Stop):
+            self.say("warning", {"text": f"a climb would try nothing: {first.why}"})
         for record, _ in plan:  # the last to be said, and so the first to be read
             if not record["verdict"]:
                 self.say("plan", record)
