@@ -89,6 +89,27 @@ def test_a_dry_run_shows_its_plan_again() -> None:
     assert "Begin it with: rung climb --resume 'runs/x y'" in text
 
 
+def test_many_reasons_are_a_line_with_the_count_and_names_by_kind_of_reason() -> None:
+    data = planned()
+    because = [("gpu-a", "for GPUs", "A."), ("gpu-b", "for GPUs", "B."), ("chip", "for other chips", "C."), ("odd", "", "D."),
+               ("none", "nothing in the graph for them", "E.")]  # fmt: skip
+    left = [{"rung": rung, "verdict": "inapplicable", "group": group, "why": why} for rung, group, why in because]
+    left += [
+        {"rung": "stream", "verdict": "not yet", "why": "it needs bf16."},
+        {"rung": "same", "verdict": "no-op", "why": "F."},
+    ]
+    data["plan"]["rungs"] = [data["plan"]["rungs"][0], *left]
+    shown = [line.strip() for line in terminal.summary(data, width=100).splitlines()]
+    head = next(k for k, line in enumerate(shown) if line.startswith("· 7 rungs are not tried here"))
+    assert shown[head + 1 : head + 3] == ["not yet: it needs bf16: stream", "for GPUs: gpu-a, gpu-b"]
+    assert {"for other chips: chip", "already so, or without effect here: same"} <= {*shown[head:]}
+    assert "each for a reason of its own: odd" in shown[head:]
+    # In a climb that is over, too.
+    done = climb() | {"attempts": [*climb()["attempts"], *(row for row in left if row["verdict"] != "not yet")]}
+    assert "for GPUs: gpu-a, gpu-b" in terminal.summary(done, width=100)
+    assert [words.name(row) for row in words.folded(left)] == [row["rung"] for row in left]
+
+
 def test_text_of_others_is_neither_markup_nor_a_terminal_command() -> None:
     data = copy.deepcopy(climb())
     data["attempts"][0]["why"] = "[red]see \x1b]0;title\x07 [/nothing]"

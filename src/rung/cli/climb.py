@@ -151,8 +151,7 @@ def stopped(run: Run, as_json: bool) -> int:
 def progress(event: str, data: dict[str, Any]) -> None:
     """One plain line, or a few, an event; on stderr."""
     from rung.report.lines import baseline_lines, graph_lines
-    from rung.report.terminal import attempt_line, prediction_line
-    from rung.report.words import folded
+    from rung.report.terminal import attempt_line, left_lines, prediction_line
 
     if event == "survey":
         say(f"looking at {data['target']}: does it run, does it train, what does its graph hold ...")
@@ -172,8 +171,8 @@ def progress(event: str, data: dict[str, Any]) -> None:
     elif event in ("try", "plan"):
         say(prediction_line(data))
     elif event == "inapplicable":
-        for attempt in folded(data["attempts"]):
-            say(attempt_line(attempt))
+        for line in left_lines(data["attempts"]):
+            say(line)
     elif event == "verify":
         say(f"  {data['rung']}: faster; verifying that it computes the same ...")
     elif event == "verdict":

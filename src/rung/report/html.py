@@ -54,7 +54,7 @@ def render(data: dict[str, Any]) -> str:
             (attempt, Markup(charts.strip(attempt.get("restarts")))) for attempt in words.folded(words.attempts(data))
         ],
         tried=tried,
-        left=left,
+        left=words.folded(left),
         facts=_facts(data),
         ladder=Markup(charts.ladder(data)),
         bars=Markup(charts.time_bars(bars)),

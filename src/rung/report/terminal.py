@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
+_FEW = 5  # reasons that are told one by one
 _WIDE = 92  # below this, the columns that matter least give their room to the reason
 
 
@@ -40,6 +41,15 @@ def attempt_line(attempt: dict[str, Any]) -> str:
     why = units.clean(attempt.get("why"))
     spent = units.number(attempt.get("seconds"))
     return text + (f". {why}" if why else "") + (f" [{units.seconds(spent)}]" if spent is not None else "")
+
+
+def left_lines(attempts: list[dict[str, Any]]) -> list[str]:
+    """What was never measured: a few with their reasons, more as their number and their names by kind of reason."""
+    rows = words.folded(attempts)
+    if len(rows) <= _FEW:
+        return [attempt_line({**row, "seconds": None}) for row in rows]
+    head = f"· {len(attempts)} rungs are not tried here; why, one by one, is on the page and in --json"
+    return [head, *(f"    {group}: {', '.join(names)}" for group, names in words.grouped(attempts).items())]
 
 
 def breakdown_lines(breakdown: Any, *, bottleneck: bool = True) -> list[str]:
@@ -87,17 +97,17 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
     say(" · ".join([*(h for h in head[:2] if h), f"numerics {head[2] or 'unknown'}"]), "dim")
     _say_baseline(data, say)
     if words.attempts(data):
-        rows = words.folded(words.attempts(data))
+        rows = words.attempts(data)
         measured = [row for row in rows if row.get("log")]
         if measured:
             console.print(_table(measured, wide=console.width >= _WIDE))
-        for row in (row for row in rows if not row.get("log")):  # nothing to put into the columns but the reason
-            say(attempt_line({**row, "seconds": None}), "dim")
+        for text in left_lines([row for row in rows if not row.get("log")]):  # nothing for the columns but the reason
+            say(text.lstrip(), "dim", len(text) - len(text.lstrip()))
     tried, left = words.planned(data)
     if tried or left:
         say("")
-        for rung in left:
-            say(attempt_line(rung), "dim")
+        for text in left_lines(left):
+            say(text.lstrip(), "dim", len(text) - len(text.lstrip()))
         for rung in tried:
             say(prediction_line(rung))
     _say_outcome(data, say)

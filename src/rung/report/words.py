@@ -22,7 +22,16 @@ PARTS = {
     "idle": "idle",
 }
 ON_THE_HOST = {"other": "other operators", "launch_gap": "Python and dispatch"}
-MARKS = {"kept": "✓", "reverted": "↩", "no-op": "=", "inapplicable": "·", "inconclusive": "?", "failed": "✗"}
+MARKS = {
+    "kept": "✓",
+    "reverted": "↩",
+    "no-op": "=",
+    "inapplicable": "·",
+    "not yet": "·",
+    "inconclusive": "?",
+    "failed": "✗",
+}
+OTHER = "each for a reason of its own"
 MEASURED = (
     "The best so far and the candidate ran in separate worker processes in alternating blocks, and both were "
     "restarted, so an interval covers drift and the luck of a process as well as noise. Outputs, and in "
@@ -53,11 +62,26 @@ def folded(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def planned(data: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rungs of a dry run: those that would be tried, in their order, and those that would not, as `folded`."""
+    """The rungs of a dry run: those that would be tried, in their order, and those that would not."""
     if units.section(data, "manifest").get("status") != "planned":
         return [], []
     rungs = [r for r in units.section(data, "plan").get("rungs") or [] if isinstance(r, dict)]
-    return [r for r in rungs if not r.get("verdict")], folded([r for r in rungs if r.get("verdict")])
+    return [r for r in rungs if not r.get("verdict")], [r for r in rungs if r.get("verdict")]
+
+
+def grouped(attempts: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The names of what was never measured, by the kind of its reason: what only waits first, what is of no kind last."""
+    found: dict[str, list[str]] = {}
+    for attempt in attempts:
+        verdict, group = units.clean(attempt.get("verdict")), units.clean(attempt.get("group"))
+        if verdict == "not yet":
+            group = f"not yet: {units.clean(attempt.get('why')).rstrip('.')}"
+        elif verdict == "no-op":
+            group = "already so, or without effect here"
+        found.setdefault(group or OTHER, []).append(name(attempt))
+    return dict(
+        sorted(found.items(), key=lambda pair: (not pair[0].startswith("not yet"), pair[0] == OTHER, -len(pair[1])))
+    )
 
 
 def name(attempt: dict[str, Any]) -> str:
