@@ -50,7 +50,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="try only these, in this order")
     parser.add_argument(
         "--budget", type=seconds, metavar="SECONDS",
-        help="begin no further rung after this time, and try together what it does not decide one by one; the final comparison of what was kept comes on top, up to two minutes and one for each further shape",
+        help="begin no further rung after this time, and try together what it does not decide one by one; what was timed by then is still verified, and the final comparison of what was kept comes on top, up to two minutes and one for each further shape",
     )  # fmt: skip
     parser.add_argument(
         "--deadline", type=seconds, metavar="SECONDS",
