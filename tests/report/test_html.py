@@ -126,6 +126,8 @@ def test_a_dry_run_shows_what_would_be_tried_and_what_would_not() -> None:
     assert page.index("<b>sdpa</b>") < page.index("channels-last, cudnn-attention")
     assert "1.20–2.00×" in page
     assert "Not finished" not in page
+    assert "Nothing was compared with it" in page
+    assert "Nothing was compared with it" not in render(climb())
 
 
 def test_a_climb_that_kept_nothing_says_so() -> None:

@@ -82,6 +82,10 @@ def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
     assert lines.run_line(data).endswith("no speedup, ended early")
 
 
+def test_one_sample_is_a_sample() -> None:
+    assert words.workload({"workload": {"name": "mine", "samples": 1, "tokens": 8}}) == "mine (1 sample, 8 tokens)"
+
+
 def test_a_dry_run_shows_its_plan_again() -> None:
     text = " ".join(terminal.summary(planned(), width=100).split())
     assert "· channels-last, cudnn-attention: inapplicable. There is none." in text

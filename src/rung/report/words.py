@@ -32,12 +32,13 @@ MARKS = {
     "failed": "✗",
 }
 OTHER = "each for a reason of its own"
-MEASURED = (
+_COMPARED = (
     "The best so far and the candidate ran in separate worker processes in alternating blocks, and both were "
     "restarted, so an interval covers drift and the luck of a process as well as noise. Outputs, and in "
     "training the loss, gradients and optimizer steps, were compared with a reference of higher precision on "
     "fresh inputs, and the error was judged against the noise of the unchanged model."
 )
+_ALONE = "The untouched workload was timed and profiled in a worker process of its own. Nothing was compared with it."
 
 
 def attempts(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -82,6 +83,11 @@ def grouped(attempts: list[dict[str, Any]]) -> dict[str, list[str]]:
     return dict(
         sorted(found.items(), key=lambda pair: (not pair[0].startswith("not yet"), pair[0] == OTHER, -len(pair[1])))
     )
+
+
+def measured(data: dict[str, Any]) -> str:
+    """How, as far as anything was."""
+    return _COMPARED if any(a.get("log") for a in attempts(data)) else _ALONE
 
 
 def name(attempt: dict[str, Any]) -> str:
@@ -187,7 +193,7 @@ def workload(manifest: dict[str, Any]) -> str:
     facts = [units.clean(record.get("mode"))]
     for key in ("samples", "tokens", "parameters"):
         if units.number(record.get(key)) is not None:
-            facts.append(f"{units.count(record[key])} {key}")
+            facts.append(f"{units.count(record[key])} {key if record[key] != 1 else key.removesuffix('s')}")
     title = units.clean(record.get("name") or manifest.get("target") or "workload")
     known = ", ".join(f for f in facts if f)
     return f"{title} ({known})" if known else title
