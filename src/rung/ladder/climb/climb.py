@@ -62,7 +62,8 @@ class Climb:
         apply last. Where the budget has several tried at once, they are one."""
         state = self.state
         first = next_rung(state, rungs)
-        several = None if isinstance(first, Stop) else first if first.members else at_once(state, rungs)
+        others = [r for r in rungs if r is not first]
+        several = None if isinstance(first, Stop) else first if first.members else at_once(state, others)
         members, whole = (several.members, [several]) if several else ((), [])
         plan = [(opened(state, r, planned=True), r) for r in [*whole, *(r for r in rungs if r not in members)]]
         if self.request.rungs is None:
