@@ -4,6 +4,7 @@ import contextlib
 import errno
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,22 @@ def test_a_table_is_written_whole_or_what_was_there_stays(path: Path, monkeypatc
     assert main(asked) == 3
     assert file.read_text() == before
     assert {f.name for f in path.parent.iterdir()} == {path.name, file.name}
+
+
+def test_a_table_goes_through_a_pipe_and_a_link_which_stay(path: Path, tmp_path: Path) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link.csv", tmp_path / "file.csv"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    asked = ["analyze", str(path), "--show", "kernels", "--csv"]
+    assert main([*asked, str(pipe)]) == 0
+    through = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert main([*asked, str(link)]) == 0
+    assert link.is_symlink()
+    assert through == file.read_text()
+    assert "Cijk_Ailk_Bljk_MT64x64" in through
 
 
 def test_a_csv_that_cannot_be_written_is_a_sentence(path: Path, tmp_path: Path, capsys: Any) -> None:

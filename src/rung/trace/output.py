@@ -25,21 +25,27 @@ class Note:
 
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to. It takes its name when all is written; until then what was there stays."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """A file to write to. It takes its name when all is written; until then what was there stays. A pipe and the like are
+    written to as they are: a file would take their place."""
+    file = Path(os.path.realpath(path))  # of a link, and /dev/stdout is one, what it stands for
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
+            if path.exists() and not path.is_file():
+                with path.open("wb") as pipe:
+                    yield pipe
+                return
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as written:
                 if path.name.endswith(".gz"):
                     # Level 6 takes twice the time for a tenth less. No name and time: equal traces, equal bytes.
-                    with gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0) as packed:
+                    with gzip.GzipFile("", "wb", compresslevel=4, fileobj=written, mtime=0) as packed:
                         yield cast(BinaryIO, packed)
                 else:
-                    yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
+                    yield written
+                written.flush()
+                os.fsync(written.fileno())
+            os.replace(partial, file)
         except OSError as error:
             raise InputError(
                 f"{path} could not be written ({error.strerror or error}): free some space or choose another place."
