@@ -9,10 +9,19 @@ import time
 
 class Served:
     def __init__(self) -> None:
-        self.collected_while_loading = gc.isenabled()
+        self.while_loading = gc.get_threshold()[0]
 
-    def collecting(self) -> list[bool]:
-        return [self.collected_while_loading, gc.isenabled()]
+    def thresholds(self) -> list[int]:
+        return [self.while_loading, gc.get_threshold()[0]]
+
+    def collect_no_more(self) -> None:
+        gc.disable()
+
+    def collect_after(self, threshold: int) -> None:
+        gc.set_threshold(threshold)
+
+    def collects(self) -> bool:
+        return gc.isenabled()
 
     def echo(self, value: object) -> object:
         print("noise on stdout")

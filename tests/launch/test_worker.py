@@ -45,7 +45,16 @@ def test_what_the_workload_prints_does_not_disturb_the_answer(worker: Worker) ->
 def test_garbage_is_collected_as_ever_once_a_worker_has_loaded(worker: Worker) -> None:
     with pytest.raises(WorkerFailed):
         worker.call("fail", 100)
-    assert worker.call("collecting", 100) == [False, True]
+    while_loading, since = worker.call("thresholds", 100)
+    assert 0 < since < 100_000 < while_loading
+    assert worker.call("collects", 100)
+
+
+def test_how_garbage_is_collected_is_the_workloads_to_say(worker: Worker) -> None:
+    worker.call("collect_no_more", 100)  # while it loads, as a file does that is imported
+    worker.call("collect_after", 100, threshold=123)
+    assert worker.call("collects", 100) is False
+    assert worker.call("thresholds", 100)[1] == 123
 
 
 def test_an_exception_is_an_answer_and_the_worker_goes_on(worker: Worker) -> None:
