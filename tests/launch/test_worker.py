@@ -57,6 +57,11 @@ def test_how_garbage_is_collected_is_the_workloads_to_say(worker: Worker) -> Non
     assert worker.call("thresholds", 100)[1] == 123
 
 
+def test_what_a_worker_of_an_older_version_says_is_an_answer(worker: Worker) -> None:
+    with pytest.raises(WorkerFailed, match=r"^ValueError: no good$"):
+        worker.call("fail_as_an_older_version", 100)
+
+
 def test_an_exception_is_an_answer_and_the_worker_goes_on(worker: Worker) -> None:
     with pytest.raises(WorkerFailed, match=r"ValueError: no good \(.*served\.py:\d+, in fail\)$"):
         worker.call("fail", 100)

@@ -112,7 +112,9 @@ class Worker:
         reply = json.loads(line)
         if "error" in reply:
             e = reply["error"]
-            message = e["message"] if e["kind"] == "refused" else f"{e['type']}: {e['message']}{e['where']}"
+            # A worker may be of another version than we are, where it is Rung that is compared with a revision of its own.
+            raised = f"{e['type']}: {e['message']}{e.get('where', '')}"
+            message = e["message"] if e["kind"] == "refused" else raised
             raise WorkerFailed(message, e["kind"], e["traceback"], e["exit_code"])
         return reply["value"]
 
