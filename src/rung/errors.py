@@ -6,6 +6,7 @@ not be read, 4 the workload failed. Code 1 is no error but an answer ("slower", 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import traceback
@@ -51,8 +52,10 @@ def where(error: BaseException) -> str:
     passed none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _users(frame.filename):
-            here = os.path.relpath(frame.filename)
-            name = frame.filename if here.startswith(os.pardir) else here
+            name = frame.filename
+            with contextlib.suppress(OSError):  # the working folder may be gone
+                here = os.path.relpath(name)
+                name = name if here.startswith(os.pardir) else here
             return f" ({name}:{frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'})"
     return ""
 

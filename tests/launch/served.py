@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -34,6 +35,11 @@ class Served:
         worker = vars(sys.modules["__main__"])
         described = worker["describe"]
         worker["describe"] = lambda error: {key: said for key, said in described(error).items() if key != "where"}
+        raise ValueError("no good")
+
+    def fail_in_a_folder_that_is_gone(self) -> None:
+        os.chdir(tempfile.mkdtemp())
+        os.rmdir(os.getcwd())
         raise ValueError("no good")
 
     def leave(self) -> None:

@@ -67,6 +67,8 @@ def test_an_exception_is_an_answer_and_the_worker_goes_on(worker: Worker) -> Non
         worker.call("fail", 100)
     with pytest.raises(WorkerFailed, match="SystemExit"):
         worker.call("leave", 100)
+    with pytest.raises(WorkerFailed, match=r"ValueError: no good \(/.*served\.py:\d+, in fail_in"):
+        worker.call("fail_in_a_folder_that_is_gone", 100)
     assert worker.call("echo", 100, value=1) == 1
 
 
