@@ -81,7 +81,7 @@ def told(stdout: str, stderr: str) -> tuple[bool, str, list[str]]:
         return False, f"no: {said.get('error', 'nothing was verified')[:200]}", []
     found = said["verification"]
     answer = f"yes, {found['checks']} comparisons" if found["passed"] else f"no: {found['failures'][0][:200]}"
-    return found["passed"], answer, re.findall(r"B: (\S+) rewrote nothing", "\n".join(said["warnings"]))
+    return found["passed"], answer, re.findall(r"B: (\S+) rewrote nothing", "\n".join(said.get("warnings", [])))
 
 
 if __name__ == "__main__":

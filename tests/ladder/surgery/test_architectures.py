@@ -1,5 +1,6 @@
 """Three of the architectures of benchmarks/ladder/architectures.py; the script examines all of them."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "ladder"))
 import architectures
 import torch
 import toys
+import verified
 
 from rung.workload import seeded_model
 
@@ -48,3 +50,12 @@ def test_one_with_grouped_heads_is_made_as_wide_as_kernels_ask_for() -> None:
     assert made.optimizer(list(model.parameters())).defaults["lr"] > 0
     with pytest.raises(ValueError, match="BERT is not made in another width"):
         toys.make("BERT", width=128)
+
+
+def test_an_architecture_that_is_not_equal_has_its_row() -> None:
+    """Nothing was timed then, and nothing warned of."""
+    record = {
+        "verification": {"passed": False, "checks": 48, "failures": ["output is off by 1"]},
+        "verdict": "not equal",
+    }
+    assert verified.told(json.dumps(record), "") == (False, "no: output is off by 1", [])
