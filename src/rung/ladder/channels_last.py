@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from rung.ladder.held import held
+
 
 class ChannelsLast:
     """The weights of a model's 2-D convolutions in channels-last layout, until `undo`."""
@@ -14,8 +16,8 @@ class ChannelsLast:
     def __init__(self, model: torch.nn.Module) -> None:
         kinds = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
         weights = [module.weight for module in model.modules() if isinstance(module, kinds)]
-        # A parametrized or quantised weight is made anew, or laid out, by its owner.
-        self._weights = [w for w in weights if type(w) is torch.nn.Parameter and w.is_contiguous()]
+        # A parametrized or quantised weight is made anew, or laid out, by its owner; one that others hold stays where they see it.
+        self._weights = [w for w in weights if type(w) is torch.nn.Parameter and w.is_contiguous() and not held(w)]
         for weight in self._weights:
             weight.data = weight.detach().contiguous(memory_format=torch.channels_last)
 

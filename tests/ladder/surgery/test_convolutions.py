@@ -8,6 +8,7 @@ from torch import nn
 
 from rung import Workload
 from rung.hardware import pick
+from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import plan_of
 from rung.ladder.step import Step
@@ -72,6 +73,15 @@ def workload():
         return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
 
     return Workload("small convolutions", network, inputs)
+
+
+def test_a_weight_that_a_kept_state_dict_has_stays_where_it_is():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    kept = model[0].state_dict()["weight"]
+    assert len(ChannelsLast(model)) == 1
+    with torch.no_grad():
+        model[0].weight.fill_(2.0)
+    assert bool((kept == 2).all())
 
 
 def test_weights_lie_channels_last_until_it_is_undone():

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rung.ladder.held import held
 from rung.ladder.surgery.captured import add_weight, is_weight
 
 ALIGNED = 16  # bytes
@@ -132,24 +133,11 @@ class Joined:
 def _alone(tensor: torch.Tensor) -> bool:
     """Nothing else lies in its memory, nobody else has it, and no graph that is being captured has its address."""
     capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-    return not capturing and _whole(tensor) and not _held(tensor)
+    return not capturing and _whole(tensor) and not held(tensor)
 
 
 def _whole(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
-
-
-def _held(tensor: torch.Tensor) -> bool:
-    """Whether others write to this memory or read it: a state dict that is kept, a parameter with the same `.data`, another process.
-    Where that cannot be told, it may be so."""
-    shared = tensor.device.type == "cpu" and tensor.is_shared()  # of a GPU's memory it is always said
-    if shared or not hasattr(torch._C, "_storage_Use_Count"):  # builds for CPUs have it since torch 2.8
-        return True
-    return _holders(tensor) > _holders(torch.empty(0))
-
-
-def _holders(tensor: torch.Tensor) -> int:
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> bool:
