@@ -246,7 +246,7 @@ class Claims:
 
 @pytest.fixture
 def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims, Claims], duel.Duel]:
-    def fight(best: Claims, candidate: Claims) -> duel.Duel:
+    def fight(best: Claims, candidate: Claims, left: Callable[[], float] = lambda: 0.0) -> duel.Duel:
         served = {"best": best, "candidate": candidate}
 
         class Stand:
@@ -262,7 +262,7 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
         monkeypatch.setattr(duel, "open_worker", lambda stack, setup, side, log: Stand(log))
         monkeypatch.setattr(duel, "time", SimpleNamespace(monotonic=lambda: Claims.now))
         sides = {name: Side("x") for name in served}
-        return duel.fight(Setup(None, tmp_path), sides, log="x", left=lambda: 0.0, looks=CLIMB)
+        return duel.fight(Setup(None, tmp_path), sides, log="x", left=left, looks=CLIMB)
 
     return fight
 
@@ -287,6 +287,25 @@ def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
     assert (verdict is None) is (why is None)
     if verdict and why:
         assert why in verdict[1]
+
+
+def test_a_first_restart_that_compiled_does_not_spend_the_budget_of_the_ones_that_find_it_done(fought: Any) -> None:
+    class Compiles(Claims):
+        compiled = False
+
+        def warm(self, seconds: float) -> dict[str, Any]:
+            Claims.now += 200.0 if self.compiled else 2000.0
+            self.compiled = True
+            return super().warm(seconds)
+
+    end = Claims.now + 4550.0
+    found = fought(Claims(0.004, 0.004), Compiles(0.002, 0.002), lambda: end - Claims.now)
+    assert len(found.restarts) == 3
+    assert not found.comparison.cut
+    end = Claims.now + 4000.0  # as long as the first took once more, with a margin, is all that is known after it
+    found = fought(Claims(0.004, 0.004), Compiles(0.002, 0.002), lambda: end - Claims.now)
+    assert len(found.restarts) == 1
+    assert found.comparison.cut
 
 
 @pytest.mark.parametrize(
