@@ -74,6 +74,9 @@ def test_one_restart_claims_nothing() -> None:
     assert said.answer == "undecided"
     assert said.cut
     assert said.speedup.high == math.inf
+    hopeless = decide([restart(0.5, 0.001, random.Random(2))], last=True)
+    assert hopeless is not None
+    assert hopeless.cut  # what looks bad once is given up at a planned look, and this is none
     early = decide([restart(1.02, 0.001, random.Random(3), 0.05) for _ in range(3)], last=True)
     assert early is not None
     assert early.cut == (early.answer == "undecided" and early.speedup.value > 1)

@@ -121,6 +121,7 @@ def judge(
             answer = "same"
     # Giving up on what looks no faster costs power only, never a false alarm.
     hopeless = margin is None and logs.value <= 0
+    looked = n in (planned_at for planned_at, _ in looks)  # before the first look nothing was seen that gives up
     return Comparison(
         answer,
         exponential(logs),
@@ -129,7 +130,7 @@ def judge(
         margin,
         _visible(logs, n, spent, method),
         last or hopeless or answer != "undecided" or n >= looks[-1][0],
-        last and answer == "undecided" and not hopeless and n < looks[-1][0],
+        last and answer == "undecided" and n < looks[-1][0] and not (hopeless and looked),
     )
 
 
