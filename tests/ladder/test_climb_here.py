@@ -138,8 +138,9 @@ def test_a_rung_that_is_as_fast_is_kept_for_the_graphs_that_it_spares(
 
 def test_a_baseline_that_was_disturbed_is_said_to_be() -> None:
     assert attempt.disturbed(20.0, 19.0) == attempt.disturbed(20.0, 25.0) == ""
-    assert "took 4.0 times as long when it was measured by itself" in attempt.disturbed(20.0, 5.0)
-    assert "took 0.50 times as long" in attempt.disturbed(10.0, 20.0)
+    said = attempt.disturbed(20e6, 5e6)
+    assert "took 20 ms a step when it was measured by itself, and 5 ms beside a candidate" in said
+    assert "10 ms a step when it was measured by itself, and 20 ms beside" in attempt.disturbed(10e6, 20e6)
 
 
 def test_the_climb_warns_of_it_and_keeps_it_with_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

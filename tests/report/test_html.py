@@ -196,3 +196,13 @@ def test_what_is_compiled_anew_is_on_the_page() -> None:
     data["manifest"]["facts"] = {"recompilations": [{"where": "model.py:3 in forward", "why": "self.<calls> == 0"}]}
     page = render(data)
     assert "model.py:3 in forward: it was compiled for self.&lt;calls&gt; == 0" in page
+
+
+def test_what_disturbed_an_attempt_is_on_the_page() -> None:
+    data = climb()
+    said = "the baseline took 20 ms a step when it was measured by itself, and 90 ms beside a candidate"
+    data["attempts"][0]["warnings"] = [said]
+    data["attempts"][0]["comparison"]["restarts"] = 1
+    page = render(data)
+    assert said in page
+    assert "1 restart," in page

@@ -169,9 +169,9 @@ def disturbed(alone: float, beside: float) -> str:
     ratio = alone / beside
     if max(ratio, 1 / ratio) < DISTURBED:
         return ""
-    slower = f"{ratio:.1f} times as long" if ratio > 1 else f"{ratio:.2f} times as long"
+    times = f"{alone / 1e6:.3g} ms a step when it was measured by itself, and {beside / 1e6:.3g} ms beside a candidate"
     return (
-        f"the baseline took {slower} when it was measured by itself as it takes beside a candidate: something disturbed the one or the other, "
+        f"the baseline took {times}: something disturbed the one or the other, "
         "and parts and predictions rest on the first."
     )
 
