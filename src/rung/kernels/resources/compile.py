@@ -115,7 +115,8 @@ def _specialised(name: str, kernel: Any, values: Mapping[str, Any]) -> Specialis
     missing = [p.name for p in kernel.params if p.name not in values and not p.has_default]
     unknown = [k for k in values if k not in kernel.arg_names and k not in OPTIONS]
     if missing or unknown:
-        what = f"lacks {', '.join(missing)}" if missing else f"has no argument {', '.join(unknown)}"
+        # The unknown first: a misspelt name is missing, too, and that alone would not say why.
+        what = f"has no argument {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
         raise UsageError(f"{name} {what}; its arguments are {', '.join(kernel.arg_names)}.")
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}

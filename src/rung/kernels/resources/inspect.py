@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,9 @@ def _files(path: Path, arches: Sequence[str]) -> tuple[list[Resources], list[str
         more, bad = inductor.inspect(generated, wanted)
         rows, failed = rows + more, failed + bad
     if not rows and not failed:
+        text = path.read_text(errors="replace") if path.suffix == ".py" and path.is_file() else ""
+        if own := re.findall(r"@(?:triton\.)?jit\b[^\n]*\s+def\s+(\w+)", text):
+            raise UsageError(f"{path} is a file: name a kernel in it, as in {path}:{own[0]}; it has {', '.join(own)}.")
         there = f"; it has some for {', '.join(sorted(known))}" if known else ""
         raise InputError(
             f"{path} holds no Triton kernel{there}: neither a cache of Triton's (*.json with *.amdgcn or *.cubin) nor "

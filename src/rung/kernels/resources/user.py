@@ -15,8 +15,10 @@ from rung.kernels.resources.record import Resources
 
 def load(path: Path, name: str) -> Any:
     """Imports the file and returns the module it is. Raises InputError."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}.")
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if spec is None or spec.loader is None:
         raise InputError(f"{path} is no Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Triton looks a kernel's globals up there
