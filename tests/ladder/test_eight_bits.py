@@ -120,16 +120,15 @@ def test_what_was_compiled_reads_the_changed_weights(shape: tuple[int, int]) -> 
         assert step.surgeon is before
         assert before.graphs == 1
         other = copy.deepcopy(made)
-        for layer in (other[0], other[2]):
-            vars(layer).pop("forward")
         EightBits(other, "int8", "sm90")
         torch.testing.assert_close(found, other(x), rtol=0.05, atol=0.05)
 
 
 def test_copies_that_were_made_in_inference_mode_are_written_anew_outside_of_it() -> None:
     made, other = model(), model()
+    step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")
     with torch.inference_mode():
-        step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")
+        step(torch.randn(5, 64).bfloat16())
     with torch.no_grad():
         made[0].weight.mul_(2)
         other[0].weight.mul_(2)
@@ -143,6 +142,7 @@ def test_layers_that_were_given_other_parameters_are_prepared_anew() -> None:
     made, other = model(), model()
     step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")
     with torch.no_grad():
+        step(torch.randn(5, 64).bfloat16())
         other[0].weight.mul_(3)
         made.load_state_dict(other.state_dict(), assign=True)  # as many changes as before, in sum
         assert step.renewed()
@@ -168,6 +168,42 @@ def test_a_change_that_raises_no_counter_and_makes_no_parameter_is_seen(change: 
         applied(x)
         change(made)
         torch.testing.assert_close(applied(x), F.linear(x, made[0].weight), rtol=0.05, atol=0.05)  # type: ignore[arg-type]
+
+
+def test_a_call_beside_the_recipe_and_one_under_another_are_of_the_present_weights() -> None:
+    """Who does not come by `applied` does not ask whether copies are still right: it gets none."""
+    made, other = model().float(), model().float()
+    x = torch.randn(5, 64)
+    with torch.no_grad():
+        applied, beside = (rung.apply(made, [name]) for name in ("int8-weights", "fused-qkv"))
+        assert not torch.equal(applied(x), made(x))
+        for each in (made, other):
+            for parameter in each.parameters():
+                parameter.mul_(-2)
+        torch.testing.assert_close(made(x), other(x))
+        torch.testing.assert_close(beside(x), other(x))
+        given = {name: torch.randn_like(p) for name, p in made.named_parameters()}
+        torch.testing.assert_close(
+            torch.func.functional_call(made, given, (x,)), torch.func.functional_call(other, given, (x,))
+        )
+
+
+def test_what_was_trained_by_steps_is_what_is_called_afterwards() -> None:
+    """Steps and calls prepare the model each by their own way."""
+    made = model().float()
+    trained = rung.apply(
+        made, ["int8-weights"],
+        loss=lambda output, batch: output.square().mean(), optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+    )  # fmt: skip
+    x = torch.randn(16, 64)
+    with torch.no_grad():
+        trained(x)
+    for _ in range(3):
+        trained.step(x)
+    with torch.no_grad():
+        right = made(x)
+        assert float((trained(x) - right).norm() / right.norm()) < 0.02
+        assert not torch.equal(trained(x), right)
 
 
 def test_layers_that_are_more_than_a_plain_product_are_left_alone() -> None:
@@ -246,10 +282,7 @@ def test_honest_8_bits_pass_a_gate_of_their_own(kind: str, plan: Plan, monkeypat
 def test_a_weight_in_the_wrong_place_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(model: nn.Module, kind: str, arch: str) -> EightBits:
         eight = EightBits(model, kind, "sm90")
-        eight.layers[0].forward, eight.layers[4].forward = (
-            eight.layers[0].forward,
-            lambda x: 0 * nn.Linear.forward(eight.layers[4], x),
-        )
+        eight._bound[4] = lambda x: 0 * nn.Linear.forward(eight.layers[4], x)
         return eight
 
     monkeypatch.setattr(compiled, "EightBits", wrong)

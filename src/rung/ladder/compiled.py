@@ -46,7 +46,7 @@ class Compiled:
             sizes_vary(arguments)
         if self._plan.replays:
             torch.compiler.cudagraph_mark_step_begin()
-        with asked_first(self._plan.attention):
+        with asked_first(self._plan.attention), self._in_eight_bits():
             if not self._plan.opens_sizes:
                 return self._run(*arguments)
             with open_sizes():
@@ -62,9 +62,9 @@ class Compiled:
         if not self._plan.keeps_weights:
             return False
         seen = self._versions()
-        if seen == self._seen:
+        if seen == self._seen or self._eight_bits is None:
             return False
-        if self._eight_bits and self._eight_bits.renew():
+        if self._eight_bits.renew():
             self._seen = seen
             return False
         forget(self._function)
@@ -96,8 +96,6 @@ class Compiled:
     def aside(self) -> Iterator[None]:
         """Inside of it the model is as its author wrote it: nothing that was bound to it in place is in effect. Weights
         keep the layout that they were given."""
-        layers = self._eight_bits.layers if self._eight_bits else []
-        bound = [vars(layer).pop("forward", None) for layer in layers]
         compiled = [block._compiled_call_impl for block in self._regions]
         for block in self._regions:
             block._compiled_call_impl = None
@@ -108,13 +106,10 @@ class Compiled:
             self._switched = Switched(self._model, self._plan.switches)
             for block, call in zip(self._regions, compiled, strict=True):
                 block._compiled_call_impl = call
-            for layer, forward in zip(layers, bound, strict=True):
-                if forward is not None:
-                    layer.forward = forward
 
     def unlike(self) -> list[str]:
         """Copies of weights that do not compute what their originals would, in sentences."""
-        return self._eight_bits.unlike(self._model) if self._eight_bits else []
+        return self._rounded().unlike(self._model) if self._plan.linears else []
 
     def undo(self) -> None:
         if self.surgeon:
@@ -122,20 +117,26 @@ class Compiled:
         for block, own in self._own_compiled:
             vars(block).pop("_compiled_call_impl", None)
             vars(block).update(own)
-        if self._eight_bits:
-            self._eight_bits.undo()
         if self._channels_last:
             self._channels_last.undo()
         self._switched.undo()
 
+    def _rounded(self) -> EightBits:
+        """The layers in 8 bits, which are bound to the model while it is called by this way and not beside it: not made before the first call
+        that uses them, and none that trains does."""
+        if self._eight_bits is None:
+            self._seen = self._versions()
+            self._eight_bits = EightBits(self._model, self._plan.linears, self._arch)
+            self._eight_bits.undo()
+        return self._eight_bits
+
+    def _in_eight_bits(self) -> contextlib.AbstractContextManager[None]:
+        use = self._plan.linears and not torch.is_grad_enabled()
+        return self._rounded().inside() if use else contextlib.nullcontext()
+
     def _prepared(self) -> Callable[..., Any]:
         plan = self._plan
-        if plan.keeps_weights:
-            self._seen = self._versions()
-        if plan.linears:
-            if self._eight_bits:
-                self._eight_bits.undo()
-            self._eight_bits = EightBits(self._model, plan.linears, self._arch)
+        self._eight_bits = None
         if not plan.compiles and not plan.passes:
             return self._function
         if self.surgeon:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -66,11 +67,26 @@ class EightBits:
     def __init__(self, model: nn.Module, kind: str, arch: str) -> None:
         self.layers = suitable(model)
         self._copies: list[Copied] = []
+        self._bound: list[types.MethodType] = []
         for layer in self.layers:
             bound, copied = fp8_forward(layer, arch) if kind == "fp8" else int8_forward(layer)
             # As a method of the layer: a deep copy of the model has it as a method of its own layer, and pickle the class's own.
-            layer.forward = types.MethodType(bound, layer)  # type: ignore[method-assign]
+            self._bound.append(types.MethodType(bound, layer))
             self._copies.append(copied)
+        self._bind()
+
+    def _bind(self) -> None:
+        for layer, bound in zip(self.layers, self._bound, strict=True):
+            vars(layer)["forward"] = bound
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Bound inside of it alone. Who calls the model by other ways does not ask whether the copies are still of its weights."""
+        self._bind()
+        try:
+            yield
+        finally:
+            self.undo()
 
     def renew(self) -> bool:
         """The copies are of the present weights again, where they lie. False where layers were given other parameters: then
@@ -92,7 +108,7 @@ class EightBits:
             if layer not in self.layers:
                 continue
             x = torch.randn(PROBES, layer.in_features, generator=torch.Generator().manual_seed(0)).to(layer.weight)
-            with torch.no_grad():
+            with torch.no_grad(), self.inside():
                 right = F.linear(x.float(), *(None if t is None else t.float() for t in (layer.weight, layer.bias)))
                 size = right.norm(dim=0)
                 off = (layer(x).float() - right).norm(dim=0) / size.clamp(min=0.01 * float(size.mean()) + 1e-30)
