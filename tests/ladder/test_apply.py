@@ -60,6 +60,16 @@ def test_under_bf16_the_output_of_a_step_keeps_its_dtype() -> None:
     assert applied.step(torch.randn(4, 8))[1].dtype == torch.float32
 
 
+@pytest.mark.parametrize("rungs", [[], ["bf16", "sdpa"]])
+def test_a_step_without_a_loss_is_the_forward_that_was_given(rungs: list[str]) -> None:
+    model, x = Two(), torch.randn(4, 8)
+    applied = rung.apply(model, rungs, forward=lambda model, batch: model(batch["given"])["y"].sum(-1) + batch["more"])
+    output = applied.step({"given": x, "more": 3.0})
+    torch.testing.assert_close(output, model(x)["y"].sum(-1) + 3.0, rtol=0.05, atol=0.05)
+    assert not output.requires_grad
+    assert applied(x)["y"].shape == (4, 8)
+
+
 def test_a_model_that_is_bfloat16_itself_stays_so() -> None:
     model = nn.Linear(8, 8).bfloat16()
     assert rung.apply(model, "bf16")(torch.randn(4, 8).bfloat16()).dtype == torch.bfloat16

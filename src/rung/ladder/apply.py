@@ -280,7 +280,8 @@ def apply(
         left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
-    applied = Applied(model, plan, device, Step(workload, model, plan, device) if whole else None, made)
+    stepped = whole or forward is not call_model  # a step is more than a call of the model then
+    applied = Applied(model, plan, device, Step(workload, model, plan, device) if stepped else None, made)
     here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
     if whole:  # a model alone may be called in either mode
         here["mode"] = workload.mode
