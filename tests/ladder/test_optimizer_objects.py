@@ -461,3 +461,30 @@ def test_any_object_that_steps_and_clears_gradients_trains_and_is_verified() -> 
 def test_what_cannot_be_driven_is_refused_in_a_sentence(optimizer: Any, says: str) -> None:
     with pytest.raises(WorkloadError, match=f"workload 'hooked': {says}"):
         audit(replace(trained_by(adam), optimizer=optimizer), CPU)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nesterov": True},
+        {"dampening": 0.3, "weight_decay": 0.1},
+        {"dampening": 0.3, "weight_decay": 0.1, "maximize": True},
+    ],
+)
+def test_a_layer_that_is_unfrozen_later_begins_its_momentum_then(options: dict[str, Any]) -> None:
+    """torch's fused SGD stops where some of a group have a momentum and others none."""
+    models = []
+    for rungs in ([], ["fused-optimizer"]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        trained = rung.apply(
+            model, rungs, loss=lambda output, batch: output.square().mean(),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **options),
+        )  # fmt: skip
+        assert is_fused(trained.optimizer) == bool(rungs)  # type: ignore[arg-type]
+        for free in (False, True):
+            model[0].requires_grad_(free)
+            for _ in range(3):
+                trained.step(torch.ones(2, 4))
+        models.append(model)
+    torch.testing.assert_close(models[1].state_dict(), models[0].state_dict())

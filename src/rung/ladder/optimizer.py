@@ -152,6 +152,22 @@ def remade(optimizer: torch.optim.Optimizer, *, fused: bool, capturable: bool) -
     return made
 
 
+def begin_momenta(optimizer: torch.optim.Optimizer) -> None:
+    """Before a step: torch's fused SGD takes momenta for all parameters of a group that have a gradient, or for none, and stops where one
+    has its first gradient later than others (a layer that is unfrozen, an expert). It is given the momentum that makes this its first."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        if not (group["fused"] and group["momentum"]):
+            continue
+        stepped = [p for p in group["params"] if p.grad is not None]
+        late = [p for p in stepped if optimizer.state.get(p, {}).get("momentum_buffer") is None]
+        for p in late if len(late) < len(stepped) else ():
+            slope = -p.grad if group["maximize"] else p.grad
+            first = slope.add(p.detach(), alpha=group["weight_decay"])
+            optimizer.state[p]["momentum_buffer"] = first.mul_(group["dampening"] / group["momentum"])
+
+
 def _switched(switches: dict[str, Any], optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
     """A state dict that is to be loaded, with the switches of the optimizer that takes it: of one without them, say from a run without the
     recipe, torch takes their absence, too. It says where counters of steps go, on the host or in the GPU's memory."""

@@ -13,7 +13,7 @@ from rung.ladder.attention import asked_first
 from rung.ladder.capture import Captured
 from rung.ladder.compiled import Compiled
 from rung.ladder.disturbed import elements
-from rung.ladder.optimizer import is_fused, made_by, remade
+from rung.ladder.optimizer import begin_momenta, is_fused, made_by, remade
 from rung.ladder.parts import on_tensors
 from rung.ladder.plan import Plan
 from rung.ladder.surgery import Surgeon
@@ -120,6 +120,7 @@ class Step:
         loss, output = (forward or self._forward)(batch)
         with asked_first(self.plan.attention):  # by what is recomputed, too
             loss.backward()
+        begin_momenta(self.optimizer)
         self.optimizer.step()
         return loss.detach(), output
 
