@@ -74,6 +74,7 @@ HANGING: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "a hook after each step": lambda made: made.register_step_post_hook(clip),
     "a hook on its state dict": lambda made: made.register_state_dict_post_hook(lambda *_: None),
     "a step() of its own": patched,
+    "a zero_grad() of its own": lambda made: setattr(made, "zero_grad", lambda set_to_none=True: None),
     "a learning-rate scheduler": lambda made: torch.optim.lr_scheduler.ExponentialLR(made, 0.5),
     "state of earlier steps": stepped,
 }
@@ -146,6 +147,19 @@ def test_a_differentiable_step_has_no_fused_form(kind: Callable[..., torch.optim
             nn.Linear(8, 8), "fused-optimizer", loss=loss, optimizer=lambda p: kind(p, lr=0.1, differentiable=True)
         )
     assert applied.pending == ("fused-optimizer",)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.SGD])
+def test_sparse_gradients_have_no_fused_step(kind: Callable[..., torch.optim.Optimizer]) -> None:
+    model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 4))
+    with pytest.warns(UserWarning, match="fused steps take no sparse gradients"):
+        trained = rung.apply(model, "fused-optimizer", loss=loss, optimizer=lambda p: kind(p, lr=0.1))
+    before = model[0].weight.detach().clone()
+    trained.step(torch.arange(4))
+    assert not torch.equal(model[0].weight, before)
+    assert trained.pending == ("fused-optimizer",)
+    model[0].requires_grad_(False)
+    assert rung.apply(model, "fused-optimizer", loss=loss, optimizer=lambda p: kind(p, lr=0.1)).pending == ()
 
 
 @pytest.mark.parametrize("capturable", [False, True])

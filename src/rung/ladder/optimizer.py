@@ -20,6 +20,7 @@ STATE_HOOKS = dict.fromkeys(
     (f"_optimizer_{which}_{when}_hooks" for which in ("state_dict", "load_state_dict") for when in ("pre", "post")),
     "a hook on its state dict",
 )
+TABLES = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 # torch's marks of a step that a scheduler counts; the second is an older torch's.
 COUNTS = ("_wrapped_by_lr_sched", "_with_counter")
 
@@ -67,6 +68,8 @@ def carried(optimizer: torch.optim.Optimizer) -> str:
         return ""
     if found := own_step(optimizer) or _hooks(optimizer, STATE_HOOKS):
         return found
+    if own := [name for name in vars(optimizer) if name != "step" and callable(getattr(type(optimizer), name, None))]:
+        return f"a {own[0]}() of its own"
     if "step" in vars(optimizer):
         return "a learning-rate scheduler"
     # Adagrad makes its state before the first step.
@@ -109,6 +112,13 @@ def not_captured(optimizer: torch.optim.Optimizer) -> str:
 def can_be_captured(optimizer: torch.optim.Optimizer) -> bool:
     """Capturable by a switch, or (plain SGD) without any step counter on the host."""
     return accepts(optimizer, "capturable") or type(optimizer) is torch.optim.SGD
+
+
+def sparse_gradients(model: torch.nn.Module) -> bool:
+    """Whether a layer of the model gives its weight a sparse gradient."""
+    return any(
+        getattr(m, "sparse", False) is True and m.weight.requires_grad for m in model.modules() if isinstance(m, TABLES)
+    )
 
 
 def _would_lose(optimizer: torch.optim.Optimizer) -> str:
