@@ -12,7 +12,7 @@ from rung.ladder.attention import asked_first
 from rung.ladder.channels_last import ChannelsLast
 from rung.ladder.dynamo import Watched, forget, open_sizes, sizes_vary, skipped_replays
 from rung.ladder.linears import EightBits
-from rung.ladder.optimizer_steps import steps_taken
+from rung.ladder.optimizer_steps import step_taken, steps_taken
 from rung.ladder.plan import Plan
 from rung.ladder.regions import blocks
 from rung.ladder.surgery import Surgeon
@@ -24,7 +24,8 @@ class Compiled:
     compiled in place, as `Module.compile` does, until `undo`.
 
     Where the plan copies weights, a change of the weights is seen by `renewed` before a call, and the copies are written anew.
-    What raises no version counter and is no optimizer's step is not seen: a write through `.data`, a collective.
+    What raises no version counter and is no optimizer's step is not seen: a write through `.data`, a collective. Of peft's adapters it
+    is, whose layers say that they are merged.
     """
 
     def __init__(self, function: Callable[..., Any], model: torch.nn.Module, plan: Plan, arch: str) -> None:
@@ -39,6 +40,9 @@ class Compiled:
             tuple[torch.nn.Module, dict[str, Any]]
         ] = []  # blocks, with what their owner had compiled of them
         self._seen: list[tuple[Any, ...]] = []
+        self._adapters: list[torch.nn.Module] = []
+        self._adapted = -1  # how many graphs there were when adapters were looked for
+        self._merged: list[list[str]] = []
         self._run = self._prepared()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -55,6 +59,8 @@ class Compiled:
     def renewed(self) -> bool:
         """Whether weights that were copied have changed, and what was prepared of them is dropped, or buffers that a rewrite took
         for what they held: what was recorded is then another step's. Copies in 8 or 16 bits are written anew where they lie."""
+        if self._plan.linears or "bf16-weights" in self._plan.passes:
+            self._see_merges()
         if self._plan.capture and self.surgeon:
             self.surgeon.renew()
             if self.surgeon.outdated():
@@ -120,6 +126,17 @@ class Compiled:
         if self._channels_last:
             self._channels_last.undo()
         self._switched.undo()
+
+    def _see_merges(self) -> None:
+        """Merging an adapter writes to the weight under it through `.data`, as an optimizer's fused step does unseen."""
+        graphs = self.surgeon.graphs if self.surgeon else -1
+        if graphs != self._adapted or self._eight_bits:  # not at every call: a model has hundreds of modules
+            self._adapted = graphs
+            self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
+        merged = [list(m.merged_adapters) for m in self._adapters]  # type: ignore[arg-type]
+        if merged != self._merged:
+            self._merged = merged
+            step_taken()
 
     def _rounded(self) -> EightBits:
         """The layers in 8 bits, which are bound to the model while it is called by this way and not beside it: not made before the first call

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import rung
 from rung.ladder.surgery import PASSES, Surgeon, chunked, cross_entropy
 
 
@@ -150,3 +151,20 @@ def test_weights_that_are_not_plain_tensors_are_left_alone_with_a_reason():
     torch.testing.assert_close(got.a, want.a)
     assert surgeon.rewritten == {}
     assert "its weight is a TwoTensor, not a plain tensor" in surgeon.skipped[0]
+
+
+@pytest.mark.parametrize("rungs", [["int8-weights"], ["bf16", "bf16-weights"]], ids=" ".join)
+def test_weights_that_are_copied_follow_an_adapter_that_is_merged(rungs):
+    """It writes to them through `.data`, which raises no counter."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model, x = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)).eval(), torch.randn(8, 32)
+    applied = rung.apply(model, rungs)
+    with torch.no_grad():
+        applied(x)
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
+        adapted.eval()
+        right = model(x)
+        for done in ("merge_adapter", "unmerge_adapter", "merge_adapter", "unmerge_adapter", "merge_and_unload"):
+            getattr(adapted, done)()
+            torch.testing.assert_close(model(x), right, rtol=1e-4, atol=1e-4)
+            assert float((applied(x) - right).norm() / right.norm()) < 0.05, done

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from rung.ladder.aiter import Product
+from rung.ladder.optimizer_steps import step_taken
 from rung.ladder.surgery.added import Held, added_inputs, examples
 from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.buffers import Expected, guarded, note_buffers, taken_buffers
@@ -193,6 +194,8 @@ class Surgeon:
         self._expected += expected
         self._records[key] = record
         added = added_inputs(gm, self._copies)
+        if any(isinstance(one, Kept) for one in added):
+            step_taken()  # whoever changed the model, so that it was captured anew, may have written to weights unseen
         run = self.compiled(gm, [*example_inputs, *examples(gm)])
         self._added += added
         whole = run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
