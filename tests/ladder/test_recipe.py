@@ -1,5 +1,6 @@
 """Recipes: what is written is read back, and what is damaged is named."""
 
+import functools
 import math
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rung.errors import InputError
 from rung.ladder.recipe import Recipe
-from rung.ladder.rungs import BY_NAME
+from rung.ladder.rungs import BY_NAME, added
 
 TEXTS = st.text() | st.sampled_from(["", "a b", "a.b", '"', "'", "\\", "😀", "\x00\x1f\x7f\x85\u2028", "\r\n"])
 NUMBERS = st.floats(allow_nan=False) | st.integers()
@@ -30,7 +31,8 @@ def test_every_recipe_that_is_written_is_read_back(
     made_on: dict[str, str],
     measured: dict[str, float],
 ) -> None:
-    recipe = Recipe(tuple(rungs), workload, options, "train", "exact", made_on, measured)
+    kept = functools.reduce(lambda names, name: added(names, BY_NAME[name]), rungs, [])  # as a climb does
+    recipe = Recipe(tuple(kept), workload, options, "train", "fp8", made_on, measured)
     assert Recipe.parse(recipe.text()) == recipe
 
 
@@ -63,6 +65,12 @@ def test_numbers_written_by_hand_are_options_as_typed() -> None:
         ),
         (b'schema = 1\nrungs = []\nmode = "infre"', "has mode = 'infre'; it is one of train, infer"),
         (b'schema = 1\nrungs = []\nnumerics = "wild"', "has numerics = 'wild'; it is one of exact, tf32, bf16, fp8"),
+        (b'schema = 1\nrungs = ["compile", "bf16"]\nnumerics = "tf32"', "has numerics = 'tf32', and bf16 needs 'bf16'"),
+        (
+            b'schema = 1\nrungs = ["reduce-overhead", "bf16", "capture"]',
+            "has reduce-overhead and capture, which cannot be",
+        ),
+        (b'schema = 1\nrungs = ["int8-weights", "fp8-linears"]\nnumerics = "fp8"', "cannot be in effect together"),
         (b"rungs = [", "not valid TOML"),
         (b"rungs = " + b"[" * 5000, "not valid TOML"),
         ('workload = "größe"'.encode("latin-1"), "not UTF-8"),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rung.errors import InputError, UsageError
-from rung.ladder.plan import Numerics, Original, Plan
-from rung.ladder.rungs import chosen, plan_of
+from rung.ladder.plan import CONTRACTS, Numerics, Original, Plan
+from rung.ladder.rungs import BY_NAME, chosen, plan_of
 from rung.ladder.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
 
@@ -86,6 +86,8 @@ class Recipe:
             chosen(rungs)
         except UsageError as error:
             raise InputError(f"{where}: {error}") from None
+        if odd := _at_odds(rungs, data.get("numerics", "")):
+            raise InputError(f"{where} {odd}.")
         # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
         options = {k: str(v) for k, v in data.get("options", {}).items()}
         known = {k: data[k] for k in (*TEXTS, "variables", "original", "made_on", "measured") if k in data}
@@ -114,6 +116,16 @@ class Recipe:
             raise InputError(f"{path} could not be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{path} is no recipe: it is not UTF-8 text; give the recipe.toml of a climb.") from error
+
+
+def _at_odds(rungs: Sequence[str], numerics: str) -> str:
+    """What of a recipe cannot be meant: rungs that its own contract forbids, or that take each other's place; empty where nothing is."""
+    for name in rungs:
+        if numerics and CONTRACTS.index(needs := plan_of([name]).numerics) > CONTRACTS.index(numerics):  # type: ignore[arg-type]
+            return f"has numerics = {numerics!r}, and {name} needs {needs!r}: leave it out, or allow it"
+        if others := [other for other in rungs if other in BY_NAME[name].replaces]:
+            return f"has {name} and {others[0]}, which cannot be in effect together: leave one of them out"
+    return ""
 
 
 def side_of(
