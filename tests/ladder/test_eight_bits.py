@@ -53,6 +53,15 @@ def test_the_error_is_that_of_the_format(kind: str, most: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_no_rows_give_none(kind: str) -> None:
+    """As an expert gets them whom no token chose. By torch's own operation, which refuses them."""
+    made = model()
+    EightBits(made, kind, "sm90")
+    with torch.no_grad():
+        assert made(torch.zeros(2, 0, 64).bfloat16()).shape == (2, 0, 32)
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
 def test_with_gradients_the_layers_are_the_old_ones(kind: str) -> None:
     made, plain = model(), model()
     EightBits(made, kind, "sm90")

@@ -134,7 +134,8 @@ def fp8_forward(layer: nn.Linear, arch: str) -> tuple[Forward, Copied]:
     transposed, across, bias = copied.weight, copied.scales, layer.bias
 
     def forward(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled() or self is not layer:  # a copy of the layer has weights of its own
+        # A copy of the layer has weights of its own; of no rows there is no product in 8 bits.
+        if torch.is_grad_enabled() or self is not layer or not x.numel():
             return nn.Linear.forward(self, x)
         result = torch.bfloat16 if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type) else x.dtype
         rows, down = _rows(x.reshape(-1, x.shape[-1]), dtype, most)
