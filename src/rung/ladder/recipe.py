@@ -86,8 +86,8 @@ class Recipe:
             chosen(rungs)
         except UsageError as error:
             raise InputError(f"{where}: {error}") from None
-        if odd := _at_odds(rungs, data.get("numerics", "")):
-            raise InputError(f"{where} {odd}.")
+        if wrong := _at_odds(rungs, data.get("numerics", "")):
+            raise InputError(f"{where} {wrong}.")
         # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
         options = {k: str(v) for k, v in data.get("options", {}).items()}
         known = {k: data[k] for k in (*TEXTS, "variables", "original", "made_on", "measured") if k in data}
