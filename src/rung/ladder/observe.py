@@ -28,7 +28,8 @@ class Row:
     """One quantity of one case: a candidate's error and the untouched model's own, both against the reference and over its size.
 
     beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
-    why: what an infinite error means, as a sentence, where it is not that something is not finite.
+    why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it
+    (`rung.ladder.kinks`).
     """
 
     what: str
@@ -38,6 +39,7 @@ class Row:
     floor: float = 0.0
     beside: float = 0.0
     why: str = ""
+    kink: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rung.workload import Batch
 RUNS = 24  # of each
 PERMUTATIONS = 4000  # a difference is claimed where none of them is as large: a false alarm in 4000
 MOST_ELEMENTS = 1 << 14  # of one tensor that are looked at
+GRADIENT = "gradient of "
 ROUNDING = 1e-4  # scatter below this share of a tensor's size is no dropout, of a tensor as of an element
 
 
@@ -32,7 +33,9 @@ def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> 
     weights = perturbed(baseline.model, 0, 0.0)
     torch.manual_seed(0)  # once: what draws anew in each run is what is asked
     mine = _runs(baseline, weights, batch, 0)
-    random = [name for name, runs in mine.items() if _scatters(runs)]
+    sizes = sorted(float(np.abs(runs).mean()) for name, runs in mine.items() if name.startswith(GRADIENT))
+    usual = sizes[len(sizes) // 2] if sizes else 0.0
+    random = [name for name, runs in mine.items() if _scatters(runs, usual if name.startswith(GRADIENT) else 0.0)]
     if not random:
         return None
     theirs = _runs(candidate, weights, batch, warm)
@@ -56,7 +59,7 @@ def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) 
     found: dict[str, list[np.ndarray]] = {}
     for k in range(warm + RUNS):
         seen = observe(step, weights, batch)
-        gradients = {f"gradient of {name}": g for name, g in seen.gradients.items() if g is not None}
+        gradients = {GRADIENT + name: g for name, g in seen.gradients.items() if g is not None}
         for name, tensor in {**seen.values, **gradients}.items():
             if k >= warm and tensor.is_floating_point() and not tensor.is_sparse:
                 found.setdefault(name, []).append(_part(tensor))
@@ -68,8 +71,9 @@ def _part(t: torch.Tensor) -> np.ndarray:
     return np.asarray(flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1].float().cpu().numpy())  # numpy has no bfloat16
 
 
-def _scatters(runs: np.ndarray) -> bool:
-    return bool(runs.std(axis=0).max(initial=0.0) > ROUNDING * np.abs(runs).mean())
+def _scatters(runs: np.ndarray, usual: float = 0.0) -> bool:
+    """usual: the size of its like. All of a gradient may be rounding, as that of a bias under a batch norm, which is zero."""
+    return bool(runs.std(axis=0).max(initial=0.0) > ROUNDING * max(np.abs(runs).mean(), usual))
 
 
 def _unlike(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> str | None:

@@ -69,15 +69,15 @@ class Reference:
         self.step = Step(self._workload, _raise(copied(self._model)), Plan(), self._device)
 
 
-def jittered(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+def jittered(weights: dict[str, torch.Tensor], seed: int, times: float = 1.0) -> dict[str, torch.Tensor]:
     """The weights, each moved by about an ulp of float32, or of float64 if in that: what rounding alone may change shows in the
-    results."""
+    results. times: by so much more."""
     generator = torch.Generator().manual_seed(seed)
     moved = {}
     for name, t in weights.items():
         if inexact(t):
             moves = torch.randn(t.shape, generator=generator).to(t.device, t.dtype.to_real())
-            t = t * (1 + 2 * ULP.get(t.dtype, 2.0**-23) * moves)
+            t = t * (1 + 2 * times * ULP.get(t.dtype, 2.0**-23) * moves)
         moved[name] = t
     return moved
 

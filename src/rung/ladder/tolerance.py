@@ -45,6 +45,6 @@ def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> lis
         of_kind = sorted(by_kind.get(kind(row.what), [0.0]))
         usual = max(of_kind[len(of_kind) // 2] if not row.floor else 0.0, row.beside)
         noise = max(worst.get(row.what, 0.0), MEDIAN * usual)
-        tolerance = max(ALLOWED[numerics] * noise, least, row.floor)
+        tolerance = max(ALLOWED[numerics] * noise, least, row.floor, row.kink)
         checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance, row.why))
     return checks

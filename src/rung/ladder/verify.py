@@ -21,6 +21,7 @@ from rung.hardware.device import Device, to_device
 from rung.ladder.capture import WARM_CALLS
 from rung.ladder.dropout import active, without_dropout
 from rung.ladder.faint import Faint
+from rung.ladder.kinks import Moves, beside_kinks
 from rung.ladder.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows, same
 from rung.ladder.own_model import copied
 from rung.ladder.perturb import inexact, moved_on, perturbed, put, state, unlike
@@ -185,7 +186,7 @@ class _At:
             put(self.candidate.model, weights)
             self._until_replayed(make)
         theirs = _theirs(observe, self.candidate, None if self.plan.keeps_weights else weights, given)
-        self._compare(truth, mine, theirs, case)
+        self._compare(truth, mine, theirs, case, weights, batch)
         if not same(batch, given):
             self.result.failures.append(f"the candidate changes its inputs ({self.numerics}, {case})")
         if self.workload.mode == "infer":
@@ -196,7 +197,9 @@ class _At:
         """Another batch on the same weights, which must still be there: an answer may be cached by either."""
         batch = to_device(make(seed + 200), self.device)
         truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
-        self._compare(truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch")
+        self._compare(
+            truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch", weights, batch
+        )
         if self.reference.name != "float64":
             return  # the baseline's weights were moved by an ulp
         theirs, own = state(self.candidate.model), state(self.baseline.model)
@@ -236,11 +239,19 @@ class _At:
         """Where the reference is no more precise than the baseline, rounding is shown by weights moved by an ulp."""
         return weights if self.reference.name == "float64" and not self.double else jittered(weights, seed)
 
-    def _compare(self, truth: Seen, mine: Seen, theirs: Seen, case: str) -> None:
+    def _compare(
+        self, truth: Seen, mine: Seen, theirs: Seen, case: str, weights: dict[str, torch.Tensor], batch: Batch
+    ) -> None:
         said = f"{self.numerics}, {case}"
         self.result.failures += missing(mine, theirs, said) + other_values(truth, mine, theirs, said, self.varying)
         self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
-        self.rows += rows(truth, mine, theirs, case) + value_rows(truth, mine, theirs, case, self.varying)
+        self.rows += self._kinked(
+            rows(truth, mine, theirs, case),
+            lambda moved: rows(truth, mine, observe(self.baseline, moved(weights), batch), case),
+        ) + value_rows(truth, mine, theirs, case, self.varying)
+
+    def _kinked(self, found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[Row]:
+        return beside_kinks(found, moved) if self.numerics == "exact" and self.workload.mode == "train" else found
 
     def _trained(self) -> None:
         """The change of every weight over a few optimizer steps on fresh batches, each from equal weights."""
@@ -265,7 +276,15 @@ class _At:
         )
         mine = training.change(self.baseline, noisy, after=faint.compare)
         theirs = training.change(self.candidate, path.start, _theirs)
-        self.rows += training.rows(truth, mine, theirs, faint)
+
+        def elsewhere(moved: Moves) -> list[Row]:
+            def start(k: int) -> dict[str, torch.Tensor] | None:
+                given = path.start(k)
+                return None if given is None else moved(given)
+
+            return training.rows(truth, mine, training.change(self.baseline, start), faint)
+
+        self.rows += self._kinked(training.rows(truth, mine, theirs, faint), elsewhere)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
         if path.start(1) is not None:
@@ -277,4 +296,5 @@ class _At:
         if all(bool(t.isfinite().all()) for t in left.values()):
             batch = to_device(self.workload.inputs(600), self.device)
             theirs = _theirs(observe, self.candidate, None, batch)
-            self._compare(self.reference.run(left, batch), self._mine(left, batch, 0), theirs, "after optimizer steps")
+            truth, mine = self.reference.run(left, batch), self._mine(left, batch, 0)
+            self._compare(truth, mine, theirs, "after optimizer steps", left, batch)
