@@ -97,8 +97,9 @@ def test_a_device_that_is_lost_hides_no_verdict(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_step_that_copies_its_weights_is_prepared_once_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     made, prepared = workload("infer"), []
-    plan, right = Plan(linears="int8"), EightBits.renew
-    monkeypatch.setattr(EightBits, "renew", lambda self: prepared.append(1) or right(self))
+    plan, made_first, renewed = Plan(linears="int8"), EightBits.__init__, EightBits.renew
+    monkeypatch.setattr(EightBits, "__init__", lambda self, *given: prepared.append(1) or made_first(self, *given))
+    monkeypatch.setattr(EightBits, "renew", lambda self: prepared.append(1) or renewed(self))
     cases = [(seeded_model(made).state_dict(), made.inputs(seed)) for seed in range(3)]
     steps = [Step(made, seeded_model(made), at, CPU) for at in (plan, Plan())]
     assert unsteady(*steps, cases, "exact", True) == []
