@@ -193,6 +193,11 @@ def test_what_runs_its_own_model_is_not_copied(way: Callable[[Any], Any]) -> Non
         way(applied)
 
 
+def test_regions_of_a_model_without_repeated_blocks_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="^compile-regions found no list of equal blocks"):
+        rung.apply(Two(), ["compile-regions"])(torch.randn(4, 8))
+
+
 def test_a_rewrite_that_finds_nothing_is_warned_of_once() -> None:
     applied, x = rung.apply(Two(), ["sdpa", "hoisted-constants"]), torch.randn(4, 8)
     with pytest.warns(UserWarning, match="^sdpa rewrote nothing"):

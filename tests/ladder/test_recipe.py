@@ -45,6 +45,12 @@ def test_numbers_written_by_hand_are_options_as_typed() -> None:
     assert recipe.options == {"batch-size": "8", "use-amp": "True", "size": "tiny"}
 
 
+def test_a_byte_order_mark_of_an_editor_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b'\xef\xbb\xbfschema = 1\nrungs = ["compile"]')
+    assert Recipe.read(path).rungs == ("compile",)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -99,7 +99,7 @@ class Applied:
         self._precision = matmul_precision_name()
         self._dtype = torch.float32
         self.pending: tuple[str, ...] = ()
-        self._told = not plan.passes
+        self._told = not (plan.passes or plan.regions)
         self._named = "an empty recipe"
         if plan.tf32:
             torch.set_float32_matmul_precision("high")
@@ -159,9 +159,11 @@ class Applied:
         return f"{type(self.model).__name__} under {self._named}"
 
     def _tell(self, way: Compiled | Step) -> None:
-        """Warns, after the first run, of rewrites that found nothing in what was captured."""
+        """Warns, after the first run, of rewrites that found nothing in what was captured, and of a model without repeated blocks."""
         if not self._told:
             self._told, seen = True, way.applied()
+            if self._plan.regions and not seen["regions"]:
+                warnings.warn("compile-regions found no list of equal blocks: nothing is compiled.", stacklevel=3)
             for name in [name for name, count in seen["matches"].items() if not count]:
                 warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
 

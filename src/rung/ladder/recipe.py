@@ -111,7 +111,7 @@ class Recipe:
     @classmethod
     def read(cls, path: Path) -> Recipe:
         try:
-            return cls.parse(path.read_text(encoding="utf-8"), str(path))
+            return cls.parse(path.read_text(encoding="utf-8-sig"), str(path))
         except OSError as error:
             raise InputError(f"{path} could not be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
