@@ -130,7 +130,8 @@ class Compiled:
     def _see_merges(self) -> None:
         """Merging an adapter writes to the weight under it through `.data`, as an optimizer's fused step does unseen."""
         graphs = self.surgeon.graphs if self.surgeon else -1
-        if graphs != self._adapted or self._eight_bits:  # not at every call: a model has hundreds of modules
+        # Not at every call, for a model has hundreds of modules; with 8 bits each of them is looked at anyway.
+        if graphs != self._adapted or self._eight_bits:
             self._adapted = graphs
             self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
         merged = [list(m.merged_adapters) for m in self._adapters]  # type: ignore[arg-type]

@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 
-from rung.ladder.observe import Row
+from rung.ladder.observe import GRADIENT, Row
 from rung.ladder.reference import jittered
 from rung.ladder.tolerance import ALLOWED, MEDIAN
 
 DRAWS = 8  # a kink that rounding may reach is crossed in one in four of them, and more (a small convolutional network)
 TIMES = 2  # what one draw shows: another crosses as many again
 MOST = 0.02  # of a gradient that is believed to come of kinks: a mistake changes more
-OF_KINKS = ("gradient of ", "change of ")
+OF_KINKS = (GRADIENT, "change of ")
 
 Moves = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 
@@ -35,7 +36,7 @@ def beside_kinks(found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[
         return found
     crossed = {row.what: 0.0 for row in late}
     for draw in range(DRAWS):
-        for row in moved(lambda weights, draw=draw: jittered(weights, draw, ALLOWED["exact"])):  # type: ignore[misc]
+        for row in moved(partial(jittered, seed=draw, times=ALLOWED["exact"])):
             if row.what in crossed and math.isfinite(row.error):
                 crossed[row.what] = min(max(crossed[row.what], TIMES * row.error), MOST)
         if all(row.error <= crossed[row.what] for row in late):

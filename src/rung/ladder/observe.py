@@ -20,6 +20,7 @@ LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit
 ENOUGH = 64  # elements, of which a common factor is told from chance
 PLAIN = (bool, int, float, complex, str, type(None))  # what is compared beside tensors
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+GRADIENT = "gradient of "  # begins the name of what is compared of one
 INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
 
 
@@ -167,7 +168,7 @@ def _of_gradients(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]
     found = []
     for name, (error, noise, size) in off.items():
         size = size or median
-        what, share = f"gradient of {name}", _over(error, size)
+        what, share = GRADIENT + name, _over(error, size)
         why = _why(what, theirs.gradients[name], truth.gradients[name], share)
         found.append(Row(what, case, share, _over(noise, size), beside=_over(median, size), why=why))
     return found

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from rung.ladder.observe import observe
+from rung.ladder.observe import GRADIENT, observe
 from rung.ladder.perturb import perturbed
 from rung.workload import Batch
 
 RUNS = 24  # of each
 PERMUTATIONS = 4000  # a difference is claimed where none of them is as large: a false alarm in 4000
 MOST_ELEMENTS = 1 << 14  # of one tensor that are looked at
-GRADIENT = "gradient of "
 ROUNDING = 1e-4  # scatter below this share of a tensor's size is no dropout, of a tensor as of an element
 
 

@@ -91,6 +91,10 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
 
         console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
 
+    def say_left(attempts: list[dict[str, Any]]) -> None:
+        for text in left_lines(attempts):
+            say(text.lstrip(), "dim", len(text) - len(text.lstrip()))
+
     manifest = units.section(data, "manifest")
     head = [words.device(manifest), words.versions(manifest), units.clean(manifest.get("numerics"))]
     say(words.workload(manifest), "bold")
@@ -101,13 +105,11 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
         measured = [row for row in rows if row.get("log")]
         if measured:
             console.print(_table(measured, wide=console.width >= _WIDE))
-        for text in left_lines([row for row in rows if not row.get("log")]):  # nothing for the columns but the reason
-            say(text.lstrip(), "dim", len(text) - len(text.lstrip()))
+        say_left([row for row in rows if not row.get("log")])  # nothing for the columns but the reason
     tried, left = words.planned(data)
     if tried or left:
         say("")
-        for text in left_lines(left):
-            say(text.lstrip(), "dim", len(text) - len(text.lstrip()))
+        say_left(left)
         for rung in tried:
             say(prediction_line(rung))
     _say_outcome(data, say)

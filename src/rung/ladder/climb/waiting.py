@@ -12,8 +12,8 @@ MOST = 3  # rungs that one may need, as int8 weights do: bf16, compile and max-a
 
 def waiting(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inapplicable:
     """The reason `no`, or in its place which other rungs are missing. planned: nothing was tried yet, so they may still come."""
-    needs = needed(state.context(), rung)
-    if no.verdict != "inapplicable" or not needs:
+    needs = needed(state.context(), rung) if no.verdict == "inapplicable" else ()
+    if not needs:
         return no
     it_needs, were = f"it needs {' and '.join(needs)}", "were" if len(needs) > 1 else "was"
     order = state.request.rungs

@@ -162,7 +162,9 @@ def _channels_last_applies(c: Context) -> Inapplicable | None:
     if not c.facts.get("captured", {}).get("conv2d"):
         return Inapplicable("no 2-D convolution found in the captured graph.", group=NOT_FOUND)
     if not c.facts.get("contiguous_convolutions"):
-        return already("the weights of its convolutions are laid out so, or by their owner.")
+        return already(
+            "the weights of its convolutions are laid out so, or by their owner, or others hold their memory."
+        )
     return None
 
 
