@@ -14,6 +14,7 @@ FLOORS = [
     "cli", "report", "ladder", "launch", "analysis", "profilers", "trace", "measure", "workload", "kernels",
     "hardware", "runs",
 ]  # fmt: skip
+LADDER = ["climb", "timing", "recipes", "verification", "execution", "surgery", "rungs"]
 
 
 def imports(path: Path) -> set[str]:
@@ -22,7 +23,7 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
 
 
@@ -33,6 +34,25 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
         for name in imports(path):
             parts = name.split(".")
             assert not (parts[0] == "rung" and len(parts) > 1 and parts[1] in above), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("room", LADDER)
+def test_a_room_of_the_ladder_imports_only_rooms_below_it(room: str) -> None:
+    above = LADDER[: LADDER.index(room)]
+    for path in (ROOT / "ladder" / room).rglob("*.py"):
+        assert not {name.split(".")[2] for name in imports(path) if name.startswith("rung.ladder.")} & set(above), path
+
+
+def test_what_lies_beside_the_rooms_of_the_ladder_is_below_them_or_above_them() -> None:
+    own = {path.stem: imports(path) for path in (ROOT / "ladder").glob("*.py")}
+    above = {
+        f"rung.ladder.{stem}"
+        for stem, names in own.items()
+        if any(f"rung.ladder.{room}" in name for name in names for room in LADDER)
+    }
+    for room in LADDER[1:]:
+        for path in (ROOT / "ladder" / room).rglob("*.py"):
+            assert not imports(path) & above, path
 
 
 @pytest.mark.parametrize("module", ["errors", "toml"])

@@ -4,7 +4,7 @@
 
 For each architecture, in inference and in training: captured graphs, matrix products and attention calls before and
 after, and the worst error of an output, the loss or a gradient against float64, as a multiple of what the untouched
-model is off (`rung.ladder.verify.judge` allows 30). Weights are sharp (`rung.ladder.perturb`). Prints Markdown.
+model is off (`rung.ladder.verification.verify.judge` allows 30). Weights are sharp (`rung.ladder.verification.perturb`). Prints Markdown.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 import toys
 
 from rung.hardware import pick
-from rung.ladder.observe import missing, observe, rows
-from rung.ladder.perturb import perturbed
+from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
-from rung.ladder.reference import Reference, jittered
-from rung.ladder.step import Step
 from rung.ladder.surgery import PASSES
-from rung.ladder.verify import judge
+from rung.ladder.verification.observe import missing, observe, rows
+from rung.ladder.verification.perturb import perturbed
+from rung.ladder.verification.reference import Reference, jittered
+from rung.ladder.verification.verify import judge
 from rung.workload import seeded_model
 
 SHARP_SEED = 12

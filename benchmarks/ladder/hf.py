@@ -21,9 +21,9 @@ from typing import Any
 
 from ranked import Ranked, allocated, variables
 
-from rung.ladder.compare import verified
 from rung.ladder.rungs import chosen
 from rung.ladder.side import Limits, Setup, Side
+from rung.ladder.timing.compare import verified
 from rung.launch import WorkerFailed
 
 MODELS = Path(__file__).with_name("models.py")

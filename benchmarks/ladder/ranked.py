@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rung.ladder.compare import idle
-from rung.ladder.duel import Duel, SideFailed, Start
 from rung.ladder.side import Limits, Setup, Side
-from rung.ladder.workers import open_worker
+from rung.ladder.timing.compare import idle
+from rung.ladder.timing.duel import Duel, SideFailed, Start
+from rung.ladder.timing.workers import open_worker
 from rung.launch import Worker, WorkerFailed
 from rung.measure import Restart, judge, median_interval
 from rung.runs import to_json, write_whole

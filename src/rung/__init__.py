@@ -13,11 +13,11 @@ __version__ = "0.1.0"
 _WHERE = {
     "Comparison": "rung.api",
     "Measurement": "rung.api",
-    "Recipe": "rung.ladder.recipe",
+    "Recipe": "rung.ladder.recipes.recipe",
     "RungError": "rung.errors",
     "Side": "rung.ladder.side",
     "Workload": "rung.workload.base",
-    "apply": "rung.ladder.apply",
+    "apply": "rung.ladder.recipes.apply",
     "bench": "rung.api",
     "climb": "rung.ladder.api",
     "compare": "rung.api",

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from rung.ladder import duel, workers
 from rung.ladder.candidate import Candidate
 from rung.ladder.climb import Climb, Request, attempt, finish, shapes
 from rung.ladder.surgery import Surgeon
+from rung.ladder.timing import duel, workers
 from rung.measure import Comparison, Interval
 from rung.runs import Run
 from rung.workload import Workload

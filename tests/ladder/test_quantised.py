@@ -6,12 +6,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from rung.hardware import pick
-from rung.ladder.linears import suitable
-from rung.ladder.perturb import state
+from rung.ladder.execution.linears import suitable
 from rung.ladder.plan import Plan
 from rung.ladder.reads import memory_read
 from rung.ladder.surgery import PASSES, Surgeon
-from rung.ladder.verify import verify
+from rung.ladder.verification.perturb import state
+from rung.ladder.verification.verify import verify
 from rung.workload import Workload
 
 TOKENS = torch.randint(20, (2, 5), generator=torch.Generator().manual_seed(0))

@@ -81,7 +81,7 @@ def run(parsed: argparse.Namespace) -> int:
         return saved(parsed)
     need_torch()
     stop_when_asked()  # a kill, too, ends the workers and removes a revision's checkout
-    from rung.ladder.compare import at_revision, compare
+    from rung.ladder.timing.compare import at_revision, compare
     from rung.report.compare import compare_lines
     from rung.runs import to_json, write_whole
 
@@ -122,7 +122,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def saved(parsed: argparse.Namespace) -> int:
     """Two measurements that were kept as files."""
-    from rung.ladder.saved import compare_saved
+    from rung.ladder.timing.saved import compare_saved
     from rung.report.benchmarks import saved_lines
     from rung.runs import to_json
 
@@ -143,7 +143,7 @@ def side(
     call: bool,
 ) -> Side:
     """One side as it was typed."""
-    from rung.ladder.recipe import side_of
+    from rung.ladder.recipes.recipe import side_of
     from rung.ladder.rungs import chosen
 
     if recipe and rungs:

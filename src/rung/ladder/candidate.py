@@ -21,20 +21,20 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
-from rung.ladder.audit import audit
-from rung.ladder.disturbed import elements, graphs_compiled, not_finite, shapes_of
-from rung.ladder.dropout import active, without_dropout
-from rung.ladder.dynamo import expect_changes
-from rung.ladder.fit import described, differences
+from rung.ladder.execution.disturbed import elements, graphs_compiled, not_finite, shapes_of
+from rung.ladder.execution.dynamo import expect_changes
+from rung.ladder.execution.step import Step, matmul_precision
 from rung.ladder.plan import CONTRACTS, Numerics, Original, Plan
-from rung.ladder.reference import own_precision
+from rung.ladder.recipes.fit import described, differences
 from rung.ladder.rungs import plan_of
-from rung.ladder.step import Step, matmul_precision
 from rung.ladder.survey import flops, survey
-from rung.ladder.timed import Timed
-from rung.ladder.verify import verify
-from rung.ladder.witness import NEW, Watched, against_the_untouched, refill, too_large, unseen
-from rung.ladder.work import roof
+from rung.ladder.timing.timed import Timed
+from rung.ladder.timing.work import roof
+from rung.ladder.verification.audit import audit
+from rung.ladder.verification.dropout import active, without_dropout
+from rung.ladder.verification.reference import own_precision
+from rung.ladder.verification.verify import verify
+from rung.ladder.verification.witness import NEW, Watched, against_the_untouched, refill, too_large, unseen
 from rung.profilers import torch_profiler
 from rung.workload import load, seeded_model, shapes
 
@@ -215,7 +215,7 @@ class Candidate(Timed):
         return True
 
     def witness(self) -> dict[str, Any]:
-        """What the watched steps show (`rung.ladder.witness`): `failures`, in sentences; `unseen`: in inference, how many
+        """What the watched steps show (`rung.ladder.verification.witness`): `failures`, in sentences; `unseen`: in inference, how many
         times as long a step takes on new inputs. left: why something was not looked at."""
         watched, self._watched = self._watched, None
         found: dict[str, Any] = {"failures": [], "unseen": None, "left": ""}

@@ -12,31 +12,31 @@ from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
-from rung.ladder import fit
 from rung.ladder.aiter import looked_up
-from rung.ladder.attention import choices
-from rung.ladder.audit import audit
-from rung.ladder.channels_last import ChannelsLast
-from rung.ladder.disturbed import elements, shapes_of
-from rung.ladder.dynamo import inductor_settings, products_widen, recompilations
-from rung.ladder.given import Given
-from rung.ladder.linears import suitable
-from rung.ladder.optimizer import is_fused, not_captured, not_fused
+from rung.ladder.execution.attention import choices
+from rung.ladder.execution.channels_last import ChannelsLast
+from rung.ladder.execution.disturbed import elements, shapes_of
+from rung.ladder.execution.dynamo import inductor_settings, products_widen, recompilations
+from rung.ladder.execution.given import Given
+from rung.ladder.execution.linears import suitable
+from rung.ladder.execution.optimizer import is_fused, not_captured, not_fused
+from rung.ladder.execution.regions import blocks
+from rung.ladder.execution.step import Step
+from rung.ladder.execution.switches import generates, switches, takes_sdpa
 from rung.ladder.plan import Plan
 from rung.ladder.reads import memory_read
-from rung.ladder.reference import own_precision
-from rung.ladder.regions import blocks
+from rung.ladder.recipes import fit
 from rung.ladder.rungs.inductor import names
-from rung.ladder.step import Step
-from rung.ladder.switches import generates, switches, takes_sdpa
-from rung.ladder.work import rates
+from rung.ladder.timing.work import rates
+from rung.ladder.verification.audit import audit
+from rung.ladder.verification.reference import own_precision
 from rung.workload import Workload, seeded_model, shapes
 
 EXPERTS = "grouped-experts"
 
 
 def survey(workload: Workload, device: Device) -> dict[str, Any]:
-    """The facts, after the audit that decides whether to climb at all (`rung.ladder.audit`)."""
+    """The facts, after the audit that decides whether to climb at all (`rung.ladder.verification.audit`)."""
     without_gradient = audit(workload, device)
     model = seeded_model(workload).to(device.torch_name)
     step = Step(workload, model, Plan(), device)

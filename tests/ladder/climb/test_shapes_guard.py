@@ -7,8 +7,8 @@ from torch import nn
 import rung
 from rung.errors import InputError
 from rung.ladder.climb.shapes import guard
-from rung.ladder.fit import changes, described, differences, missing_variables
-from rung.ladder.recipe import Recipe
+from rung.ladder.recipes.fit import changes, described, differences, missing_variables
+from rung.ladder.recipes.recipe import Recipe
 
 
 def shape(elements: int, answer: str) -> dict[str, object]:

@@ -17,7 +17,7 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
 from rung.ladder.rungs.proofs import told
 from rung.ladder.rungs.rung import Inapplicable
-from rung.ladder.work import rates
+from rung.ladder.timing.work import rates
 
 HALF = {"gemm": 50.0, "pointwise": 50.0}
 

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from rung.ladder import compiled, step
-from rung.ladder.linears import EightBits
+from rung.ladder.execution import compiled, step
+from rung.ladder.execution.linears import EightBits
+from rung.ladder.execution.step import Step
 from rung.ladder.plan import Numerics
-from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
 from rung.workload import Workload
 

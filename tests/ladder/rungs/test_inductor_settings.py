@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rung.ladder.dynamo import inductor_settings
+from rung.ladder.execution.dynamo import inductor_settings
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, added, plan_of
 from rung.ladder.rungs.inductor import names, settings

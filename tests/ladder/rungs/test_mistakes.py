@@ -14,17 +14,17 @@ from mistakes import MISTAKES, Mistake, eight_bits
 from torch import nn
 
 from rung.hardware import pick
-from rung.ladder import step as stepping
-from rung.ladder import verify as verifying
 from rung.ladder.climb import attempt
+from rung.ladder.execution import step as stepping
+from rung.ladder.execution.step import Step
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, LADDER, Counters
 from rung.ladder.rungs.attention import TF32_ATTENTION
 from rung.ladder.rungs.inductor import never
 from rung.ladder.rungs.kernels import KERNELS
 from rung.ladder.rungs.surgery import SURGERY
-from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
+from rung.ladder.verification import verify as verifying
 from rung.workload import Workload, seeded_model
 
 CPU = pick("cpu")

@@ -1,12 +1,12 @@
-"""What a model's class says of its switch, of a stand-in for Hugging Face's; with transformers: tests/ladder/test_switches.py."""
+"""What a model's class says of its switch, of a stand-in for Hugging Face's; with transformers: tests/ladder/execution/test_switches.py."""
 
 from typing import Any
 
 import small
 
+from rung.ladder.execution.switches import switches, takes_sdpa
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.switches import switches, takes_sdpa
 
 
 def asked(model: Any) -> Any:

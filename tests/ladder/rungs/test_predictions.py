@@ -5,7 +5,7 @@ import pytest
 from rung.hardware.peaks import named
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.work import rates
+from rung.ladder.timing.work import rates
 
 CHIP = named("H100")
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import rung
-from rung.ladder.apply import Applied
+from rung.ladder.recipes.apply import Applied
 from rung.ladder.surgery import Surgeon, buffers
 
 LENGTH, TOKENS, WIDTH, HEADS = 16, 12, 32, 4

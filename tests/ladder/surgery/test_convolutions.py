@@ -8,13 +8,13 @@ from torch import nn
 
 from rung import Workload
 from rung.hardware import pick
-from rung.ladder.channels_last import ChannelsLast
+from rung.ladder.execution.channels_last import ChannelsLast
+from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import plan_of
-from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon
 from rung.ladder.surgery import surgeon as surgeon_module
-from rung.ladder.verify import verify
+from rung.ladder.verification.verify import verify
 
 X = torch.randn(2, 3, 8, 8)
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from rung import Workload
 from rung.hardware import pick
-from rung.ladder.dynamo import open_sizes
+from rung.ladder.execution.dynamo import open_sizes
+from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME
-from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon, grouped_mm
 from rung.ladder.survey import captured_graphs
 from rung.workload import seeded_model

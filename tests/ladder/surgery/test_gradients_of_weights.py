@@ -10,7 +10,7 @@ from torch.fx import Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.hardware import pick
-from rung.ladder.dynamo import products_widen
+from rung.ladder.execution.dynamo import products_widen
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence
 from rung.ladder.rungs.rung import Counters

@@ -9,11 +9,11 @@ from torch import nn
 
 import rung
 from rung.hardware import pick
-from rung.ladder import verify as verifying
+from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon, kept
+from rung.ladder.verification import verify as verifying
 from rung.workload import seeded_model
 from rung.workload.tiny_transformer import make
 

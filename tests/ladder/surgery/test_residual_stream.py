@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from rung.hardware import pick
-from rung.ladder import verify as verifying
+from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.step import Step
 from rung.ladder.surgery import Surgeon, stream
 from rung.ladder.surgery import surgeon as surgeon_module
+from rung.ladder.verification import verify as verifying
 from rung.workload import seeded_model
 from rung.workload.tiny_transformer import make
 

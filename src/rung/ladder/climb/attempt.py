@@ -15,12 +15,12 @@ from rung.ladder.climb.state import State
 from rung.ladder.climb.together import idle, stacked
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.waiting import waiting
-from rung.ladder.disturbed import compiled_anew
-from rung.ladder.duel import Duel, SideFailed, fight
+from rung.ladder.execution.disturbed import compiled_anew
 from rung.ladder.rungs import Counters, Evidence, Prediction, Rung, plan_of
 from rung.ladder.rungs.environment import FILES
-from rung.ladder.verification import joined
-from rung.ladder.workers import open_worker
+from rung.ladder.timing.duel import Duel, SideFailed, fight
+from rung.ladder.timing.workers import open_worker
+from rung.ladder.verification.verdict import joined
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 

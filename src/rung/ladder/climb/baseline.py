@@ -12,11 +12,11 @@ from rung.errors import RungError, UsageError
 from rung.hardware.state import crowded
 from rung.ladder.aiter import list_untuned
 from rung.ladder.climb.state import State
-from rung.ladder.duel import PROFILED_STEPS
 from rung.ladder.floor import floor
 from rung.ladder.plan import CONTRACTS
 from rung.ladder.rungs import Rung
-from rung.ladder.workers import open_worker
+from rung.ladder.timing.duel import PROFILED_STEPS
+from rung.ladder.timing.workers import open_worker
 from rung.measure import median_interval
 
 

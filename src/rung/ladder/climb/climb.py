@@ -14,7 +14,7 @@ from rung.ladder.climb.choice import Stop, at_once, gain_per_second, next_rung, 
 from rung.ladder.climb.finish import finish
 from rung.ladder.climb.state import Request, Say, State
 from rung.ladder.rungs import LADDER, Rung, chosen
-from rung.ladder.workers import open_worker
+from rung.ladder.timing.workers import open_worker
 from rung.runs import Run
 
 

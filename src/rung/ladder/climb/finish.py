@@ -11,10 +11,10 @@ from rung.ladder.climb.choice import Stop
 from rung.ladder.climb.room import beside_the_baseline
 from rung.ladder.climb.shapes import guard, on_other_shapes
 from rung.ladder.climb.state import State
-from rung.ladder.duel import SideFailed, fight
-from rung.ladder.recipe import Recipe
+from rung.ladder.recipes.recipe import Recipe
 from rung.ladder.rungs import plan_of
-from rung.ladder.workers import variables
+from rung.ladder.timing.duel import SideFailed, fight
+from rung.ladder.timing.workers import variables
 from rung.measure import CLIMB, FINAL
 from rung.runs import write_whole
 

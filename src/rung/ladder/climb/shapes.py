@@ -8,7 +8,7 @@ from typing import Any
 
 from rung.ladder.climb.room import beside_the_baseline
 from rung.ladder.climb.state import State
-from rung.ladder.duel import SideFailed, fight
+from rung.ladder.timing.duel import SideFailed, fight
 from rung.measure import CLIMB
 
 SHAPE_SECONDS = 60.0  # that each further shape may take, however little the budget left

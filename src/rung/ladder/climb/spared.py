@@ -8,7 +8,7 @@ from typing import Any
 
 from rung.ladder.climb.state import State
 from rung.ladder.rungs import Rung
-from rung.ladder.workers import open_worker
+from rung.ladder.timing.workers import open_worker
 
 LESS_TIME = 0.5  # of the best's first run
 LESS_MEMORY = 0.9  # of the best's peak

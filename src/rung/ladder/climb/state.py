@@ -11,11 +11,11 @@ from typing import Any
 
 from rung.analysis.breakdown import breakdown
 from rung.errors import RungError
-from rung.ladder.duel import PROFILED_STEPS
 from rung.ladder.evidence import counters
 from rung.ladder.plan import Numerics
 from rung.ladder.rungs import Context, Counters, plan_of
 from rung.ladder.side import Limits, Setup, Side
+from rung.ladder.timing.duel import PROFILED_STEPS
 from rung.runs import Run
 from rung.trace import read
 

@@ -1,4 +1,4 @@
-"""Level 3: what a model can do by a switch of its own is switched, not rewritten (rung.ladder.switches)."""
+"""Level 3: what a model can do by a switch of its own is switched, not rewritten (rung.ladder.execution.switches)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""A workload under a plan: what is timed, profiled and verified, and what a recipe's model runs."""

@@ -1,0 +1,164 @@
+"""What Dynamo does with a function: where it breaks the graph, why it compiles again. Its private names are used here
+and in `surgery/captured.py` alone; a test asks the installed torch for each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import re
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import rung
+
+_LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
+_OURS = str(Path(rung.__file__).parent)
+SHAPES = 64
+_RECOMPILES = "torch._dynamo.guards.__recompiles"
+
+
+class Watched:
+    """A backend that notes, of every graph that is handed over, why it ended where it does."""
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        self._backend = backend
+        self.breaks: dict[tuple[str, str], dict[str, Any]] = {}
+        # Dynamo compiles anew where the backend is another one: the same watched backend is the same.
+        functools.update_wrapper(self, backend, assigned=())
+
+    def __call__(self, gm: Any, inputs: Any) -> Any:
+        reason = getattr(gm, "compile_subgraph_reason", None)
+        if reason is not None and getattr(reason, "graph_break", False):
+            found = located(str(reason.reason), list(reason.user_stack))
+            self.breaks.setdefault((found["where"], found["why"]), {**found, "count": 0})["count"] += 1
+        return self._backend(gm, inputs)
+
+    def found(self) -> list[dict[str, Any]]:
+        """`where` in the user's source, its `line`, `why`, a `hint` of what to do, and the `count`."""
+        return list(self.breaks.values())
+
+
+def located(reason: str, stack: list[Any]) -> dict[str, Any]:
+    """A graph break in the user's own source, with what Dynamo says of it."""
+    lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
+    hints = [line.partition(":")[2].strip() for line in lines if line.startswith("Hint:")]
+    why = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
+    return {
+        **place(stack),
+        "why": ". ".join(part.rstrip(".") for part in (lines[0] if lines else "unknown", why) if part),
+        "hint": hints[0] if hints else "",
+    }
+
+
+def place(stack: list[Any]) -> dict[str, str]:
+    """`where` and the `line` of the innermost frame that is the user's own; of any, where all are a library's or ours."""
+    own = [f for f in stack if not f.filename.startswith((*_LIBRARY, _OURS)) and "site-packages" not in f.filename]
+    frame = (own or stack or [None])[-1]
+    if frame is None:
+        return {"where": "unknown", "line": ""}
+    return {"where": f"{frame.filename}:{frame.lineno} in {frame.name}", "line": (frame.line or "").strip()}
+
+
+@contextlib.contextmanager
+def recompilations() -> Iterator[list[dict[str, str]]]:
+    """What is compiled again inside of it: `where`, and `why`, the guard that failed, as Dynamo says it."""
+    found: list[dict[str, str]] = []
+
+    class Note(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            where = re.search(r"Recompiling function (\S+) in (\S+)", text)
+            # Such as `- 0/0: self.calls == 0     # self.calls += 1  # model.py:7 in forward`.
+            reasons = [
+                " ".join(re.sub(r"^- (\d+/\d+: )?", "", line.strip()).split())
+                for line in text.splitlines()[1:]
+                if line.strip().startswith("- ")
+            ]
+            if where:
+                found.append({"where": f"{where[2]} in {where[1]}", "why": reasons[0] if reasons else ""})
+
+    logger, note = logging.getLogger(_RECOMPILES), Note()
+    level, passed_on = logger.level, logger.propagate
+    torch._logging.set_logs(recompiles=True)
+    handlers, logger.handlers = logger.handlers, [note]
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        torch._logging.set_logs(recompiles=False)
+        logger.handlers, logger.propagate = handlers, passed_on
+        logger.setLevel(level)
+
+
+def sizes_vary(arguments: Any) -> None:
+    """Has the sizes of the tensors in these taken for variables by what is compiled for them next, as far as the program
+    itself does not fix them. Sizes of 0 and 1 are compiled for apart, as Dynamo does with all. `dynamic=True` would do the
+    same to every float of the model, and an eps would become an input."""
+    for leaf in pytree.tree_leaves(arguments):
+        if isinstance(leaf, torch.Tensor) and not hasattr(leaf, "_dynamo_weak_dynamic_indices"):
+            torch._dynamo.maybe_mark_dynamic(leaf, [dim for dim, size in enumerate(leaf.shape) if size > 1])
+
+
+HOOKS_UNSEEN = "skip_nnmodule_hook_guards"  # by default a hook that is registered after the first call is not run
+
+
+def expect_changes() -> dict[str, int]:
+    """Has Dynamo expect that shapes, settings and hooks change: one function is compiled for so many of them, at least, before it gives
+    up, and anew where a module gets a hook. Returns what was set otherwise, as it was."""
+    before: dict[str, int] = {}
+    if getattr(torch._dynamo.config, HOOKS_UNSEEN, False):
+        before[HOOKS_UNSEEN] = True
+        setattr(torch._dynamo.config, HOOKS_UNSEEN, False)
+    for name in ("cache_size_limit", "recompile_limit"):
+        limit = getattr(torch._dynamo.config, name, SHAPES)
+        if limit < SHAPES:
+            before[name] = limit
+            setattr(torch._dynamo.config, name, SHAPES)
+    return before
+
+
+def open_sizes() -> contextlib.AbstractContextManager[Any]:
+    """Inside of it, Dynamo goes on where a size depends on values, as that of `torch.where(condition)`, and does not break
+    the graph there. What becomes of such a size is left to who takes the graph."""
+    return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # type: ignore[no-any-return]
+
+
+def forget(function: Callable[..., Any]) -> None:
+    """Drops what was compiled of a function."""
+    remove = getattr(torch._dynamo.eval_frame, "remove_from_cache", None)
+    if remove is not None:
+        remove(function)
+
+
+def skipped_replays() -> int:
+    """How many graphs Inductor did not replay, though it was asked to."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["inductor"]["cudagraph_skips"])
+
+
+def products_widen() -> bool:
+    """Whether Inductor takes a product of half precision that writes float32 (`aten.mm.dtype`)."""
+    try:
+        from torch._inductor.kernel.mm import tuned_mm
+    except ImportError:
+        return False
+    return hasattr(torch.ops.aten.mm, "dtype") and "out_dtype" in inspect.signature(tuned_mm).parameters
+
+
+def inductor_settings(names: tuple[str, ...]) -> dict[str, Any]:
+    """The values of Inductor's settings in this process, by name (`triton.cudagraphs`); unknown ones are left out."""
+    from torch._inductor import config
+
+    found = {}
+    for name in names:
+        with contextlib.suppress(AttributeError):
+            found[name] = functools.reduce(getattr, name.split("."), config)
+    return found

@@ -1,0 +1,202 @@
+"""Is B faster than A, and does it compute the same? Sides in fresh processes, interleaved, until it is clear."""
+
+from __future__ import annotations
+
+import math
+import os
+import string
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rung.errors import UsageError
+from rung.hardware.environment import differences
+from rung.ladder.recipes.fit import found_nothing
+from rung.ladder.side import Limits, Setup, Side
+from rung.ladder.timing.duel import Duel, SideFailed, fight
+from rung.ladder.timing.workers import open_worker
+from rung.ladder.verification.verdict import joined
+from rung.launch import WorkerFailed, log_folder
+from rung.measure import COMPARE
+
+LETTERS = string.ascii_uppercase
+UNITS = {"times": "ns", "restarts": "ns", "first_run_seconds": "s", "memory": "bytes"}  # a time is that of one step
+
+
+def compare(
+    *sides: Side,
+    device: str | None = None,
+    margin: float = 0.01,
+    verify: bool = False,
+    budget: float | None = None,
+    deadline: float = 900.0,
+    logs: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Restarts the sides (A, B and so on) together until each pair is shown to differ, or to be the same within
+    `margin` (a share).
+
+    verify: first shows that all compute what A computes; where one does not, nothing is timed. budget: seconds after
+    which no further restart begins; what is not clear by then is `inconclusive`.
+
+    Returns plain values: verdict (of B: faster, slower, same, inconclusive, not equal; of more than two: ranked,
+    inconclusive, not equal), comparison (speedup of B over A with its interval, confidence, the smallest visible
+    change) or ranking (`rung.measure.Ranking`), times and restarts (ns a step), memory (bytes), verification, and what
+    differs between the environments. Raises WorkloadError where a side fails, by name.
+    """
+    if not 2 <= len(sides) <= len(LETTERS):
+        raise UsageError(f"a comparison needs 2 to {len(LETTERS)} sides; {len(sides)} were given.")
+    named = dict(zip(LETTERS, sides, strict=False))
+    began = time.monotonic()
+    with log_folder("rung-compare-") as folder:
+        setup = Setup(device, logs or folder, Limits(prepare=deadline))
+        result = described({name: asdict_of(side) for name, side in named.items()}, margin)
+        if verify:
+            for k, name in enumerate(list(named)[1:]):
+                say(f"verifying that {name} computes what A computes ...")
+                result["verification"] = verified(setup, sides[0], named[name], audited=k > 0)
+                if not result["verification"]["passed"]:
+                    return {**result, "not_equal": name, "verdict": "not equal", "seconds": time.monotonic() - began}
+
+        def seen(duel: Duel) -> None:
+            ratios = [
+                f"{name} is {_percent(duel.restarts[-1].log_ratio(0, k))} than A" for k, name in enumerate(named) if k
+            ]
+            say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
+
+        def left() -> float:
+            return float("inf") if budget is None else budget - (time.monotonic() - began)
+
+        try:
+            duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
+        except SideFailed as failure:
+            e = failure.error
+            raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure
+    found = duel.as_dict()
+    for key in ("times", "memory", "first_run_seconds"):
+        found[key] = lowered(found[key])
+    return {
+        **result,
+        **answered(found["comparison"], found["ranking"]),
+        "unit": "restart",
+        "times": found["times"],
+        "memory": found["memory"],
+        "first_run_seconds": found["first_run_seconds"],
+        "restarts": [lowered(r) for r in duel.samples],
+        "warnings": [*found["warnings"], *idle(named, duel.warm[0])],
+        "environment": list(duel.environments.values())[-1],
+        "differs": differences(list(duel.environments.values())),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def described(sides: Mapping[str, dict[str, Any]], margin: float) -> dict[str, Any]:
+    """How the record of a comparison begins: two sides are `a` and `b`, more are a table of their own."""
+    if len(sides) == 2:
+        return {"kind": "compare", "units": UNITS, **lowered(sides), "margin": margin}
+    return {"kind": "ranking", "units": UNITS, "sides": lowered(sides), "margin": margin}
+
+
+def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) -> dict[str, Any]:
+    """The verdict and what it rests on."""
+    if comparison:
+        answer = comparison["answer"]
+        return {"verdict": "inconclusive" if answer == "undecided" else answer, "comparison": comparison}
+    assert ranking is not None
+    open_ = any(p["answer"] == "undecided" for p in ranking["pairs"])
+    return {"verdict": "inconclusive" if open_ else "ranked", "ranking": ranking}
+
+
+def idle(sides: Mapping[str, Side], warm: Mapping[str, dict[str, Any]]) -> list[str]:
+    """What to say of rewrites that a side was given and that found nothing in its graph. warm: what its worker said."""
+    said = []
+    for side, state in warm.items():
+        applied = state.get("applied", {})
+        for name in (n for n, count in applied.get("matches", {}).items() if not count and n in sides[side].rungs):
+            said.append(f"{side}: {found_nothing(name, applied['skipped'])}")
+    return said
+
+
+def lowered(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.lower(): value for name, value in record.items()}
+
+
+@contextmanager
+def at_revision(side: Side, revision: str) -> Iterator[Side]:
+    """The same side from another git revision of the repository around the current directory.
+
+    The revision is checked out into a worktree beside the repository's own files, which stay as they are; its
+    root, and `src` in it, come first on the workers' PYTHONPATH.
+    """
+    root = Path(_git(Path.cwd(), "rev-parse", "--show-toplevel"))
+    here = Path.cwd().resolve().relative_to(root.resolve())
+    commit = _git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
+    with tempfile.TemporaryDirectory(prefix="rung-base-") as folder:
+        tree = Path(folder) / "tree"
+        _git(root, "worktree", "add", "--detach", str(tree), commit)
+        try:
+            before = side.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+            path = os.pathsep.join(filter(None, [str(tree), str(tree / "src"), before]))
+            target = _in(tree, root.resolve(), side.target)
+            yield replace(side, target=target, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
+        finally:
+            _git(root, "worktree", "remove", "--force", str(tree))
+
+
+def _in(tree: Path, root: Path, target: str) -> str:
+    """A target as the checkout in `tree` has it: the file of an absolute path would be the one of today."""
+    where, colon, name = target.rpartition(":")
+    if not where.endswith(".py"):
+        return target
+    file = Path(os.path.normpath(Path(where).parent.resolve() / Path(where).name))
+    if not file.is_relative_to(root):
+        raise UsageError(f"{where} lies outside the repository {root}; --base needs a target that its revisions have.")
+    return f"{tree / file.relative_to(root)}{colon}{name}" if Path(where).is_absolute() else target
+
+
+def _git(where: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(where), *arguments], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise UsageError("--base needs git, which was not found: install it, or put it on the PATH.") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise UsageError(f"git {arguments[0]} in {where}: {said}; --base needs a git repository and a revision of it.")
+    return done.stdout.strip()
+
+
+def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> dict[str, Any]:
+    """Whether b computes what a computes, in full precision and in the lowest that it runs in. Raises where that cannot be told, because
+    a's results depend on chance or on the calls before, or are not finite; audited: that was asked already."""
+    if a.call or b.call:
+        raise UsageError("--verify compares workloads; plain functions (--call) are timed only.")
+    same = (a.target, a.options) == (b.target, b.options)
+    if a.cwd != b.cwd:
+        raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
+    found: list[dict[str, Any]] = []
+    against = None if same else {"target": a.target, "options": a.options}
+    with ExitStack() as stack:
+        worker = open_worker(stack, setup, b, "verify")
+        worker.receive("open", setup.limits.prepare)
+        if not audited:
+            worker.call("audit", setup.limits.prepare, against=against)
+        for numerics in worker.call("precisions", setup.limits.prepare):
+            found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
+            if not found[-1]["passed"]:
+                break
+    return joined(found)
+
+
+def asdict_of(side: Side) -> dict[str, Any]:
+    known = {"target": side.target, "options": side.options, "rungs": list(side.rungs), "env": side.env}
+    return {**known, **({"original": side.original} if side.original else {})}
+
+
+def _percent(log_ratio: float) -> str:
+    change, which = math.expm1(abs(log_ratio)), "faster" if log_ratio >= 0 else "slower"
+    return f"{change:.1%} {which}" if change < 2 else f"{change + 1:.3g} times {which}"

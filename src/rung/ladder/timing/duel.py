@@ -1,0 +1,257 @@
+"""Sides against each other: fresh processes of all of them, alternating blocks, until the answer is clear."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rung.ladder.execution.disturbed import compiled_anew, left_to_the_original
+from rung.ladder.side import Setup, Side
+from rung.ladder.timing.workers import open_worker
+from rung.launch import WorkerFailed
+from rung.measure import (
+    CLIMB,
+    Comparison,
+    Looks,
+    Ranking,
+    Restart,
+    decide,
+    interleaved,
+    median_interval,
+    rank,
+    until_next_look,
+)
+
+PROFILED_STEPS = 3
+DELAY = 2e6  # nanoseconds of a block that pipes and the scheduler may take on a busy machine
+ROUNDS_SECONDS = {"gpu": 2.0, "cpu": 4.0}  # of a restart, unless these are more than 10 rounds or fewer than 4
+WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
+
+
+class SideFailed(Exception):
+    """A worker of one side failed; `side` is its name."""
+
+    def __init__(self, side: str, error: WorkerFailed) -> None:
+        super().__init__(str(error))
+        self.side, self.error = side, error
+
+
+@dataclass
+class Duel:
+    """What was seen of the sides. comparison: of the second with the first, where there are two; ranking: of all,
+    where there are more; samples: nanoseconds a step, per restart and side; blocks: by side, of each
+    block the nanoseconds that this process waited for it, by its own clock, and those that its samples account for: what a
+    side reports of itself is not taken on trust; compiled: graphs, by side, while it was timed; witness: of the last side, where
+    it was profiled (`rung.ladder.candidate.Candidate.witness`)."""
+
+    comparison: Comparison | None = None
+    ranking: Ranking | None = None
+    restarts: list[Restart] = field(default_factory=list)
+    samples: list[dict[str, list[float]]] = field(default_factory=list)
+    warm: list[dict[str, dict[str, Any]]] = field(default_factory=list)
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    outside: dict[str, float] = field(default_factory=dict)
+    blocks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    compiled: dict[str, int] = field(default_factory=dict)
+    witness: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def hidden(self) -> dict[str, float]:
+        """By side, the share of the time of its blocks that its samples leave out: of the best explained block, or, beyond what
+        pipes and schedulers may take, of three in four. What is told wrongly in fewer hardly moves the comparison, which is a
+        Hodges-Lehmann estimate."""
+        return {side: _hidden(blocks) for side, blocks in self.blocks.items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        if not self.warm:
+            return {}
+        firsts = self.warm[0]
+        anew = [f"{side}: {compiled_anew(count)}" for side, count in self.compiled.items() if count]
+        sides = list(firsts)
+        return {
+            "comparison": self.comparison.as_dict() if self.comparison else None,
+            "ranking": self.ranking.as_dict() if self.ranking else None,
+            "restarts": self.samples,
+            "times": {
+                s: median_interval([x for r in self.samples for x in r[s]]).as_dict() for s in sides if self.samples
+            },
+            "memory": {s: max((w[s]["memory"] for w in self.warm), key=lambda m: max(m.values())) for s in sides},
+            "first_run_seconds": {s: firsts[s]["first_run_seconds"] for s in sides},
+            "warm_up": [{s: {k: w[s][k] for k in ("runs", "steady")} for s in sides} for w in self.warm],
+            "applied": firsts[sides[-1]].get("applied", {}),
+            "matches": firsts[sides[-1]].get("applied", {}).get("matches", {}),
+            "hidden": self.hidden,
+            "witness": self.witness,
+            "compiled_while_timed": self.compiled,
+            "warnings": sorted({*self.warnings, *unexplained(self.outside), *anew}),
+        }
+
+
+def fight(
+    setup: Setup,
+    sides: Mapping[str, Side],
+    *,
+    log: str,
+    left: Callable[[], float],
+    looks: Looks = CLIMB,
+    margin: float | None = None,
+    trace: Path | None = None,
+    seen: Callable[[Duel], None] = lambda duel: None,
+    at_least: int = 1,
+) -> Duel:
+    """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone.
+
+    looks, margin: as in `rung.measure.decide`; trace: where the last side is profiled to, in its first restart,
+    after it was timed; seen: is told after every restart; at_least: restarts, however little is left.
+    Raises SideFailed when a worker of one side raises, hangs or dies.
+    """
+    duel = Duel()
+    took: list[float] = []  # by each round of restarts
+    while True:
+        began = time.monotonic()
+        with ExitStack() as stack:
+            count = min(setup.together, until_next_look(len(duel.restarts), looks))
+            first = len(duel.restarts) + 1
+            starts = [Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
+            for start in starts:
+                start.warm(setup.limits.prepare)
+            for start in starts:
+                duel.restarts.append(start.timed(duel))
+                if trace and len(duel.restarts) == 1:
+                    duel.witness = start.witness()
+                    start.profile(trace)
+                seen(duel)
+        took.append(time.monotonic() - began)
+        # The first round compiles what the next ones find in a cache, and is profiled: it tells only until another was seen.
+        last = len(duel.restarts) >= at_least and left() < 1.2 * max(took[1:] or took)
+        if len(sides) == 2:
+            duel.comparison = decide(duel.restarts, looks=looks, margin=margin, last=last)
+        else:
+            duel.ranking = rank(log_ratios(list(sides), duel.restarts), looks=looks, margin=margin, last=last)
+        said = duel.comparison or duel.ranking
+        if said and said.final:
+            return duel
+
+
+def unexplained(outside: Mapping[str, float]) -> list[str]:
+    """What to say of sides whose samples leave out much of the wall time of a block."""
+    return [
+        f"{side}: up to {share:.0%} of a block's wall time lies outside of its samples"
+        for side, share in outside.items()
+        if share > 0.25
+    ]
+
+
+def log_ratios(names: list[str], restarts: list[Restart]) -> dict[tuple[str, str], list[float]]:
+    """Of every pair of sides, the answer of each restart."""
+    pairs = itertools.combinations(enumerate(names), 2)
+    return {(a, b): [r.log_ratio(i, j) for r in restarts] for (i, a), (j, b) in pairs}
+
+
+class Start:
+    """One restart: a fresh worker of each side. All of them begin to load when they are made, and compile and warm
+    up at once, the longest parts of a restart; nothing of that is timed."""
+
+    def __init__(self, setup: Setup, sides: Mapping[str, Side], log: str, stack: ExitStack) -> None:
+        self.limits = setup.limits
+        self.workers = {name: open_worker(stack, setup, side, f"{log}-{name}") for name, side in sides.items()}
+        for side in self.workers:
+            self._send(side, "warm", seconds=WARM_SECONDS)
+        self.state: dict[str, dict[str, Any]] = {}
+        self.facts: dict[str, dict[str, Any]] = {}
+
+    def warm(self, deadline: float) -> None:
+        """Waits until all sides have loaded and warmed up."""
+        for side in self.workers:
+            self.ready(side, deadline)
+
+    def ready(self, side: str, deadline: float) -> None:
+        """Waits for one side."""
+        self.facts[side] = self._receive(side, "open", deadline)
+        self.state[side] = self._receive(side, "warm", deadline)
+
+    def drop(self, side: str) -> None:
+        """Goes on without a side."""
+        self.workers.pop(side).kill()
+        self.facts.pop(side, None)
+        self.state.pop(side, None)
+
+    def timed(self, duel: Duel) -> Restart:
+        """Alternates blocks of all sides."""
+        duel.warm.append(self.state)
+        duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
+        gpu = any(e["device"]["kind"] == "cuda" for e in duel.environments.values())
+        duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
+        duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.get("original"))]
+        duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.get("doubts", ())]
+        estimates = {side: self._ask(side, "estimate") for side in self.workers}
+        counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
+        once = sum(2 * counts[side] * ns for side, ns in estimates.items()) / 1e9
+        rounds = max(4, min(10, round(ROUNDS_SECONDS["gpu" if gpu else "cpu"] / once)))
+        blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
+        restart, samples = interleaved(blocks, rounds)
+        duel.samples.append(dict(zip(self.workers, samples, strict=True)))
+        for side in self.workers:
+            self.state[side]["memory"] = self._ask(side, "memory")
+        return restart
+
+    def _block(self, side: str, count: int, duel: Duel) -> list[float]:
+        began = time.monotonic()
+        block = self._ask(side, "block", count=count)
+        waited = (time.monotonic() - began) * 1e9
+        claimed = sum(block["samples"]) / len(block["samples"]) * block["calls"]
+        duel.blocks.setdefault(side, []).append((waited, claimed))
+        duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
+        # Another revision's worker may not know of it.
+        duel.compiled[side] = duel.compiled.get(side, 0) + block.get("compiled", 0)
+        samples: list[float] = block["samples"]
+        return samples
+
+    def witness(self) -> dict[str, Any]:
+        """Looks at a block of the last side as it was timed."""
+        side = list(self.workers)[-1]
+        if self._ask(side, "watch"):
+            self._ask(side, "block", count=2)
+        self._send(side, "witness")
+        found: dict[str, Any] = self._receive(side, "witness", self.limits.prepare)
+        return found
+
+    def profile(self, trace: Path) -> None:
+        """Records the last side. A profile that fails costs the next predictions, and no verdict."""
+        with contextlib.suppress(WorkerFailed):
+            list(self.workers.values())[-1].call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
+
+    def _ask(self, side: str, method: str, **arguments: Any) -> Any:
+        self._send(side, method, **arguments)
+        return self._receive(side, method, self.limits.block)
+
+    def _send(self, side: str, method: str, **arguments: Any) -> None:
+        try:
+            self.workers[side].send(method, **arguments)
+        except WorkerFailed as error:
+            raise SideFailed(side, error) from error
+
+    def _receive(self, side: str, method: str, deadline: float) -> Any:
+        try:
+            return self.workers[side].receive(method, deadline)
+        except WorkerFailed as error:
+            raise SideFailed(side, error) from error
+
+
+def _hidden(blocks: Sequence[tuple[float, float]]) -> float:
+    least = min(1 - claimed / waited for waited, claimed in blocks)
+    beyond = sorted(1 - (claimed + DELAY) / waited for waited, claimed in blocks)
+    return max(0.0, least, beyond[3 * len(beyond) // 4])
+
+
+def _steps_a_block(estimate: float, gpu: bool) -> int:
+    """Blocks of about 60 ms on a GPU and 150 ms on a CPU: long against the switch, short against drift."""
+    return max(1, min(50, round((60e6 if gpu else 150e6) / max(estimate, 1))))

@@ -1,0 +1,269 @@
+"""What Dynamo does is located in the user's source; blocks are compiled once; copied weights follow their originals."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rung
+from rung.hardware import pick
+from rung.ladder.candidate import Candidate
+from rung.ladder.execution import compiled as compiling
+from rung.ladder.execution.regions import blocks
+from rung.ladder.execution.step import Step
+from rung.ladder.plan import Plan
+from rung.ladder.rungs import BY_NAME, Context, Evidence
+from rung.ladder.surgery import Surgeon
+from rung.ladder.survey import captured_graphs, sentence
+from rung.workload import Workload, load, seeded_model
+
+CPU = pick("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Inductor left out: what is captured is run as it is. Holds one entry for each graph."""
+    graphs: list[int] = []
+
+    def stand(self: Any, gm: Any, inputs: Any) -> Any:
+        graphs.append(len(inputs))
+        self._records[str(len(graphs))] = None
+        return gm.forward
+
+    monkeypatch.setattr(Surgeon, "__call__", stand)
+    monkeypatch.setattr(Surgeon, "matches", {})
+    monkeypatch.setattr(Surgeon, "skipped", [])
+    return graphs
+
+
+class Odd(nn.Module):
+    """Breaks the graph in one line, and counts in a way that compiles anew for every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(8, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.linear(x)
+        if y.sum().item() > 1e9:  # breaks here
+            y = y + 1
+        return y * self.calls
+
+
+def random(seed: int) -> torch.Tensor:
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_breaks_and_recompilations_are_found_in_the_users_source_and_explained() -> None:
+    found = captured_graphs(Workload("odd", Odd, random), CPU)
+    (at,) = found["breaks"]
+    assert "test_compiled.py" in at["where"]
+    assert at["where"].endswith("in forward")
+    assert at["line"].startswith("if y.sum().item() > 1e9:")
+    assert "item()" in at["why"]
+    assert at["hint"]
+    assert sentence(at) == found["graph_breaks"][0]
+    (again,) = (r for r in found["recompilations"] if "calls" in r["why"])
+    assert "test_compiled.py" in again["where"]
+    assert again["why"].startswith("self.calls == 0 # self.calls += 1")
+
+
+def test_a_model_that_is_captured_whole_has_neither() -> None:
+    found = captured_graphs(Workload("plain", lambda: nn.Linear(8, 8), random), CPU)
+    assert (found["graphs"], found["breaks"], found["recompilations"]) == (1, [], [])
+
+
+def tiny(mode: str = "infer") -> Workload:
+    return load("tiny-transformer", {"hidden-dim": "32", "num-layers": "5", "num-heads": "4", "seq-len": "8",
+                                     "batch-size": "2", "mode": mode})  # fmt: skip
+
+
+def test_the_blocks_that_repeat_are_found() -> None:
+    assert len(blocks(seeded_model(tiny()))) == 5
+    assert len(blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU()))) == 2
+    assert blocks(nn.Linear(2, 2)) == []
+
+
+def test_one_block_is_compiled_for_all_and_undone(uncompiled: list[int]) -> None:
+    w = tiny()
+    model = seeded_model(w)
+    keys, batch = list(model.state_dict()), w.inputs(1)
+    right = Step(w, model, Plan(), CPU)(batch)[1]
+    step = Step(w, model, Plan(regions=True), CPU)
+    torch.testing.assert_close(step(batch)[1], right)
+    assert len(uncompiled) == 1
+    assert step.applied()["regions"] == 5
+    assert list(model.state_dict()) == keys
+    step._forward.undo()
+    assert all(block._compiled_call_impl is None for block in blocks(model))
+
+
+def test_weights_that_change_are_read_by_what_was_compiled(uncompiled: list[int]) -> None:
+    w = tiny()
+    model = seeded_model(w)
+    plain = Step(w, model, Plan(compile=True), CPU)
+    plain(w.inputs(1))
+    with torch.no_grad():
+        model.embedding.weight.mul_(2)
+    plain(w.inputs(1))
+    assert len(uncompiled) == 1
+
+
+def test_weights_are_no_constants_whatever_a_recipe_says_and_changes_of_every_kind_show() -> None:
+    """Recipes that name `freezing` are read still; what it would have compiled in is there to be changed."""
+    model, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)).eval(), torch.randn(4, 16)
+    with pytest.warns(UserWarning, match="^freezing is not in effect: .* constant"):
+        applied = rung.apply(model, ["bf16", "compile", "freezing"])
+
+    def right() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x).float()
+
+    with torch.no_grad():
+        for change in (
+            lambda: None,
+            lambda: model[0].weight.mul_(3),
+            lambda: model[2].weight.data.mul_(-2),
+            lambda: model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()}),
+            lambda: model.load_state_dict({k: v * 2 for k, v in model.state_dict().items()}, assign=True),
+        ):
+            change()
+            torch.testing.assert_close(applied(x), right(), rtol=2e-2, atol=2e-2)
+    assert not any("freezing" in key for key in applied._compiled.applied())
+
+
+def test_what_torch_makes_of_freezing_is_what_the_table_says_of_it() -> None:
+    """Asked of the compiler alone it does nothing, and of the whole process it keeps weights that were changed."""
+    from torch._inductor import config
+
+    x = torch.randn(4, 16)
+
+    def follows(**options: bool) -> bool:
+        torch._dynamo.reset()
+        model = nn.Linear(16, 16).eval()
+        run = torch.compile(model, options=dict(options) or None)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            before = run(x)
+            model.weight.data.mul_(3)
+            return not torch.equal(run(x), before)
+
+    assert follows(freezing=True)
+    with config.patch(freezing=True):
+        assert not follows()
+
+
+def with_shapes() -> Workload:
+    """Five shapes; rows and columns differ in all, so that no two sizes are equal by chance."""
+
+    def inputs(rows: int, columns: int) -> Any:
+        return lambda seed: torch.randn(rows, columns, 8, generator=torch.Generator().manual_seed(seed))
+
+    others = tuple(inputs(*shape) for shape in ((3, 5), (6, 4), (9, 2), (1, 7)))
+    return Workload("shapes", lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU()), inputs(4, 6), other_shapes=others)
+
+
+def test_one_graph_serves_all_shapes_where_their_sizes_are_left_open(uncompiled: list[int]) -> None:
+    w = with_shapes()
+    for plan, graphs in (
+        (Plan(compile=True), 5),
+        (Plan(compile=True, dynamic=True), 2),
+    ):  # one row is compiled for apart
+        uncompiled.clear()
+        torch._dynamo.reset()
+        model = seeded_model(w)
+        step = Step(w, model, plan, CPU)
+        for make in (w.inputs, *w.other_shapes):
+            for seed in (1, 2):
+                torch.testing.assert_close(step(make(seed))[1], model(make(seed)))
+        assert len(uncompiled) == graphs
+    uncompiled.clear()
+    torch._dynamo.reset()
+    applied = rung.apply(seeded_model(w), ["compile", "dynamic-shapes"])
+    for make in (w.inputs, *w.other_shapes):
+        with torch.no_grad():
+            applied(make(1))
+    applied.undo()
+    assert len(uncompiled) == 2
+
+
+def test_a_worker_counts_the_graphs_of_all_shapes(uncompiled: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rung.ladder.candidate.load", lambda target, options: with_shapes())
+    seen = {}
+    for rungs in (["compile"], ["compile", "dynamic-shapes"]):
+        torch._dynamo.reset()
+        worker = Candidate()
+        worker.open("", {}, rungs, "cpu")
+        seen[len(rungs)] = worker.over_shapes()
+    assert [(s["shapes"], s["graphs"]) for s in seen.values()] == [(5, 5), (5, 2)]
+    sides = {"best": seen[1], "candidate": seen[2]}
+    proof = BY_NAME["dynamic-shapes"].proof
+    assert proof(Evidence(None, None, {"over_shapes": sides})).shown is True
+    assert proof(Evidence(None, None, {"over_shapes": {**sides, "candidate": seen[1]}})).shown is False
+
+
+def test_open_sizes_are_for_inputs_that_vary_and_graphs_that_nobody_rewrites() -> None:
+    facts = {"gpu": False, "mode": "infer", "matches": {"sdpa": 1}, "skipped": []}
+
+    def says(plan: Plan, **more: Any) -> str:
+        return str(BY_NAME["dynamic-shapes"].applies(Context(plan, "exact", {**facts, **more}, {}, {})))
+
+    assert says(Plan(compile=True), named_shapes=2) == "None"
+    vary = captured_graphs(Workload("rows", lambda: nn.Linear(8, 8), lambda seed: torch.randn(4 + seed, 8)), CPU)
+    assert says(Plan(compile=True), **vary) == "None"
+    assert "do not vary" in says(
+        Plan(compile=True), named_shapes=1, recompilations=[{"where": "", "why": "calls == 1"}]
+    )
+    assert "not in effect" in says(Plan(), named_shapes=2)
+    assert "need to know its sizes: sdpa" in says(Plan(compile=True, passes=("sdpa",)), named_shapes=2)
+    open_ = Context(Plan(compile=True, dynamic=True), "exact", facts, {}, {})
+    assert "dynamic-shapes leaves them open" in str(BY_NAME["sdpa"].applies(open_))
+    assert "dynamic-shapes" in BY_NAME["compile-regions"].replaces
+
+
+def test_settings_reach_the_compiler(uncompiled: list[int]) -> None:
+    step = Step(tiny(), seeded_model(tiny()), Plan(compile=True, inductor=(("combo_kernels", True),)), CPU)
+    step(tiny().inputs(0))
+    assert step.applied()["inductor combo_kernels"] is True
+    assert step.applied()["compiled_graphs"] == 1
+
+
+def test_regions_stand_in_for_a_compilation_that_takes_long_or_fails() -> None:
+    rung_ = BY_NAME["compile-regions"]
+    facts = {"gpu": True, "mode": "train", "blocks": 24}
+
+    def applies(plan: Plan, first: float, failed: tuple[str, ...] = (), **more: int) -> bool:
+        return rung_.applies(Context(plan, "exact", {**facts, **more}, {}, {}, first, failed)) is None
+
+    assert applies(Plan(compile=True), 90.0)
+    assert not applies(Plan(compile=True), 20.0)
+    assert not applies(Plan(compile=True), 90.0, blocks=3)
+    assert not applies(Plan(), 90.0)
+    assert applies(Plan(), 1.0, failed=("compile",))
+
+
+def test_a_recipe_is_applied_in_less_than_a_second() -> None:
+    import time
+
+    model = seeded_model(tiny())
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        rung.apply(model, ["compile", "coordinate-descent", "sdpa", "fused-qkv"])
+        spent.append(time.process_time() - began)
+    assert min(spent) < 1
+
+
+def test_the_module_that_uses_private_names_finds_them_in_this_torch() -> None:
+    assert hasattr(torch._logging, "set_logs")
+    assert callable(torch._dynamo.eval_frame.remove_from_cache)
+    assert compiling.skipped_replays() == 0

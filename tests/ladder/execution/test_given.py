@@ -1,0 +1,245 @@
+"""What a recorded graph takes as given of a model, and which calls are replayed when it changes."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import rung
+from rung.ladder.execution import capture
+from rung.ladder.execution.capture import MOST_SHAPES, WARM_CALLS, Captured
+from rung.ladder.execution.given import MOST, Given
+
+
+class Gated(nn.Module):
+    """A model with all that may change between two calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+        self.register_buffer("shift", torch.zeros(4))
+        self.gate, self.active, self.table, self.nested = True, ["a"], {"a": 1}, [[1]]
+        self.scale, self.extra, self.act = 1.0, torch.ones(1), torch.relu
+        self.scripted = torch.jit.script(nn.Dropout(0.5))
+        self.register_buffer("edges", torch.eye(4).to_sparse(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x) * (2 if self.gate else 1) + self.shift
+
+
+CHANGES: dict[str, Callable[[Gated], Any]] = {
+    "train or eval": lambda m: m.train(not m.training),
+    "one module alone": lambda m: m.layers[1].train(not m.training),
+    "an attribute": lambda m: setattr(m, "gate", False),
+    "a new attribute": lambda m: setattr(m, "disabled", True),
+    "an attribute that is gone": lambda m: delattr(m, "table"),
+    "a list in place": lambda m: m.active.append("b"),
+    "a table in place": lambda m: m.table.update(a=2),
+    "another module": lambda m: m.layers.__setitem__(1, nn.ReLU()),
+    "one module more": lambda m: m.layers.append(nn.ReLU()),
+    "what gets a gradient": lambda m: m.layers[0].weight.requires_grad_(False),
+    "a parameter's hook": lambda m: m.layers[0].weight.register_hook(lambda gradient: gradient * 2),
+    "a number that becomes an array": lambda m: setattr(m, "scale", np.ones(3)),
+    "a tensor that is none any more": lambda m: setattr(m, "extra", None),
+    "a function": lambda m: setattr(m, "act", torch.sigmoid),
+    "a list in a list": lambda m: m.nested[0].append(2),
+    "another class": lambda m: setattr(m, "__class__", type("Other", (Gated,), {})),
+    "a scripted part": lambda m: m.scripted.train(not m.training),
+    "one buffer more": lambda m: m.layers[0].register_buffer("more", torch.ones(4)),
+    "a hook": lambda m: m.layers[0].register_forward_hook(lambda *a: None),
+    "a hook before backward": lambda m: m.register_full_backward_pre_hook(lambda *a: None),
+}
+MOVES: dict[str, Callable[[Gated], Any]] = {
+    "weights assigned": lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True),
+    "another dtype": lambda m: m.to(torch.float64),
+    "a buffer": lambda m: setattr(m, "shift", torch.ones(4)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_another_state_and_the_first_is_known_again(change: str) -> None:
+    model = Gated()
+    seen = Given(model)
+    assert [seen.look(), seen.look()] == [(0, False)] * 2
+    CHANGES[change](model)
+    moved = change == "one buffer more"
+    assert [seen.look(), seen.look()] == [(0 if moved else 1, moved), (0 if moved else 1, False)]
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_tensors_that_moved_are_told_once(move: str) -> None:
+    model = Gated()
+    seen = Given(model)
+    MOVES[move](model)
+    assert [seen.look(), seen.look()] == [(0, True), (0, False)]
+
+
+def test_values_that_change_where_they_lie_are_no_change() -> None:
+    model = Gated()
+    seen = Given(model)
+    with torch.no_grad():
+        model.layers[0].weight.mul_(2)
+    model.load_state_dict({k: torch.ones_like(v) for k, v in model.state_dict().items()})
+    assert seen.look() == (0, False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["train", "eval", "gate", "list"]), max_size=12))
+def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> None:
+    model = Gated()
+    seen, numbers = Given(model), {}
+    for step in steps:
+        if step == "gate":
+            model.gate = not model.gate
+        elif step == "list":
+            model.active[:] = ["b"] if model.active == ["a"] else ["a"]
+        else:
+            model.train(step == "train")
+        number, moved = seen.look()
+        assert not moved
+        key = model.training, model.gate, tuple(model.active)
+        assert numbers.setdefault(key, number) == number
+    assert len(set(numbers.values())) == len(numbers)
+
+
+def test_a_model_that_is_changed_at_every_call_is_given_up_for_good() -> None:
+    model = Gated()
+    seen = Given(model)
+    for k in range(3 * MOST):
+        model.scale = float(k)
+        number, _ = seen.look()
+    assert number is None
+    assert len(seen._states) == MOST + 1
+
+
+def test_what_a_run_of_its_own_changes_is_no_change() -> None:
+    model = Gated()
+    seen = Given(model)
+    for k in range(3 * MOST):
+        model.scale, model.shift = float(k), torch.full((4,), float(k))
+        seen.settle()
+        assert seen.look() == (0, False)
+    model.eval()
+    assert seen.look() == (1, False)
+
+
+def test_hooks_of_the_user_are_told_from_those_of_libraries() -> None:
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
+    assert Given(model).hooked == ""
+    handle = model[0].register_forward_pre_hook(lambda *a: None)
+    seen = Given(model)
+    assert seen.hooked == "0"
+    handle.remove()
+    seen.look()
+    assert seen.hooked == ""
+    assert Given(nn.Sequential(torch.jit.script(nn.ReLU()))).look() == (0, False)
+
+
+class Replays:
+    """A graph that gives what was computed when it was recorded."""
+
+    def replay(self) -> None:
+        pass
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], Captured]:
+    """Captured calls without a GPU: what is recorded is the result of its first run."""
+
+    @contextlib.contextmanager
+    def nothing(*arguments: Any) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "stream", nothing)
+    monkeypatch.setattr(torch.cuda, "device", nothing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
+    monkeypatch.setattr(capture, "recording", nothing)
+    gpu: Any = SimpleNamespace(is_gpu=True, index=0)
+    return lambda model: Captured(model, gpu, model)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *MOVES])
+def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[[nn.Module], Captured]) -> None:
+    model, x = Gated().eval(), torch.ones(2, 4)
+    run = recorded(model)
+    for _ in range(WARM_CALLS + 2):
+        run(x)
+    assert run.shapes == 1
+    {**CHANGES, **MOVES}[change](model)
+    x = x.to(model.layers[0].weight.dtype)
+    with torch.no_grad():
+        model.layers[0].bias.fill_(7.0)  # what a replay of this stand-in would not see
+        torch.manual_seed(0)
+        found = run(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(found, model(x))
+
+
+def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[[nn.Module], Captured]) -> None:
+    class Counts(Gated):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.scale += 1
+            self.shift = torch.arange(4.0) + 0
+            return super().forward(x)
+
+    run, x = recorded(Counts()), torch.ones(2, 4)
+    for _ in range(WARM_CALLS + 2):
+        run(x)
+    assert run.shapes == 1
+
+
+def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[[nn.Module], Captured]) -> None:
+    model, x = Gated(), torch.ones(2, 4)
+    run = recorded(model)
+    for k in range(2 * (WARM_CALLS + 3)):
+        model.requires_grad_(bool(k % 2))
+        run(x)
+    assert run.shapes == 2
+
+
+def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[[nn.Module], Captured]) -> None:
+    model, x = Gated(), torch.ones(2, 4)
+    run = recorded(model)
+    for training in (True, False, True, False):
+        model.train(training)
+        for _ in range(WARM_CALLS + 1):
+            run(x)
+    assert run.shapes == 2
+    ran: list[int] = []
+    handle = model.register_forward_hook(lambda *a: ran.append(1))
+    for _ in range(WARM_CALLS + 3):
+        run(x)
+    assert (run.shapes, len(ran)) == (2, WARM_CALLS + 3)
+    handle.remove()
+    run(x)
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+    run(x)
+    assert run.shapes == 0
+    for k in range(MOST_SHAPES + 2):
+        for _ in range(WARM_CALLS + 1):
+            run(torch.ones(k + 1, 4))
+    assert run.shapes == MOST_SHAPES
+
+
+@torch._dynamo.config.patch(skip_nnmodule_hook_guards=True)  # as it is in a fresh process
+def test_a_hook_that_comes_late_is_run_by_what_was_compiled() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    applied = rung.apply(model, ["fused-gate-up"])
+    with pytest.warns(UserWarning, match="fused-gate-up rewrote nothing"):
+        applied(x)
+    handle = model[0].register_forward_hook(lambda module, given, output: output + 1)
+    torch.testing.assert_close(applied(x), model(x))
+    handle.remove()
+    torch.testing.assert_close(applied(x), model(x))
+    applied.undo()
+    assert torch._dynamo.config.skip_nnmodule_hook_guards

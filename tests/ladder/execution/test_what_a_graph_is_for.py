@@ -1,0 +1,113 @@
+"""A graph is replayed for what it was recorded for: under the same autocast, with the same settings and plain values."""
+
+import contextlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rung.ladder.execution import capture
+from rung.ladder.execution.capture import WARM_CALLS, Captured
+
+X = torch.ones(2, 4)
+Made = Callable[..., Captured]
+
+
+@pytest.fixture
+def done() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Made:
+    """Captured calls without a GPU: `done` holds what each of them did."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(Captured, "_warm", lambda self, batch: done.append("ran"))
+    monkeypatch.setattr(Captured, "_capture", lambda self, *a: done.append("recorded"))
+    monkeypatch.setattr(Captured, "_replay", lambda self, *a: done.append("replayed"))
+    gpu: Any = SimpleNamespace(is_gpu=True, index=0)
+    return lambda model=None, optimizer=None: Captured(lambda batch: None, gpu, model or nn.Linear(4, 4), optimizer)
+
+
+def until_replayed(run: Captured, batch: Any = X) -> None:
+    for _ in range(WARM_CALLS + 1):
+        run(batch)
+
+
+def optimizer_of(kind: Any, **settings: Any) -> torch.optim.Optimizer:
+    found: torch.optim.Optimizer = kind([nn.Parameter(torch.ones(4))], lr=0.1, **settings)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (torch.optim.AdamW, "betas", (0.85, 0.999)),
+        (torch.optim.AdamW, "weight_decay", 0.5),
+        (torch.optim.SGD, "momentum", 0.9),
+        (torch.optim.RMSprop, "eps", 1e-3),
+    ],
+)
+def test_a_setting_that_was_changed_is_not_replayed_as_it_was(
+    kind: Any, name: str, value: Any, made: Made, done: list[str]
+) -> None:
+    optimizer = optimizer_of(kind)
+    run = made(optimizer=optimizer)
+    until_replayed(run)
+    optimizer.param_groups[0][name] = value
+    run(X)
+    assert done[-1] == "ran"
+    until_replayed(run)
+    assert (run.shapes, done[-1]) == (1, "replayed")
+
+
+def test_learning_rates_are_read_from_memory_and_what_a_scheduler_notes_is_no_setting(
+    made: Made, done: list[str]
+) -> None:
+    optimizer = optimizer_of(torch.optim.AdamW)
+    run = made(optimizer=optimizer)
+    until_replayed(run)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=9, cycle_momentum=False)
+    for _ in range(4):
+        run(X)
+        scheduler.step()
+        assert done[-1] == "replayed"
+
+
+def test_a_call_under_autocast_is_not_given_a_graph_from_outside_of_it(made: Made, done: list[str]) -> None:
+    run = made()
+    until_replayed(run)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            run(X)
+            assert done[-1] == "ran"
+            until_replayed(run)
+            assert done[-1] == "replayed"
+    run(X)
+    assert (run.shapes, done[-1]) == (3, "replayed")
+
+
+def test_plain_values_that_are_equal_and_of_other_types_are_others(made: Made, done: list[str]) -> None:
+    run = made()
+    for value in (1, True, 1.0):
+        run((X, value))
+        assert done[-1] == "ran"
+        until_replayed(run, (X, value))
+    assert run.shapes == 3
+
+
+def test_copies_that_autocast_keeps_are_neither_read_by_a_graph_nor_left_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: said.append("cleared"))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(capture, "recording", lambda *a: contextlib.nullcontext())
+    run = object.__new__(Captured)
+    vars(run).update(_run=lambda batch: said.append("ran"), _optimizer=None, _parameters=[], _rates=[])
+    vars(run).update(_stream=None, _device=None)
+    run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
+    assert said == ["cleared", "ran", "cleared"]

@@ -1,0 +1,207 @@
+"""rung.apply on a model of one's own: what goes in, and what comes out."""
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rung
+from rung.errors import UsageError
+from rung.ladder.surgery import Surgeon
+from rung.workload import Workload
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Two(nn.Module):
+    """Two outputs in a dict: one that autocast changes, one that is no number at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {"y": self.linear(x), "index": torch.arange(3), "name": "two"}
+
+
+@pytest.mark.parametrize("rungs", [["bf16"], ["bf16", "sdpa"]])
+def test_under_bf16_the_outputs_keep_their_dtype_and_their_gradients(rungs: list[str]) -> None:
+    model, x = Two(), torch.randn(4, 8, requires_grad=True)
+    output = rung.apply(model, rungs)(x)
+    assert output["y"].dtype == torch.float32
+    assert output["index"].dtype == torch.int64
+    assert output["name"] == "two"
+    # It did run in bfloat16: every value is one of bfloat16's.
+    torch.testing.assert_close(output["y"], output["y"].bfloat16().float(), rtol=0, atol=0)
+    output["y"].square().sum().backward()
+    assert x.grad is not None
+    assert model.linear.weight.grad is not None
+    assert model.linear.weight.grad.dtype == torch.float32
+
+
+def test_under_bf16_the_output_of_a_step_keeps_its_dtype() -> None:
+    applied = rung.apply(
+        nn.Linear(8, 8),
+        "bf16",
+        loss=lambda output, batch: output.float().square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    assert applied.step(torch.randn(4, 8))[1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("rungs", [[], ["bf16", "sdpa"]])
+def test_a_step_without_a_loss_is_the_forward_that_was_given(rungs: list[str]) -> None:
+    model, x = Two(), torch.randn(4, 8)
+    applied = rung.apply(model, rungs, forward=lambda model, batch: model(batch["given"])["y"].sum(-1) + batch["more"])
+    output = applied.step({"given": x, "more": 3.0})
+    torch.testing.assert_close(output, model(x)["y"].sum(-1) + 3.0, rtol=0.05, atol=0.05)
+    assert not output.requires_grad
+    assert applied(x)["y"].shape == (4, 8)
+
+
+def test_a_model_that_is_bfloat16_itself_stays_so() -> None:
+    model = nn.Linear(8, 8).bfloat16()
+    assert rung.apply(model, "bf16")(torch.randn(4, 8).bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("rungs", [["bf16"], ["bf16", "fused-qkv"]], ids=lambda rungs: rungs[-1])
+def test_a_model_that_is_given_another_dtype_afterwards_has_its_outputs_in_that(rungs: list[str]) -> None:
+    model = Two()
+    applied = rung.apply(model, rungs)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float32):
+        model.to(dtype)
+        assert applied(torch.randn(4, 8, dtype=dtype))["y"].dtype == dtype
+
+
+def test_every_shape_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    original = Surgeon.__call__
+    monkeypatch.setattr(Surgeon, "__call__", lambda *a: compiled.append(1) or original(*a))
+    with torch._dynamo.config.patch(cache_size_limit=8):
+        applied = rung.apply(nn.Linear(8, 8), "sdpa")
+        for batch in range(2, 14):
+            applied(torch.randn(batch, 8))
+        assert len(compiled) == 12
+        applied.undo()
+        assert torch._dynamo.config.cache_size_limit == 8
+
+
+@pytest.mark.parametrize("recipe", [None, b"x", 5, ["compile", None], [b"compile"]])
+def test_what_is_no_recipe_is_refused_in_one_sentence(recipe: Any) -> None:
+    with pytest.raises(UsageError, match=r"rung\.apply takes"):
+        rung.apply(nn.Linear(8, 8), recipe)
+
+
+def test_what_is_no_model_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"got a function: give the torch\.nn\.Module itself"):
+        rung.apply(lambda: nn.Linear(2, 2), ["sdpa"])  # type: ignore[arg-type]
+
+
+def test_one_rung_may_be_given_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert rung.apply(nn.Linear(8, 8), "fused-optimizer").pending == ("fused-optimizer",)
+    (tmp_path / "fused-optimizer").write_text("schema = 1\nrungs = []\n")  # a file of that name goes first
+    assert rung.apply(nn.Linear(8, 8), "fused-optimizer").pending == ()
+
+
+@pytest.fixture
+def newer_api() -> Iterator[None]:
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("this torch has one API only")
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("newer_api")
+def test_a_precision_set_by_the_newer_api_is_no_obstacle() -> None:
+    x, model = torch.randn(4, 8), nn.Linear(8, 8)
+    torch.testing.assert_close(rung.apply(model, [])(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "name", ["capture", "model-sdpa", "static-cache", "fp8-linears", "dependent-launches", "freezing"]
+)
+def test_what_is_impossible_here_is_warned_of_and_the_rest_is_applied(name: str) -> None:
+    model, x = Two(), torch.randn(4, 8)
+    with pytest.warns(UserWarning, match=f"^{name} is not in effect: "):
+        applied = rung.apply(model, ["bf16", name])
+    assert applied.pending == (name,)
+    assert not torch.equal(applied(x)["y"], model(x)["y"])
+
+
+def test_a_setting_that_this_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rung.ladder.execution.dynamo.inductor_settings", lambda names: {})
+    with pytest.warns(UserWarning, match=r"no setting combo_kernels"):
+        assert rung.apply(Two(), ["combo-kernels"]).pending == ("combo-kernels",)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("fused-optimizer", "RMSprop has no fused form"), ("capture", "a CPU has no graphs")]
+)
+def test_a_rung_that_the_optimizer_cannot_have_is_left_out(name: str, why: str) -> None:
+    with pytest.warns(UserWarning, match=f"^{name} is not in effect: {why}"):
+        applied = rung.apply(
+            nn.Linear(8, 8),
+            [name],
+            loss=lambda output, batch: output.square().mean(),
+            optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.1),
+        )
+    assert applied.pending == (name,)
+    assert torch.isfinite(applied.step(torch.randn(4, 8))[0])
+    workload = Workload(
+        "plain", lambda: nn.Linear(8, 8), lambda seed: torch.randn(4, 8), loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.1),
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match=f"^{name} is not in effect: {why}"):
+        assert rung.apply(workload, [name]).pending == (name,)
+
+
+def test_what_of_a_model_is_read_and_switched_is_the_models() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    applied = rung.apply(model, [])
+    assert applied.eval() is applied
+    assert (applied.training, model[1].training) == (False, False)
+    assert applied.train().training
+    assert [*applied.parameters()] == [*model.parameters()]
+    assert applied.state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(AttributeError, match=r"has no 'generate'; `\.model` is the model itself"):
+        applied.generate()
+    assert not hasattr(applied, "forward")
+    assert repr(applied) == "Sequential under an empty recipe"
+    with pytest.raises(UsageError, match="got a SGD as optimizer=: give a function that makes it"):
+        rung.apply(model, [], loss=lambda output, batch: output.sum(), optimizer=torch.optim.SGD(model.parameters()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda way: way.__name__)
+def test_what_runs_its_own_model_is_not_copied(way: Callable[[Any], Any]) -> None:
+    """A deep copy held a model of its own, whose weights could change, and ran the first."""
+    applied = rung.apply(Two(), ["sdpa"])
+    with pytest.raises(UsageError, match=r"cannot be copied or pickled: copy or save `\.model`"):
+        way(applied)
+
+
+def test_regions_of_a_model_without_repeated_blocks_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="^compile-regions found no list of equal blocks"):
+        rung.apply(Two(), ["compile-regions"])(torch.randn(4, 8))
+
+
+def test_a_rewrite_that_finds_nothing_is_warned_of_once() -> None:
+    applied, x = rung.apply(Two(), ["sdpa", "hoisted-constants"]), torch.randn(4, 8)
+    with pytest.warns(UserWarning, match="^sdpa rewrote nothing"):
+        applied(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        applied(x)

@@ -1,0 +1,208 @@
+"""`rung compare`: the verdict on sides whose truth is known, its gate, and its check of equality."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from climbing import MICRO, rung
+
+from rung.cli.main import main
+from rung.ladder.side import Side
+from rung.ladder.timing.compare import idle
+
+SUMS = """
+import time
+
+def sums(numbers: int = 100):
+    return sum(range(numbers))
+
+def more():
+    return sums(5000)
+
+def nap(seconds: float = 0.002):
+    time.sleep(seconds)
+
+def longer():
+    nap(0.02)
+"""
+
+
+@pytest.fixture
+def functions(tmp_path: Path) -> Path:
+    """A folder with functions that need no torch."""
+    (tmp_path / "mine.py").write_text(SUMS)
+    return tmp_path
+
+
+def test_a_side_that_does_more_is_slower_and_fails_the_gate(functions: Path) -> None:
+    asked = ["mine.py:sums", "mine.py:more", "--call", "--fail-if-slower", "5%", "--json"]
+    done = rung("compare", *asked, cwd=functions)
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert result["verdict"] == "slower"
+    assert result["comparison"]["speedup"]["high"] < 1
+    assert result["times"]["a"]["value"] < result["times"]["b"]["value"]
+    assert len(result["restarts"]) == result["comparison"]["restarts"] >= 5
+    assert result["b"]["target"] == "mine.py:more"
+    assert "restart 1: B is" in done.stderr
+
+
+CHANCE = """
+import torch
+from rung import Workload
+
+class Noisy(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.layer, self.scale = torch.nn.Linear(8, 8), scale
+    def forward(self, x):
+        return self.scale * self.layer(x + torch.randn_like(x))
+
+class Keeps(Noisy):
+    seen = None
+    def forward(self, x):
+        self.seen = self.layer(x if self.seen is None or self.seen.shape != x.shape else x + self.seen.detach())
+        return self.scale * self.seen
+
+def noisy(scale: float = 1.0): return Workload("noisy", lambda: Noisy(scale), lambda seed: torch.randn(4, 8))
+def keeps(scale: float = 1.0): return Workload("keeps", lambda: Keeps(scale), lambda seed: torch.randn(4, 8))
+def louder(): return noisy(1.2)
+def stronger(): return keeps(1.2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [("noisy", "louder", "depends on torch's random state"), ("keeps", "stronger", "keeps something")],
+)
+def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "chance.py").write_text(CHANCE)
+    done = rung("compare", f"chance.py:{a}", f"chance.py:{b}", "--verify", "--budget", "1", cwd=tmp_path)
+    assert done.returncode == 4
+    assert says in done.stderr
+    assert "equal" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "says"),
+    [(0.01, "1.0% faster"), (-0.5, "64.9% slower"), (-5.9, "365 times slower"), (1.2, "3.32 times faster")],
+)
+def test_how_far_two_are_apart_is_told_as_people_would(log_ratio: float, says: str) -> None:
+    from rung.ladder.timing.compare import _percent
+
+    assert _percent(log_ratio) == says
+
+
+def test_what_is_not_clear_within_the_budget_is_inconclusive_and_what_differs_is_named(functions: Path) -> None:
+    (functions / "torched.py").write_text("import torch\nx = torch.ones(8)\ndef double(): return x + x\n")
+    asked = ["torched.py:double", "--call", "--env", "OMP_NUM_THREADS=2", "--budget", "1", "--same-within", "0.01%"]
+    done = rung("compare", *asked, cwd=functions)
+    assert done.returncode == 0, done.stderr
+    assert "it is not clear whether B is faster than A" in done.stdout
+    assert "B  " in done.stdout
+    assert "OMP_NUM_THREADS=2" in done.stdout
+    assert "differs in threads: 1 and 2" in done.stdout
+
+
+def test_another_workload_that_computes_something_else_is_not_equal(tmp_path: Path) -> None:
+    wrong = Path(MICRO.rpartition(":")[0]).read_text().replace("nn.GELU()", "nn.ReLU()")
+    (tmp_path / "wrong.py").write_text(wrong)
+    done = rung("compare", MICRO, "wrong.py:make", "--verify", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "B does not compute what A computes:" in done.stdout
+    assert "off by" in done.stdout
+
+
+def test_another_workload_that_computes_the_same_is_equal(tmp_path: Path) -> None:
+    (tmp_path / "same.py").write_text(Path(MICRO.rpartition(":")[0]).read_text())
+    done = rung("compare", MICRO, "same.py:make", "--verify", "--budget", "1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verification"]["passed"]
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_git_revision_is_compared_with_the_working_tree(absolute: bool, functions: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *identity, *arguments], cwd=functions, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", "mine.py")
+    git("commit", "-qm", "fast")
+    (functions / "mine.py").write_text(SUMS.replace("0.002", "0.05"))
+    target = f"{functions}/mine.py:nap" if absolute else "mine.py:nap"
+    asked = [target, "--call", "--base", "HEAD", "--budget", "1", "--json"]
+    done = rung("compare", *asked, cwd=functions)
+    assert done.returncode == 0, done.stderr
+    times = json.loads(done.stdout)["times"]
+    assert times["a"]["value"] < 50e6 <= times["b"]["value"]  # the longer sleep
+    listed = subprocess.run(["git", "worktree", "list"], cwd=functions, capture_output=True, text=True).stdout
+    assert len(listed.splitlines()) == 1
+    outside = rung("compare", MICRO, "--base", "HEAD", cwd=functions)
+    assert outside.returncode == 2
+    assert "lies outside the repository" in outside.stderr
+
+
+def test_a_revision_without_git_is_a_sentence(
+    functions: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(functions)
+    monkeypatch.setenv("PATH", str(functions))
+    assert main(["compare", "mine.py:nap", "--call", "--base", "HEAD", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"].startswith("--base needs git, which was not found")
+
+
+def test_a_side_that_raises_is_named(tmp_path: Path) -> None:
+    done = rung("compare", MICRO, "--fused", "raise", "--rungs", "fused-optimizer", cwd=tmp_path)
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1].startswith("rung: B: ")
+    assert "no step today" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([MICRO, "--env", "X"], "write NAME=VALUE"),
+        ([MICRO, "--base", "HEAD"], "--base needs a git repository"),
+        ([MICRO, "--rungs", "turbo"], "there is no rung 'turbo'"),
+        ([], "give A"),
+        ([MICRO, MICRO, MICRO, "--fail-if-slower", "2%"], "--fail-if-slower"),
+    ],
+    ids=["env", "base", "rung", "nothing", "gate of three"],
+)
+def test_wrong_use_is_one_sentence(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert says in said.splitlines()[-1]
+    assert "Traceback" not in said
+
+
+def test_a_share_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", MICRO, "--same-within", "2x"]) == 2
+    assert "'2x'" in capsys.readouterr().err
+
+
+def test_three_functions_are_ranked_against_the_first(functions: Path) -> None:
+    sides = ["mine.py:nap", "mine.py:longer", "mine.py:nap"]
+    done = rung("compare", *sides, "--call", "--budget", "1", cwd=functions)
+    assert done.returncode == 0, done.stderr
+    assert "rank" in done.stdout
+    assert "speedup over A" in done.stdout
+    assert "pairs judged together (Holm)" in done.stdout
+
+
+def test_a_rewrite_that_found_nothing_is_named_with_its_reason() -> None:
+    applied = {"matches": {"sdpa": 4, "triton-rope": 0, "lean-sdpa": 0}, "skipped": ["triton-rope: it runs on a GPU"]}
+    asked = {"A": Side("m.py"), "B": Side("m.py", rungs=("sdpa", "triton-rope", "lean-sdpa"))}
+    said = idle(asked, {"A": {}, "B": {"applied": applied}})
+    assert said == ["B: triton-rope rewrote nothing: it runs on a GPU", "B: lean-sdpa rewrote nothing"]
+    brought = {"matches": {"sdpa": 0, "tf32-attention": 4}, "skipped": []}
+    assert idle({"B": Side("m.py", rungs=("tf32-attention",))}, {"B": {"applied": brought}}) == []

@@ -1,0 +1,74 @@
+"""A plain function under the clock, with a GPU that is a stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rung.errors import UsageError
+from rung.hardware.device import Device
+from rung.ladder.timing.function import Function
+from rung.measure.clock import Block
+
+GPU = Device("cuda", 0, "cuda:0", "a GPU", "sm_90", 1 << 30, 1)
+
+
+class Recorded:
+    """A timer that took long to make."""
+
+    def block(self, count: int) -> Block:
+        return Block([1000.0] * count, 0.0, count)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Every timer that is chosen, on a machine that has a GPU."""
+    found: list[tuple[str, bool]] = []
+
+    def choose(step: Any, device: Device, wanted: str, cold: bool) -> tuple[Recorded, dict[str, Any]]:
+        found.append((wanted, cold))
+        return Recorded(), {"name": "graph", "cold": None, "sample_ns": 5000}
+
+    monkeypatch.setattr("rung.ladder.timing.timed.choose", choose)
+    monkeypatch.setattr("rung.ladder.timing.function.pick", lambda wanted: GPU)
+    for module in ("function", "timed"):
+        monkeypatch.setattr(f"rung.ladder.timing.{module}.synchronize", lambda device: None)
+    for name in ("function.environment", "timed.peak_memory", "timed.identity"):
+        monkeypatch.setattr(f"rung.ladder.timing.{name}", lambda device: {})
+    return found
+
+
+def warmed() -> Function:
+    timed = Function(lambda: None, "nothing", "cuda")
+    timed.open()
+    timed.warm(1.0)
+    return timed
+
+
+def test_a_measurement_makes_the_timer_that_was_asked_for_and_no_other(chosen: list[tuple[str, bool]]) -> None:
+    timed = warmed()
+    assert chosen == []  # what warms up does not know yet how it will be timed
+    assert timed.timer("graph", True)["sample_ns"] == 5000
+    assert timed.block(3)["samples"] == [1000.0] * 3
+    assert chosen == [("graph", True)]
+
+
+def test_a_comparison_makes_one_timer_for_all_its_blocks(chosen: list[tuple[str, bool]]) -> None:
+    timed = warmed()
+    assert timed.estimate() == timed.estimate() == 5000
+    timed.block(3)
+    assert chosen == [("auto", False)]
+
+
+@pytest.mark.parametrize("kind", ["generator", "coroutine"])
+def test_what_has_done_nothing_yet_when_it_returns_is_refused(kind: str) -> None:
+    def generator() -> Iterator[int]:
+        yield from range(1000)
+
+    async def coroutine() -> int:
+        return 3
+
+    with pytest.raises(UsageError, match=f"mine returns a {kind}, which has done nothing yet"):
+        Function({"generator": generator, "coroutine": coroutine}[kind], "mine").open()

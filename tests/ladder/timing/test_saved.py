@@ -1,0 +1,73 @@
+"""Two measurements that were kept as files: what changed, and what differs around them."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli.main import main
+from rung.errors import InputError
+from rung.ladder.timing.saved import compare_saved, read
+
+
+def kept(path: Path, median: float, **changed: Any) -> Path:
+    environment = {"torch": "2.6", "settings": {"cpu_governor": "performance"}, "now": {"load": [1]}, **changed}
+    path.write_text(
+        json.dumps(
+            {
+                "target": "m.py:make",
+                "time": {"value": median, "low": 0.99 * median, "high": 1.01 * median},
+                "samples": [median],
+                "environment": environment,
+            }
+        )
+    )
+    return path
+
+
+def test_a_change_beyond_both_intervals_is_told_with_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = kept(tmp_path / "a.json", 1e6)
+    b = kept(tmp_path / "b.json", 1.2e6, settings={"cpu_governor": "powersave"}, now={"load": [9]})
+    assert compare_saved(a, b)["verdict"] == "slower"
+    assert compare_saved(b, a)["verdict"] == "faster"
+    assert compare_saved(a, a)["verdict"] == "inconclusive"
+    assert main(["compare", str(a), str(b)]) == 0
+    out = capsys.readouterr().out
+    assert "20.0% slower" in out
+    assert main(["compare", str(b), str(a)]) == 0
+    assert "20.0% faster" in capsys.readouterr().out  # of the speed, as in every other comparison
+    assert main(["compare", str(kept(tmp_path / "c.json", 5e6)), str(a)]) == 0
+    assert "5 times faster" in capsys.readouterr().out
+    assert "differs in settings.cpu_governor: performance and powersave" in out
+    assert "load" not in out
+    assert "two processes at two times" in out
+    assert main(["compare", str(a), str(b), "--fail-if-slower", "5%", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["rows"][0]["apart"]
+    assert main(["compare", str(a), str(b), "--fail-if-slower", "30%"]) == 0
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    for name, text in {
+        "x": "{",
+        "y": "[]",
+        "z": '{"time": 1}',
+        "w": '[{"time": {"value": 0, "low": 0, "high": 0}}]',
+    }.items():
+        path = tmp_path / f"{name}.json"
+        path.write_text(text)
+        with pytest.raises(InputError, match=f"{name}.json"):
+            read(path)
+    with pytest.raises(InputError, match="could not be read"):
+        read(tmp_path / "none.json")
+    good = json.loads(kept(tmp_path / "a.json", 1e6).read_text())
+    other = copy.deepcopy(good)
+    other["target"] = "n.py:make"
+    (tmp_path / "two.json").write_text(json.dumps([good, {**good, "point": {"batch": "1"}}]))
+    (tmp_path / "b.json").write_text(json.dumps([other, {**other, "point": {"batch": "1"}}]))
+    with pytest.raises(InputError, match="no measurement in common"):
+        compare_saved(tmp_path / "two.json", tmp_path / "b.json")
+    assert list(read(tmp_path / "two.json")) == ["m.py:make", "m.py:make batch=1"]

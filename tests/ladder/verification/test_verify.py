@@ -1,0 +1,588 @@
+"""The checker, tested like any other code: honest candidates pass, each mutation is refused, by name."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import faint_attention
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from rung.errors import WorkloadError
+from rung.hardware import pick
+from rung.ladder.execution.step import Step
+from rung.ladder.plan import Numerics, Plan
+from rung.ladder.verification import audit as auditing
+from rung.ladder.verification import verify as verifying
+from rung.ladder.verification.observe import Seen, rows
+from rung.ladder.verification.tolerance import judge
+from rung.workload import Workload, load, tiny_transformer
+
+CPU = pick("cpu")
+BF16 = Plan(bf16=True)
+EXACT = Plan()
+
+
+def workload(mode: str = "train") -> Workload:
+    return load("tiny-transformer", {"hidden-dim": "64", "num-layers": "2", "num-heads": "4", "seq-len": "24",
+                                     "batch-size": "4", "mode": mode})  # fmt: skip
+
+
+def check(plan: Plan, change: Callable[[Any], None], mode: str = "train") -> dict[str, Any]:
+    """Verifies the workload against itself with `change` done to the candidate's Step."""
+    w = workload(mode)
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        change(step)
+        return step
+
+    return verifying.verify(w, plan, CPU, build).as_dict()
+
+
+def forward_of(kind: type[nn.Module], new: Callable[..., Any], which: int = 0) -> Callable[[Step], None]:
+    """Gives one module of a class another forward, in the candidate only."""
+
+    def change(step: Step) -> None:
+        module = [m for m in step.model.modules() if type(m) is kind][which]
+        module.forward = lambda *a: new(module, type(module).forward, *a)  # type: ignore[method-assign]
+
+    return change
+
+
+def drop_mask(module: Any, old: Any, x: Any) -> Any:
+    real = torch.Tensor.triu
+    torch.Tensor.triu = lambda self, *a: torch.zeros_like(self)  # type: ignore[method-assign]
+    try:
+        return old(module, x)
+    finally:
+        torch.Tensor.triu = real  # type: ignore[method-assign]
+
+
+def swap_kv(module: Any, old: Any, x: Any) -> Any:
+    module.k_proj, module.v_proj = module.v_proj, module.k_proj
+    try:
+        return old(module, x)
+    finally:
+        module.k_proj, module.v_proj = module.v_proj, module.k_proj
+
+
+def zero_k(step: Step) -> None:
+    projection = next(m for n, m in step.model.named_modules() if n.endswith("k_proj"))
+    projection.forward = lambda x: nn.Linear.forward(projection, x) * 0  # type: ignore[method-assign]
+
+
+def larger_eps(module: Any, old: Any, x: Any) -> Any:
+    module.eps = 1e-5
+    return old(module, x)
+
+
+class Wrong:
+    """Changes what `step(batch)` does as a whole."""
+
+    def __init__(self, new: Callable[[Step, Any], Any]) -> None:
+        self.new = new
+
+    def __call__(self, step: Step) -> None:
+        real = step._run
+        step._run = lambda batch: self.new(real, batch)  # type: ignore[assignment, arg-type]
+
+
+def cached() -> Wrong:
+    memory: list[Any] = []
+
+    def run(real: Any, batch: Any) -> Any:
+        if not memory:
+            memory.append(real(batch))
+        return memory[0]
+
+    return Wrong(run)
+
+
+def unwritten(real: Any, batch: Any) -> Any:
+    loss, output = real(batch)
+    hole = torch.empty_like(output)
+    hole[:-1] = output[:-1]
+    return loss, hole
+
+
+def one_shape(real: Any, batch: Any) -> Any:
+    loss, output = real(batch)
+    return loss, output if output.shape[0] == 4 else output * 1.01
+
+
+def mutating(real: Any, batch: Any) -> Any:
+    result = real(batch)
+    batch["tokens"].add_(1)
+    return result
+
+
+def lowered(real: Any, batch: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return real(batch)
+
+
+ATTENTION, NORM = tiny_transformer.Attention, tiny_transformer.RMSNorm
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
+def test_the_unchanged_model_passes(plan: Plan, mode: str) -> None:
+    found = check(plan, lambda step: None, mode)
+    assert found["passed"], found["failures"]
+    assert found["cases"] == 6 * len(found["precisions"])
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
+def test_rewritten_graphs_pass(plan: Plan, mode: str) -> None:
+    w = workload(mode)
+    rewritten = Plan(bf16=plan.bf16, passes=("sdpa", "fused-qkv", "fused-gate-up"), fused_optimizer=mode == "train")
+    found = verifying.verify(w, rewritten, CPU).as_dict()
+    assert found["passed"], found["failures"]
+
+
+MUTATIONS = {
+    "causal mask dropped": forward_of(ATTENTION, drop_mask),
+    "k and v swapped": forward_of(ATTENTION, swap_kv),
+    "a projection zeroed": zero_k,
+    "eps x 10 in the first norm": forward_of(NORM, larger_eps),
+    "eps x 10 in the last norm": forward_of(NORM, larger_eps, -1),
+    "an output left unwritten": Wrong(unwritten),
+    "right for one shape only": Wrong(one_shape),
+    "inputs mutated": Wrong(mutating),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_refused(name: str, plan: Plan, mode: str) -> None:
+    found = check(plan, MUTATIONS[name], mode)
+    assert not found["passed"]
+    assert found["failures"]
+
+
+@pytest.mark.parametrize("name", ["a projection zeroed", "causal mask dropped", "k and v swapped"])
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_a_mutation_that_shows_in_bf16_only_is_refused(name: str, mode: str) -> None:
+    w = workload(mode)
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        if at.bf16:
+            MUTATIONS[name](step)
+        return step
+
+    found = verifying.verify(w, BF16, CPU, build).as_dict()
+    assert not found["passed"]
+    assert found["precisions"] == ["exact", "bf16"]
+
+
+def test_a_cached_result_is_refused() -> None:
+    assert not check(EXACT, cached())["passed"]
+
+
+def test_a_silently_lowered_precision_is_refused() -> None:
+    assert not check(EXACT, Wrong(lowered))["passed"]
+
+
+def test_a_candidate_that_raises_on_another_shape_is_refused_with_its_words() -> None:
+    def run(real: Any, batch: Any) -> Any:
+        if batch["tokens"].shape[0] != 4:
+            raise RuntimeError("made for four rows")
+        return real(batch)
+
+    assert "made for four rows" in check(EXACT, Wrong(run))["failures"][0]
+
+
+class OutsideAutograd(nn.Module):
+    """A norm as a raw kernel would be: right going forward, unknown to autograd."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.weight = inner.weight
+        self.inner = [inner]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner[0](x.detach()).detach().requires_grad_()
+
+
+def test_a_candidate_whose_norm_runs_outside_autograd_is_refused_by_name() -> None:
+    def run(module: Any, old: Any, x: Any) -> Any:
+        return old(module, x.detach()).detach()
+
+    found = check(EXACT, forward_of(NORM, run, -1))
+    assert not found["passed"]
+    assert "get no gradient" in found["failures"][0]
+    assert "norm.weight" in " ".join(found["failures"])
+
+
+def test_a_baseline_in_which_most_parameters_get_no_gradient_is_refused_by_name() -> None:
+    from dataclasses import replace
+
+    w = workload()
+
+    def model() -> nn.Module:
+        made = w.model()
+        made.norm = OutsideAutograd(made.norm)  # type: ignore[assignment, arg-type]
+        return made
+
+    with pytest.raises(WorkloadError, match=r"of \d+ trainable parameters get no gradient \(.*proj"):
+        auditing.audit(replace(w, model=model), CPU)
+
+
+def test_a_workload_that_ignores_the_seed_or_draws_random_numbers_is_refused() -> None:
+    from dataclasses import replace
+
+    w = workload("infer")
+    with pytest.raises(WorkloadError, match="depend on the seed"):
+        auditing.audit(replace(w, inputs=lambda seed: w.inputs(0)), CPU)
+    noisy = replace(w, forward=lambda m, b: m(b["tokens"]) + torch.randn(()))
+    with pytest.raises(WorkloadError, match="random state"):
+        auditing.audit(noisy, CPU)
+
+
+def test_a_candidate_that_changes_the_model_object_is_refused() -> None:
+    def change(step: Step) -> None:
+        step.model.register_buffer("extra", torch.zeros(1))
+
+    w = workload()
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        real = step._run
+
+        def run(batch: Any) -> Any:
+            step.model.eval()
+            return real(batch)
+
+        step._run = run  # type: ignore[assignment]
+        return step
+
+    found = verifying.verify(w, EXACT, CPU, build).as_dict()
+    assert any("train or eval mode" in f for f in found["failures"])
+
+
+# -- what a first look at one batch of one set of weights would not show ------------------------------------
+
+
+def test_a_result_cached_for_as_long_as_the_weights_stay_is_refused() -> None:
+    def change(step: Step) -> None:
+        real, memory = step._run, {}
+
+        def run(batch: Any) -> Any:
+            key = (next(step.model.parameters())._version, batch["tokens"].shape)
+            if key not in memory:
+                memory[key] = real(batch)
+            return memory[key]
+
+        step._run = run  # type: ignore[assignment]
+
+    assert "second batch" in check(EXACT, change, "infer")["failures"][0]
+
+
+def test_inference_that_changes_its_weights_is_refused() -> None:
+    def change(step: Step) -> None:
+        real = step._run
+
+        def run(batch: Any) -> Any:
+            result = real(batch)
+            with torch.no_grad():
+                next(step.model.parameters()).mul_(0.5)
+            return result
+
+        step._run = run  # type: ignore[assignment]
+
+    assert not check(EXACT, change, "infer")["passed"]
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_workload_with_its_own_autocast_is_verified_in_full_precision_first(which: int, mode: str) -> None:
+    w = load("tiny-transformer", {"hidden-dim": "64", "num-layers": "2", "num-heads": "4", "seq-len": "24",
+                                  "batch-size": "4", "mode": mode, "use-amp": "true"})  # fmt: skip
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        forward_of(NORM, larger_eps, which)(step)
+        return step
+
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    assert verifying.verify(w, EXACT, CPU).precisions == ["exact", "bf16"]
+    assert not verifying.verify(w, EXACT, CPU, build).as_dict()["passed"]
+
+
+def classifier(
+    forward: Callable[[Any, Any], Any], model: Callable[[], nn.Module] = lambda: nn.Linear(8, 5)
+) -> Workload:
+    def inputs(seed: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))}
+
+    return Workload("classifier", model, inputs, forward=forward)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda out: {**out, "ids": torch.zeros_like(out["ids"])}, "output"),
+        (lambda out: {"other": out["logits"], "ids": out["ids"]}, "another form: structure"),
+        (lambda out: {"logits": out["logits"]}, "another form: structure"),
+        (lambda out: {**out, "logits": out["logits"].double()}, "torch.float64 where the baseline has"),
+    ],
+    ids=["integers zeroed", "a key renamed", "an output dropped", "another dtype"],
+)
+def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], Any], says: str) -> None:
+    def forward(model: Any, batch: Any) -> Any:
+        logits = model(batch["x"])
+        return {"logits": logits, "ids": logits.argmax(-1)}
+
+    w = classifier(forward)
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, change)).as_dict()
+    assert not found["passed"]
+    assert says in " ".join(found["failures"])
+
+
+def test_integers_that_no_float_decides_are_equal_to_the_last() -> None:
+    """One in a hundred tokens, or buckets of the inputs, may be another by a near tie; a mask of tokens may not."""
+
+    def inputs(seed: int, rows: int = 480) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(rows, 8, generator=generator)
+        return {"x": x, "tokens": torch.randint(9, (rows,), generator=generator)}
+
+    def forward(model: Any, batch: Any) -> Any:
+        logits = model(batch["x"])
+        found = {
+            "ids": logits.argmax(-1),
+            "bucket": (nn.functional.layer_norm(batch["x"], (8,))[:, 0] * 3).round().int(),
+        }
+        return {"logits": logits, **found, "mask": batch["tokens"] > 3}
+
+    def one_of(name: str) -> Callable[[Any], Any]:
+        def change(out: Any) -> Any:
+            wrong = out[name].clone()
+            wrong[7] = not wrong[7] if wrong.dtype == torch.bool else (wrong[7] + 1) % 5
+            return {**out, name: wrong}
+
+        return change
+
+    w = Workload(
+        "classifier", lambda: nn.Linear(8, 5), inputs, forward=forward, other_shapes=(lambda seed: inputs(seed, 200),)
+    )
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    for name in ("ids", "bucket"):
+        tie = verifying.verify(w, EXACT, CPU, lambda m, at, name=name: changed_step(w, m, at, one_of(name))).as_dict()  # type: ignore[misc]
+        assert tie["passed"], tie["failures"]
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, one_of("mask"))).as_dict()
+    assert "output 3 differs in 1 of 480 numbers that depend on no float" in found["failures"][0]
+
+
+def changed_step(w: Workload, model: nn.Module, at: Plan, change: Callable[[Any], Any]) -> Step:
+    step = Step(w, model, at, CPU)
+    real = step._run
+    step._run = lambda batch: (None, change(real(batch)[1]))  # type: ignore[assignment]
+    return step
+
+
+def test_a_complex_output_zeroed_is_refused() -> None:
+    w = classifier(lambda m, b: torch.complex(m(b["x"]), m(b["x"])))
+    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    zeroed = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, torch.zeros_like))
+    assert not zeroed.passed
+
+
+def test_an_optimizer_told_something_else_is_refused() -> None:
+    def change(step: Step) -> None:
+        for group in step.optimizer.param_groups:  # type: ignore[union-attr]
+            group["amsgrad"] = True
+        fresh = step.fresh
+
+        def again() -> None:
+            fresh()
+            for group in step.optimizer.param_groups:  # type: ignore[union-attr]
+                group["amsgrad"] = True
+
+        step.fresh = again  # type: ignore[method-assign]
+
+    assert any("amsgrad" in f for f in check(EXACT, change)["failures"])
+
+
+class MakesFloat32(nn.Module):
+    """Runs in float32 only, as models do that make their first state themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.shape, dtype=torch.float32)
+        return h @ self.cell.weight + self.cell(x.float())
+
+
+class Sigma(nn.Module):
+    """A parameter that must stay positive: weights moved too far are not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.v = nn.Parameter(torch.full((8,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / self.v.sqrt()
+
+
+@pytest.mark.parametrize(("kind", "reference"), [(MakesFloat32, "float32"), (Sigma, "float64")])
+def test_a_model_that_cannot_be_run_in_double_or_be_moved_far_is_still_verified(
+    kind: type[nn.Module], reference: str
+) -> None:
+    w = classifier(lambda m, b: m(b["x"]), kind)
+    found = verifying.verify(w, EXACT, CPU)
+    assert found.as_dict()["passed"], found.as_dict()["failures"]
+    assert found.reference == reference
+    wrong = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.001))
+    assert not wrong.passed
+
+
+class NoDouble(nn.Module):
+    """In bfloat16, with an operation that knows no float64, as grouped products are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8).bfloat16(), nn.Linear(8, 8).bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.inner.weight.dtype == torch.float64:
+            raise RuntimeError("no product of groups in Double")
+        y: torch.Tensor = self.outer(self.inner(x.to(self.inner.weight.dtype)).tanh())
+        return y
+
+
+def test_the_reference_of_a_model_in_16_bits_is_not_in_16_bits() -> None:
+    """Its own rounding would be no error then, and no other rounding would pass."""
+    w = classifier(lambda m, b: m(b["x"]), NoDouble)
+
+    def rounded(y: torch.Tensor) -> torch.Tensor:
+        return y * (1 + 2**-8) if y.dtype == torch.bfloat16 else y
+
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, rounded))
+    assert found.reference == "float32"
+    assert found.passed, found.failures
+    wrong = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: rounded(y) * 1.1))
+    assert not wrong.passed
+
+
+def test_rewrites_pass_against_a_reference_of_the_same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rung.ladder.verification.reference import Reference
+
+    real = Reference.__init__
+
+    def single(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        self._fall_back()
+
+    monkeypatch.setattr(Reference, "__init__", single)
+    w = workload()
+    honest = Plan(passes=("sdpa", "fused-qkv", "fused-gate-up"), fused_optimizer=True)
+    found = verifying.verify(w, honest, CPU).as_dict()
+    assert found["passed"], found["failures"]
+    assert found["reference"] == "float32"
+    assert not check(EXACT, MUTATIONS["eps x 10 in the last norm"])["passed"]
+
+
+def test_a_workload_without_a_second_shape_is_refused_before_anything_is_measured() -> None:
+    from dataclasses import replace
+
+    w = classifier(lambda m, b: m(b["x"]))
+    odd = replace(w, inputs=lambda seed: {"x": w.inputs(seed)["x"], "y": torch.zeros(3)})
+    with pytest.raises(WorkloadError, match="second input shape cannot be derived"):
+        auditing.audit(odd, CPU)
+    fixed = replace(w, forward=lambda m, b: m(b["x"]).view(6, 5))
+    with pytest.raises(WorkloadError, match="on another shape it raised"):
+        auditing.audit(fixed, CPU)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+def test_weights_that_a_hook_works_out_of_others_are_verified() -> None:
+    """deepcopy refuses what such a module keeps between its forwards."""
+
+    def model() -> nn.Module:
+        made = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.utils.weight_norm(nn.Linear(8, 4)))
+        prune.l1_unstructured(made[0], "weight", 0.5)
+        return made
+
+    w = Workload(
+        "pruned", model, lambda seed: torch.randn(6, 8, generator=torch.Generator().manual_seed(seed)), mode="train",
+        loss=lambda output, batch: output.square().mean(), optimizer=lambda p: torch.optim.AdamW(p),
+    )  # fmt: skip
+    assert auditing.audit(w, CPU) == []
+    assert verifying.verify(w, Plan(passes=("fused-qkv",)), CPU).passed
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.1))
+    assert not found.passed
+
+
+def test_a_part_that_its_author_froze_stays_frozen() -> None:
+    from rung.workload import seeded_model
+
+    def model() -> nn.Module:
+        made = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        made[1].eval()
+        return made
+
+    w = classifier(lambda m, b: m(b["x"]), model)
+    from dataclasses import replace
+
+    trained = replace(w, mode="train", loss=lambda y, b: y.sum(), optimizer=lambda p: torch.optim.SGD(p))
+    assert [m.training for m in seeded_model(trained)] == [True, False]
+    assert not seeded_model(w).training
+
+
+def test_what_torch_replaces_when_it_is_imported_further_is_nobodys_doing() -> None:
+    """In a process that compiled nothing so far."""
+    script = """
+import sys, torch
+from rung.ladder.verification.untouched import functions, replaced
+assert "torch._dynamo" not in sys.modules
+before = functions(torch.nn.Linear(1, 1))
+import torch._dynamo
+print(replaced(before))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_gradient_that_is_rounding_alone_refuses_nobody() -> None:
+    w = faint_attention.workload()
+    found = verifying.verify(w, Plan(bf16=True, passes=("sdpa",)), CPU).as_dict()
+    assert found["passed"], found["failures"]
+
+    def without(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        for p in step.model[1].parts[0].parameters():  # type: ignore[index,union-attr]
+            p.register_hook(torch.zeros_like)
+        return step
+
+    wrong = verifying.verify(w, BF16, CPU, without, ["bf16"]).as_dict()
+    assert "gradient of 1.parts.0.weight" in " ".join(wrong["failures"])
+
+
+def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:
+    large, none = torch.linspace(1, 2, 50).double(), torch.zeros(50).double()
+
+    def seen(error: float, faint: float) -> Seen:
+        return Seen({}, {"large": large + error, "middle": large + error, "none": none + faint}, [])
+
+    def passes(error: float, faint: float, numerics: Numerics = "bf16") -> bool:
+        return all(c.passed for c in judge(rows(seen(0, 0), seen(1e-3, 0), seen(error, faint), ""), numerics))
+
+    assert passes(1e-3, 1e-3)
+    assert passes(1e-3, 1e-2, "exact")
+    assert not passes(1e-3, 2e-3)
+    assert not passes(1e-2, 0.0)
+    assert not passes(1e-3, math.nan)
