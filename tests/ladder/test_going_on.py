@@ -94,8 +94,11 @@ def test_a_budget_ends_the_climb_and_resume_goes_on(climb: Climbing, tmp_path: P
     assert ended.returncode == 0, ended.stderr
     assert "budget" in ended.stdout
     assert attempts(tmp_path / "run") == {}
+    before = Run.open_(tmp_path / "run").data()["result"]["seconds"]
     done = climb("--resume", "run", "--budget", "1000")
     assert done.returncode == 0, done.stderr
+    data = Run.open_(tmp_path / "run").data()
+    assert data["result"]["seconds"] > before + sum(a["seconds"] for a in data["attempts"])  # both sittings
     made = attempts(tmp_path / "run")
     assert list(made) == ["tf32", "fused-optimizer", "sdpa"]
     assert made["fused-optimizer"]["verdict"] == "kept"

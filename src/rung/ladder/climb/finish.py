@@ -35,7 +35,7 @@ def finish(state: State, stop: Stop) -> None:
         recipe = _recipe(state, result)
         result |= {"recipe": "recipe.toml", "recipe_text": recipe.text()}
         write_whole(state.run.directory / "recipe.toml", recipe.text())
-    result["seconds"] = time.monotonic() - state.started
+    result["seconds"] = state.spent()
     state.run.write("result.json", result)
     state.run.write("manifest.json", {**state.run.read("manifest.json"), "stopped": stop.as_dict()})
     state.status("complete", stop.why if stop.rule == "budget" else "")

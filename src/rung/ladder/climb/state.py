@@ -72,7 +72,18 @@ class State:
         """Of the GPU's memory, by the manifest."""
         return int(self.run.read("manifest.json")["environment"]["device"]["memory"])
 
+    @cached_property
+    def _earlier(self) -> float:
+        """Seconds of the sittings before this one; one that was killed counts up to its last attempt."""
+        told = [self.run.maybe("manifest.json") or {}, *self.attempts]
+        return max(float(record.get("spent_seconds") or 0.0) for record in told)
+
+    def spent(self) -> float:
+        """Seconds that the climb took so far, in all its sittings."""
+        return self._earlier + time.monotonic() - self.started
+
     def add(self, attempt: dict[str, Any]) -> None:
+        attempt["spent_seconds"] = self.spent()
         self.run.add_attempt(attempt)
         self.attempts.append(attempt)
 
@@ -124,7 +135,7 @@ class State:
     def status(self, status: str, why: str) -> None:
         manifest = self.run.maybe("manifest.json")
         if manifest:
-            self.run.write("manifest.json", {**manifest, "status": status, "why": why})
+            self.run.write("manifest.json", {**manifest, "status": status, "why": why, "spent_seconds": self.spent()})
 
     def trace(self, name: str) -> Path:
         return self.run.directory / "traces" / f"{name}.json.gz"
