@@ -84,6 +84,8 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (["climb", "no_such_file.py:make"], 2, "no_such_file.py"),
         (["climb", "tiny-transformer", "--hiden-dim", "3"], 2, "no option --hiden-dim"),
         (["climb", "tiny-transformer", "--device", "cuda:99"], 2, "--device cuda:99"),
+        (["climb", "tiny-transformer", "--numeric", "bf16"], 2, "rung climb itself has --numerics."),
+        (["bench", "tiny-transformer", "--prset=quick"], 2, "rung bench itself has --preset."),
         (["climb", "--resume", "nowhere"], 3, "nowhere is no run directory"),
         (["bench", "tiny-transformer", "--recipe", "missing.toml"], 3, "missing.toml could not be read"),
         (["report", "nowhere"], 3, "nowhere is no run directory"),

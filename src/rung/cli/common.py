@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import gc
 import inspect
 import math
@@ -53,10 +54,24 @@ def add_command(
             return show_help(parser, getattr(parsed, target) if target else None)
         if not (target or rest):
             no_rest(parsed.rest)
-        return run(parsed)
+        try:
+            return run(parsed)
+        except RungError as error:
+            error.args = (f"{error}{_meant(parser, parsed.rest, str(error))}",)
+            raise
 
     parser.set_defaults(run=called)
     return parser
+
+
+def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -> str:
+    """What to add to a target's refusal of an option that the command itself has, spelt a little otherwise."""
+    own = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    for flag in (word.partition("=")[0] for word in rest):
+        near = difflib.get_close_matches(flag, own, 1, 0.8) if f"has no option {flag};" in refused else []
+        if near:
+            return f" {parser.prog} itself has {near[0]}."
+    return ""
 
 
 def show_help(parser: argparse.ArgumentParser, target: str | None) -> int:
