@@ -63,6 +63,21 @@ def test_a_recipe_that_was_made_for_this_is_said_to_fit(tmp_path: Path, capsys: 
     assert "fits" not in capsys.readouterr().out
 
 
+def test_a_recipe_that_was_written_by_hand_says_that_its_fit_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(Recipe(("compile",), MICRO, {}, "train", "exact", {"torch": torch.__version__}).text())
+    assert main(["apply", str(path), MICRO, "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "note: the recipe does not say what it was made for (device, model), so whether it fits is not known." in said
+    )
+    assert main(["apply", str(path), MICRO, "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["untold"], found["fits"]) == (["device", "model"], None)
+
+
 def test_a_recipe_of_training_says_so_to_inference(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe.write_text(recipe.read_text().replace('mode = "train"', 'mode = "infer"'))
     assert main(["apply", str(recipe), MICRO]) == 0
@@ -86,4 +101,5 @@ def test_what_the_device_or_the_model_cannot_have_is_said(tmp_path: Path, capsys
     assert notes == [
         "note: capture is not in effect: a CPU has no graphs to launch.",
         "note: model-sdpa is not in effect: Sequential has no switch of its own for its attention.",
+        "note: the recipe does not say what it was made for (mode, device, torch, model), so whether it fits is not known.",
     ]

@@ -29,7 +29,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.recipe:
         raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
-    from rung.ladder.recipes.fit import changes, missing_variables
+    from rung.ladder.recipes.fit import changes, missing_variables, untold
     from rung.ladder.recipes.recipe import Recipe
     from rung.report.recipe import recipe_lines
     from rung.runs import to_json
@@ -44,8 +44,8 @@ def run(parsed: argparse.Namespace) -> int:
         "measured": recipe.measured,
         "differs": _differs(parsed, recipe),
     }
-    told = {"mode", "model", "torch", "device"} <= recipe.made_for.keys()
-    found["fits"] = parsed.target if parsed.target and told and not found["differs"] else None
+    found["untold"] = untold(recipe.made_for)
+    found["fits"] = parsed.target if parsed.target and not found["untold"] and not found["differs"] else None
     print(to_json(found) if parsed.json else "\n".join(recipe_lines(found, shlex.quote(str(parsed.recipe)))))
     return 0
 

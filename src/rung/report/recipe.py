@@ -8,7 +8,7 @@ from rung.report import units
 
 
 def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
-    """found: `changes`, `variables`, `original`, `measured`, `differs` and `fits` of a recipe (`rung.cli.apply`)."""
+    """found: `changes`, `variables`, `original`, `measured`, `differs`, `untold` and `fits` of a recipe (`rung.cli.apply`)."""
     lines = ["--- the model as it is", f"+++ rung.apply(model, {path})"]
     lines += [f"+ export {name}={units.clean(value)}" for name, value in found["variables"].items()]
     width = max((len(c["rung"]) for c in found["changes"]), default=0)
@@ -30,4 +30,8 @@ def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
         lines.append("note: variables are read when a process starts; rung.apply cannot set them afterwards.")
     if found.get("fits"):
         lines.append(f"fits {found['fits']}: made for such a model and mode, with this torch, on this device")
-    return lines + [f"note: {units.clean(text)}" for text in found["differs"]]
+    lines += [f"note: {units.clean(text)}" for text in found["differs"]]
+    if found["untold"]:
+        of = ", ".join(found["untold"])
+        lines.append(f"note: the recipe does not say what it was made for ({of}), so whether it fits is not known.")
+    return lines

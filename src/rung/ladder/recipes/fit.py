@@ -41,6 +41,11 @@ def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[st
     ]
 
 
+def untold(made_for: Mapping[str, str]) -> list[str]:
+    """Which of mode, device, torch and model a recipe does not tell that it was made for, as one written by hand."""
+    return [key for key in WHY if not made_for.get(key)]
+
+
 def impossible(
     names: Iterable[str],
     device: Device,
