@@ -91,6 +91,8 @@ def tiny(mode: str = "infer") -> Workload:
 def test_the_blocks_that_repeat_are_found() -> None:
     assert len(blocks(seeded_model(tiny()))) == 5
     assert len(blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU()))) == 2
+    named = nn.ModuleDict({str(k): nn.Linear(2, 2) for k in range(3)})
+    assert blocks(nn.Sequential(nn.Linear(2, 2), named, nn.Linear(2, 2))) == list(named.values())
     assert blocks(nn.Linear(2, 2)) == []
 
 

@@ -198,6 +198,23 @@ def test_regions_of_a_model_without_repeated_blocks_are_warned_of() -> None:
         rung.apply(Two(), ["compile-regions"])(torch.randn(4, 8))
 
 
+class Siblings(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.q(x) + self.k(x) * self.v(x)
+
+
+def test_weights_that_must_be_copied_at_every_call_are_warned_of() -> None:
+    model = Siblings()
+    kept, applied = model.state_dict(), rung.apply(model, ["fused-qkv"])
+    with torch.no_grad(), pytest.warns(UserWarning, match="^weights that are multiplied as one are copied together"):
+        applied(torch.randn(4, 8))
+    assert kept["q.weight"].data_ptr() == model.q.weight.data_ptr()
+
+
 def test_a_rewrite_that_finds_nothing_is_warned_of_once() -> None:
     applied, x = rung.apply(Two(), ["sdpa", "hoisted-constants"]), torch.randn(4, 8)
     with pytest.warns(UserWarning, match="^sdpa rewrote nothing"):

@@ -187,16 +187,18 @@ def test_memory_that_somebody_else_holds_goes_on_being_theirs(hold):
     model = Model(biases=(False,) * 3)
     held = hold(model)
     places = [layer.weight.data_ptr() for layer in model.layers]
-    run, _ = compiled(model)
+    run, surgeon = compiled(model)
     with torch.no_grad():
         torch.testing.assert_close(run(X), model(X))
         assert [layer.weight.data_ptr() for layer in model.layers] == places
+        assert surgeon.copied == 1
         (held or model.state_dict())["layers.2.weight"].mul_(2)
         torch.testing.assert_close(run(X), model(X))
         if held:
             held.clear()
             run(X)
             assert together(model)
+            assert surgeon.copied == 0
 
 
 def test_where_torch_cannot_tell_who_holds_memory_it_is_left_to_them(monkeypatch):

@@ -87,6 +87,7 @@ class Compiled:
         return {
             "matches": dict(self.surgeon.matches) if self.surgeon else {},
             "skipped": list(self.surgeon.skipped) if self.surgeon else [],
+            "copied_joins": self.surgeon.copied if self.surgeon else 0,
             "compiled_graphs": self.surgeon.graphs if self.surgeon and inductor else 0,
             "graph_breaks": sum(b["count"] for b in self.breaks),
             "regions": len(self._regions),

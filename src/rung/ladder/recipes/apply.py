@@ -159,11 +159,17 @@ class Applied:
         return f"{type(self.model).__name__} under {self._named}"
 
     def _tell(self, way: Compiled | Step) -> None:
-        """Warns, after the first run, of rewrites that found nothing in what was captured, and of a model without repeated blocks."""
+        """Warns, after the first run, of rewrites that found nothing in what was captured or copy at every call, and of a model
+        without repeated blocks."""
         if not self._told:
             self._told, seen = True, way.applied()
             if self._plan.regions and not seen["regions"]:
                 warnings.warn("compile-regions found no list of equal blocks: nothing is compiled.", stacklevel=3)
+            if seen["copied_joins"]:
+                warnings.warn(
+                    "weights that are multiplied as one are copied together at every call, as others may hold their memory: give rung.apply a model whose state dict is not kept.",
+                    stacklevel=3,
+                )
             for name in [name for name, count in seen["matches"].items() if not count]:
                 warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
 

@@ -92,6 +92,7 @@ class Joined:
 
     def __init__(self, spots: Sequence[int]) -> None:
         self.spots = tuple(spots)
+        self.copied = False  # in the last call that asked: weights that may not be moved
         self._addresses: list[int] = []
         self._moved: list[weakref.ref[torch.Tensor]] = []
 
@@ -107,10 +108,12 @@ class Joined:
         addresses = [t.data_ptr() for t in tensors]
         if addresses != self._addresses:
             # The first call, another layer of the same code, or weights that were moved (`.to()`, a new state dict).
-            if not _together(tensors):
-                if not all(_alone(t) for t in tensors):
-                    with torch.no_grad():
-                        return torch.cat([t.detach() for t in tensors])
+            lie_together = _together(tensors)
+            self.copied = not lie_together and not all(_alone(t) for t in tensors)
+            if self.copied:
+                with torch.no_grad():
+                    return torch.cat([t.detach() for t in tensors])
+            if not lie_together:
                 self._move(tensors)
             self._remember(tensors)
         return self._view
