@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 from made_up import rung, state, tried
 
-from rung.ladder.climb.cost import seconds
+from rung.ladder.climb.cost import restart, seconds
 from rung.ladder.climb.state import State
 
 GIB = 1 << 30
+# Three restarts of 10 ms a step: loaded, 7 rounds of 60 steps, profiled.
+ON_A_CPU = 3 * (10 + 7 * 60 * 0.01 + 4 + 12 * 0.01)
 
 
 @pytest.fixture
@@ -25,17 +27,22 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
 def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
     made, long = state(tmp_path / "large", loading=10.0), rung("long", 0.5, prepares=80)
     made.breakdown["kernels"] = 4000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.9 + 3.1 * 80)
+    assert seconds(made, long) == pytest.approx(ON_A_CPU + 10 + 0.9 + 3.1 * 80)
     made.breakdown["kernels"] = 1000
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.9 + 3.1 * 40)
+    assert seconds(made, long) == pytest.approx(ON_A_CPU + 10 + 0.9 + 3.1 * 40)
     made.breakdown["kernels"] = 10
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.9 + 3.1 * 20)
+    assert seconds(made, long) == pytest.approx(ON_A_CPU + 10 + 0.9 + 3.1 * 20)
     made.breakdown |= {"kernels": 0.0, "gemms": 200.0}  # on a CPU
-    assert seconds(made, long) == pytest.approx(54 + 10 + 0.9 + 3.1 * 40)
+    assert seconds(made, long) == pytest.approx(ON_A_CPU + 10 + 0.9 + 3.1 * 40)
+
+
+def test_what_a_restart_takes_to_time_is_by_the_length_of_a_step(climb: State) -> None:
+    climb.baseline["time"] = {"value": 1e9}
+    assert restart(climb) == pytest.approx(10 + 4 * 4 + 1 + 12)  # no fewer than 4 rounds of 4 steps
 
 
 def test_what_is_loaded_at_once_is_waited_for_once(climb: State) -> None:
-    long, blocks = rung("long", 0.5, prepares=20), 3 * 4.0
+    long, blocks = rung("long", 0.5, prepares=20), 3 * (8 * 24 * 0.01 + 1 + 12 * 0.01)
     verified = 10 + 0.9 + 1.3 * 20
     assert seconds(climb, long) == pytest.approx(10 + blocks + 20 + verified)  # all restarts, then both precisions
     climb.baseline["memory"] = {"allocated": 14 * GIB}  # two pairs, and one verification

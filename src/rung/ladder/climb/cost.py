@@ -7,11 +7,12 @@ import math
 from rung.ladder.climb.room import beside_the_best, of_verifying
 from rung.ladder.climb.state import State
 from rung.ladder.rungs import Rung, plan_of
+from rung.ladder.timing.duel import blocks_seconds
 from rung.measure import CLIMB
 
-# That a restart takes for its blocks and a profile, as a guess before one was seen: blocks are 2 s on a GPU and 4 on a CPU. Seen on
-# one H100: 3 for steps of 10 to 30 ms, 6 for those of 200.
-TIMING = {True: 4.0, False: 8.0}
+# What a restart takes beside its blocks, to be profiled and looked at: seconds by whether it is on a GPU, and steps. With the blocks,
+# one H100 took 3 s for steps of 10 to 30 ms, and 6 s for those of 200.
+PROFILING, PROFILED = {True: 1.0, False: 4.0}, 12
 VERIFYING = 90  # steps of the baseline, a float64 reference's among them, that verifying at one precision takes as long as, as a guess: 60 to 140 were seen
 # Of what preparing takes at first, how much comes again: in restarts that come after, which find compiled code in a cache, and in
 # verification at each precision, which compiles for two shapes and finds nothing. Seen on one H100 for compile and capture: 36, 13 and 47 s.
@@ -39,7 +40,7 @@ def timed(state: State, prepares: float) -> float:
     at once; they are timed one by one."""
     restarts = CLIMB[0][0]
     rounds = math.ceil(restarts / beside_the_best(state).together)
-    loaded = restarts * state.pace or rounds * _loading(state) + restarts * TIMING[state.facts["gpu"]]
+    loaded = restarts * state.pace or rounds * _loading(state) + restarts * _timing(state)
     return loaded + (1 + CACHED * (rounds - 1)) * preparing(state, prepares)
 
 
@@ -52,7 +53,13 @@ def preparing(state: State, guess: float) -> float:
 def restart(state: State) -> float:
     """Of one restart: as the last ones took, with verification; before the first, the baseline tells, for both sides of a restart
     load and warm up at once, as it did."""
-    return state.pace or _loading(state) + TIMING[state.facts["gpu"]]
+    return state.pace or _loading(state) + _timing(state)
+
+
+def _timing(state: State) -> float:
+    """Of one restart, a guess before one was seen: the candidate taken to be as fast as the best so far."""
+    gpu, step = state.facts["gpu"], state.step_ns
+    return blocks_seconds([step, step], gpu) + PROFILING[gpu] + PROFILED * step / 1e9
 
 
 def _loading(state: State) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -194,8 +194,7 @@ class Start:
         duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.get("doubts", ())]
         estimates = {side: self._ask(side, "estimate") for side in self.workers}
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
-        once = sum(2 * counts[side] * ns for side, ns in estimates.items()) / 1e9
-        rounds = max(4, min(10, round(ROUNDS_SECONDS["gpu" if gpu else "cpu"] / once)))
+        rounds = _rounds(_once(estimates.values(), gpu), gpu)
         blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
         restart, samples = interleaved(blocks, rounds)
         duel.samples.append(dict(zip(self.workers, samples, strict=True)))
@@ -250,6 +249,21 @@ def _hidden(blocks: Sequence[tuple[float, float]]) -> float:
     least = min(1 - claimed / waited for waited, claimed in blocks)
     beyond = sorted(1 - (claimed + DELAY) / waited for waited, claimed in blocks)
     return max(0.0, least, beyond[3 * len(beyond) // 4])
+
+
+def blocks_seconds(estimates: Sequence[float], gpu: bool) -> float:
+    """What the blocks of a restart take; estimates: nanoseconds of a step, by side."""
+    once = _once(estimates, gpu)
+    return _rounds(once, gpu) * once
+
+
+def _rounds(once: float, gpu: bool) -> int:
+    return max(4, min(10, round(ROUNDS_SECONDS["gpu" if gpu else "cpu"] / once)))
+
+
+def _once(estimates: Iterable[float], gpu: bool) -> float:
+    """Seconds of a round, which has two blocks of each side."""
+    return sum(2 * _steps_a_block(ns, gpu) * ns for ns in estimates) / 1e9
 
 
 def _steps_a_block(estimate: float, gpu: bool) -> int:
