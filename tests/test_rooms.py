@@ -14,7 +14,10 @@ FLOORS = [
     "cli", "report", "ladder", "launch", "analysis", "profilers", "trace", "measure", "workload", "kernels",
     "hardware", "runs",
 ]  # fmt: skip
-LADDER = ["climb", "timing", "recipes", "verification", "execution", "surgery", "rungs"]
+WITHIN = {
+    "ladder": ["climb", "timing", "recipes", "verification", "execution", "surgery", "rungs"],
+    "ladder/surgery": ["attention", "aten", "graph"],
+}
 
 
 def imports(path: Path) -> set[str]:
@@ -36,23 +39,16 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
             assert not (parts[0] == "rung" and len(parts) > 1 and parts[1] in above), f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("room", LADDER)
-def test_a_room_of_the_ladder_imports_only_rooms_below_it(room: str) -> None:
-    above = LADDER[: LADDER.index(room)]
-    for path in (ROOT / "ladder" / room).rglob("*.py"):
-        assert not {name.split(".")[2] for name in imports(path) if name.startswith("rung.ladder.")} & set(above), path
-
-
-def test_what_lies_beside_the_rooms_of_the_ladder_is_below_them_or_above_them() -> None:
-    own = {path.stem: imports(path) for path in (ROOT / "ladder").glob("*.py")}
-    above = {
-        f"rung.ladder.{stem}"
-        for stem, names in own.items()
-        if any(f"rung.ladder.{room}" in name for name in names for room in LADDER)
-    }
-    for room in LADDER[1:]:
-        for path in (ROOT / "ladder" / room).rglob("*.py"):
-            assert not imports(path) & above, path
+@pytest.mark.parametrize(("house", "room"), [(house, room) for house, rooms in WITHIN.items() for room in rooms])
+def test_a_room_within_a_room_imports_only_what_is_below_it(house: str, room: str) -> None:
+    """What lies beside the rooms is below all of them, or above."""
+    rooms, dotted = WITHIN[house], f"rung.{house.replace('/', '.')}"
+    own = {path.stem: imports(path) for path in (ROOT / house).glob("*.py") if path.stem != "__init__"}
+    beside = [stem for stem, names in own.items() if any(f"{dotted}.{r}" in name for name in names for r in rooms)]
+    above = {f"{dotted}.{name}" for name in (*rooms[: rooms.index(room)], *beside)}
+    for path in (ROOT / house / room).rglob("*.py"):
+        found = {".".join(name.split(".")[: dotted.count(".") + 2]) for name in imports(path)} & above
+        assert not found, f"{path} imports {found}"
 
 
 @pytest.mark.parametrize("module", ["errors", "toml"])

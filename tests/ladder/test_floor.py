@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from rung.ladder.evidence import counters
+from rung.ladder.climb.evidence import counters
 from rung.ladder.floor import floor
 from rung.ladder.rungs.proofs import both, counted, fewer, named, told
 from rung.ladder.rungs.rung import Counters, Evidence

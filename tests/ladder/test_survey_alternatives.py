@@ -7,7 +7,8 @@ from torch import nn
 
 from rung import Workload
 from rung.hardware import pick
-from rung.ladder.surgery import cross_entropy, kernel_ops
+from rung.ladder.surgery import cross_entropy
+from rung.ladder.surgery.graph import kernel_ops
 from rung.ladder.survey import captured_graphs
 
 CLASSES, WIDTH = 20, 8

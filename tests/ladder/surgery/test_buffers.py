@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 import rung
 from rung.ladder.recipes.apply import Applied
-from rung.ladder.surgery import Surgeon, buffers
+from rung.ladder.surgery import Surgeon
+from rung.ladder.surgery.graph import buffers
 
 LENGTH, TOKENS, WIDTH, HEADS = 16, 12, 32, 4
 

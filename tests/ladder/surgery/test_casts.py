@@ -12,7 +12,7 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence
 from rung.ladder.rungs.rung import Counters
 from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.casts import CastTogether, cast_together, gather
+from rung.ladder.surgery.aten.casts import CastTogether, cast_together, gather
 
 prims = torch.ops.prims
 together = torch.ops.rung.cast_together.default
@@ -123,7 +123,7 @@ def test_inductor_trains_with_it_as_without(monkeypatch: pytest.MonkeyPatch) -> 
         out.float().pow(2).sum().backward()
         return [out.detach(), *(p.grad.clone() for p in model.parameters())]
 
-    monkeypatch.setattr("rung.ladder.surgery.casts.gather", lambda graph: counts.append(gather(graph)))
+    monkeypatch.setattr("rung.ladder.surgery.aten.casts.gather", lambda graph: counts.append(gather(graph)))
     want = stepped(model)
     surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["casts-together"])
     for got, right in zip(stepped(torch.compile(model, backend=surgeon)), want, strict=True):

@@ -15,7 +15,7 @@ from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence
 from rung.ladder.rungs.rung import Counters
 from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.gradients import Float32Gradients, widen_products
+from rung.ladder.surgery.aten.gradients import Float32Gradients, widen_products
 from rung.ladder.survey import widening
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -94,7 +94,7 @@ def test_other_devices_and_precisions_are_left_alone(device: str, dtype: torch.d
 def test_inductor_runs_the_pass_and_a_cpu_trains_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     seen = []
-    monkeypatch.setattr("rung.ladder.surgery.gradients.widen_products", lambda graph: seen.append(graph))
+    monkeypatch.setattr("rung.ladder.surgery.aten.gradients.widen_products", lambda graph: seen.append(graph))
     model, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4)
     run = torch.compile(
         model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, within=["float32-gradients"])

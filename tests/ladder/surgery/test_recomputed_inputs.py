@@ -13,7 +13,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.surgery import Surgeon, recompute
+from rung.ladder.surgery import Surgeon
+from rung.ladder.surgery.aten import recompute
 
 TOKENS, DIM, HIDDEN = 64, 32, 96
 COUNTS: list[int] = []

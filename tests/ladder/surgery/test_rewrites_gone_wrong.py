@@ -13,13 +13,15 @@ from rung import Workload
 from rung.hardware import pick
 from rung.kernels import reference
 from rung.ladder.plan import Plan
-from rung.ladder.surgery import added, chunked, cross_entropy, flex_calls, float32_attention, joined, kernel_ops
-from rung.ladder.surgery import sdpa as sdpa_module
+from rung.ladder.surgery import added, chunked, cross_entropy, joined
 from rung.ladder.surgery import surgeon as surgeon_module
+from rung.ladder.surgery.attention import flex_calls, float32_attention
+from rung.ladder.surgery.attention import sdpa as sdpa_module
+from rung.ladder.surgery.attention.flex import flex_attention
 from rung.ladder.surgery.chunked import linear_cross_entropy
-from rung.ladder.surgery.flex import flex_attention
+from rung.ladder.surgery.graph import kernel_ops
+from rung.ladder.surgery.graph.normalize import kind
 from rung.ladder.surgery.grouped_mm import combine, expert_linear
-from rung.ladder.surgery.normalize import kind
 from rung.ladder.verification import verify as verifying
 
 WIDTH, HEADS, GROUPS, CLASSES = 16, 4, 2, 24

@@ -11,7 +11,7 @@ from typing import Any
 
 from rung.analysis.breakdown import breakdown
 from rung.errors import RungError
-from rung.ladder.evidence import counters
+from rung.ladder.climb.evidence import counters
 from rung.ladder.plan import Numerics
 from rung.ladder.rungs import Context, Counters, plan_of
 from rung.ladder.side import Limits, Setup, Side

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.ladder.surgery.normalize import argument, kind, source_line, value
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
+from rung.ladder.surgery.graph.normalize import argument, kind, source_line, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 

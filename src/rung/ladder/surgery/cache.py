@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from rung.ladder.surgery.normalize import argument, in_place, kind, source_line, value
+from rung.ladder.surgery.graph.normalize import argument, in_place, kind, source_line, value
 
 
 @dataclass(frozen=True)

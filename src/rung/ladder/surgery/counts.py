@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from torch import fx
 
 from rung.ladder.aiter import Product
-from rung.ladder.surgery import kernel_ops
-from rung.ladder.surgery.flex import flex_attention
-from rung.ladder.surgery.multi_head import FAST_PATH
-from rung.ladder.surgery.normalize import argument, kind, value
+from rung.ladder.surgery.attention.flex import flex_attention
+from rung.ladder.surgery.attention.multi_head import FAST_PATH
+from rung.ladder.surgery.graph import kernel_ops
+from rung.ladder.surgery.graph.normalize import argument, kind, value
 from rung.ladder.surgery.routed import ROUTED, linear_product
 from rung.ladder.surgery.siblings import projection
 from rung.ladder.surgery.stream import summands, wide_sum

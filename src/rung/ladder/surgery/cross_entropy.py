@@ -9,10 +9,10 @@ import torch
 from torch import fx
 
 from rung.ladder.surgery.chunked import linear_cross_entropy
+from rung.ladder.surgery.graph.normalize import argument, cast_source, in_place, kind, source_line, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode
 from rung.ladder.surgery.logits import index_of
-from rung.ladder.surgery.normalize import argument, cast_source, in_place, kind, source_line, value
 from rung.ladder.surgery.siblings import projection
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
 
 LEAST_BYTES = 2**27  # of float32 logits: below, holding them all costs little
 

@@ -13,9 +13,9 @@ from typing import Any
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from rung.ladder.surgery.normalize import ELEMENTWISE, argument, in_place, kind, names, value
+from rung.ladder.surgery.graph.normalize import ELEMENTWISE, argument, in_place, kind, names, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode, written
 from rung.ladder.surgery.siblings import plain, projection
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode, written
 
 # What computes every row by itself: the rows of all experts may then go through it together.
 _BY_ROW = ELEMENTWISE - names("dropout type_as")

@@ -14,11 +14,11 @@ import torch
 from torch import fx
 
 from rung.ladder.surgery.expert_loops import Left, Turn, read_loop, turn_of
+from rung.ladder.surgery.graph.normalize import source_line, value
+from rung.ladder.surgery.graph.writes import between
 from rung.ladder.surgery.grouped_mm import combine, expert_linear, sort_rows
 from rung.ladder.surgery.joined import joined_input
-from rung.ladder.surgery.normalize import source_line, value
 from rung.ladder.surgery.siblings import projection
-from rung.ladder.surgery.writes import between
 
 
 def group_experts(graph: fx.Graph) -> tuple[int, list[str]]:

@@ -11,11 +11,11 @@ import torch
 from torch import fx
 
 from rung.ladder.surgery.added import VALUE
-from rung.ladder.surgery.alike import first_alike
-from rung.ladder.surgery.captured import add_weight
-from rung.ladder.surgery.constants import COMPUTED, COSTLY, evaluate, sweep
-from rung.ladder.surgery.normalize import kind, names, source_line, value
-from rung.ladder.surgery.writes import aliases
+from rung.ladder.surgery.graph.alike import first_alike
+from rung.ladder.surgery.graph.captured import add_weight
+from rung.ladder.surgery.graph.constants import COMPUTED, COSTLY, evaluate, sweep
+from rung.ladder.surgery.graph.normalize import kind, names, source_line, value
+from rung.ladder.surgery.graph.writes import aliases
 
 VIEWS = names("expand expand_as unsqueeze view reshape repeat repeat_interleave getitem transpose permute T mT")
 MOST_ELEMENTS = 2**24  # 64 MiB of float32: a table is held as long as the compiled graph is

@@ -20,7 +20,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rung.ladder.held import held
-from rung.ladder.surgery.captured import add_weight, is_weight
+from rung.ladder.surgery.graph.captured import add_weight, is_weight
 
 ALIGNED = 16  # bytes
 HOME, MEMBERS = "rung_home", "rung_members"

@@ -16,10 +16,10 @@ import torch
 from torch import fx
 
 from rung.ladder.optimizer_steps import steps_taken
-from rung.ladder.surgery.captured import add_weight, without_numbers
+from rung.ladder.surgery.graph.captured import add_weight, without_numbers
+from rung.ladder.surgery.graph.normalize import kind, permutation, source_line, value
+from rung.ladder.surgery.graph.writes import storage, written
 from rung.ladder.surgery.joined import HOME, MEMBERS, Home
-from rung.ladder.surgery.normalize import kind, permutation, source_line, value
-from rung.ladder.surgery.writes import storage, written
 
 KEPT = "rung_kept"
 PRODUCTS = ("linear", "matmul", "addmm", "conv1d", "conv2d", "conv3d")

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from rung.ladder.surgery.layout import STRIDE_READERS
-from rung.ladder.surgery.normalize import argument, cast_source, in_place, kind, names, scaled, source_line, value
+from rung.ladder.surgery.graph.layout import STRIDE_READERS
+from rung.ladder.surgery.graph.normalize import argument, cast_source, in_place, kind, names, scaled, source_line, value
+from rung.ladder.surgery.graph.writes import aliases, between, may_touch, opaque, storage, switches_mode
 from rung.ladder.surgery.siblings import projection
-from rung.ladder.surgery.writes import aliases, between, may_touch, opaque, storage, switches_mode
 
 _POINTWISE = names("tanh sigmoid relu gelu silu dropout")
 

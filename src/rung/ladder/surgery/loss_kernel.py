@@ -10,11 +10,20 @@ from typing import Any
 import torch
 from torch import fx
 
-from rung.ladder.surgery import kernel_ops
-from rung.ladder.surgery.constants import sweep
 from rung.ladder.surgery.cross_entropy import odd_loss, regroups
-from rung.ladder.surgery.normalize import argument, cast_source, in_place, kind, number, permutation, source_line, value
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
+from rung.ladder.surgery.graph import kernel_ops
+from rung.ladder.surgery.graph.constants import sweep
+from rung.ladder.surgery.graph.normalize import (
+    argument,
+    cast_source,
+    in_place,
+    kind,
+    number,
+    permutation,
+    source_line,
+    value,
+)
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode
 
 
 def fuse_loss(graph: fx.Graph) -> tuple[int, list[str]]:

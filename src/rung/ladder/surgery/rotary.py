@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from rung.ladder.surgery import kernel_ops
-from rung.ladder.surgery.constants import sweep
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.normalize import cast_source, source_line, value
+from rung.ladder.surgery.graph import kernel_ops
+from rung.ladder.surgery.graph.constants import sweep
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import cast_source, source_line, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode
 from rung.ladder.surgery.rotation import Rotation, rotation
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
 
 
 def fuse_rotary(graph: fx.Graph) -> tuple[int, list[str]]:

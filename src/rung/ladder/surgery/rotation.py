@@ -15,7 +15,7 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rung.kernels import reference
-from rung.ladder.surgery.normalize import cast_source, in_place, kind, names, value
+from rung.ladder.surgery.graph.normalize import cast_source, in_place, kind, names, value
 
 _ENDS = names("add sub cat view reshape flatten")
 _REGROUP = names("view reshape flatten unflatten")

@@ -13,7 +13,7 @@ from torch import fx
 
 from rung.hardware import pick
 from rung.ladder.aiter import Product, Tuned, tuned
-from rung.ladder.surgery.normalize import source_line, value
+from rung.ladder.surgery.graph.normalize import source_line, value
 from rung.ladder.surgery.siblings import plain, projection
 
 

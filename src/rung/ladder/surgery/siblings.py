@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import ELEMENTWISE, argument, kind, permutation, source_line, value
+from rung.ladder.surgery.graph.writes import aliases, between, may_touch, storage, switches_mode, written
 from rung.ladder.surgery.joined import joined_input
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.normalize import ELEMENTWISE, argument, kind, permutation, source_line, value
-from rung.ladder.surgery.writes import aliases, between, may_touch, storage, switches_mode, written
 
 _DEEPEST = 8  # quick_gelu and the long tanh form of gelu fit; a residual stream does not
 

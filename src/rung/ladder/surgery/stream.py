@@ -13,9 +13,9 @@ from collections import defaultdict
 import torch
 from torch import fx
 
-from rung.ladder.surgery.captured import is_weight
-from rung.ladder.surgery.normalize import argument, in_place, kind, source_line, value
-from rung.ladder.surgery.writes import storage, written
+from rung.ladder.surgery.graph.captured import is_weight
+from rung.ladder.surgery.graph.normalize import argument, in_place, kind, source_line, value
+from rung.ladder.surgery.graph.writes import storage, written
 
 NARROW, WIDE = torch.bfloat16, torch.float32
 

@@ -16,27 +16,27 @@ from torch import fx
 from rung.ladder.aiter import Product
 from rung.ladder.optimizer_steps import step_taken
 from rung.ladder.surgery.added import Held, added_inputs, examples
+from rung.ladder.surgery.attention.copies import drop_copies
+from rung.ladder.surgery.attention.decoding import fuse_decoding
+from rung.ladder.surgery.attention.flex_calls import fuse_calls
+from rung.ladder.surgery.attention.float32_attention import fuse_float32
+from rung.ladder.surgery.attention.lean import lean_attention
+from rung.ladder.surgery.attention.multi_head import write_out
+from rung.ladder.surgery.attention.sdpa import fuse_attention, fuse_flex
 from rung.ladder.surgery.batch_norm import fold_batch_norm
-from rung.ladder.surgery.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.ladder.surgery.cache import write_in_place
-from rung.ladder.surgery.captured import own_copy
-from rung.ladder.surgery.copies import drop_copies
 from rung.ladder.surgery.counts import NAMES, count, products
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
-from rung.ladder.surgery.decoding import fuse_decoding
 from rung.ladder.surgery.experts import group_experts
-from rung.ladder.surgery.flex_calls import fuse_calls
-from rung.ladder.surgery.float32_attention import fuse_float32
+from rung.ladder.surgery.graph.buffers import Expected, guarded, note_buffers, taken_buffers
+from rung.ladder.surgery.graph.captured import own_copy
 from rung.ladder.surgery.hoist import hoist_constants
 from rung.ladder.surgery.joined import Joined, note_homes
 from rung.ladder.surgery.kept import Copies, Kept, keep_casts
-from rung.ladder.surgery.lean import lean_attention
 from rung.ladder.surgery.logits import narrow_logits
 from rung.ladder.surgery.loss_kernel import fuse_loss
-from rung.ladder.surgery.multi_head import write_out
 from rung.ladder.surgery.rotary import fuse_rotary
 from rung.ladder.surgery.routed import route_to_aiter
-from rung.ladder.surgery.sdpa import fuse_attention, fuse_flex
 from rung.ladder.surgery.siblings import fuse_gate_up, fuse_qkv
 from rung.ladder.surgery.stream import narrow_stream
 
@@ -71,11 +71,11 @@ _OF_THE_WHOLE = ("hoisted-constants", "bf16-weights")
 
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
 WITHIN = {
-    "recompute": ("joint_custom_post_pass", "rung.ladder.surgery.recompute", "Recomputed"),
-    "joined-gradients": ("post_grad_custom_pre_pass", "rung.ladder.surgery.joins", "Joins"),
-    "casts-together": ("post_grad_custom_pre_pass", "rung.ladder.surgery.casts", "CastTogether"),
-    "float32-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.gradients", "Float32Gradients"),
-    "k-major-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.k_major", "KMajor"),
+    "recompute": ("joint_custom_post_pass", "rung.ladder.surgery.aten.recompute", "Recomputed"),
+    "joined-gradients": ("post_grad_custom_pre_pass", "rung.ladder.surgery.aten.joins", "Joins"),
+    "casts-together": ("post_grad_custom_pre_pass", "rung.ladder.surgery.aten.casts", "CastTogether"),
+    "float32-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.aten.gradients", "Float32Gradients"),
+    "k-major-gradients": ("post_grad_custom_post_pass", "rung.ladder.surgery.aten.k_major", "KMajor"),
 }
 
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
@@ -257,7 +257,7 @@ class Surgeon:
 
 def _hooks(within: Sequence[str]) -> dict[str, Any]:
     """The settings of Inductor by which these passes run."""
-    from rung.ladder.surgery.lowered import Several  # it loads Inductor
+    from rung.ladder.surgery.aten.lowered import Several  # it loads Inductor
 
     passes: dict[str, list[Any]] = defaultdict(list)
     for name, (hook, module, kind) in WITHIN.items():

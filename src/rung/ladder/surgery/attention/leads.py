@@ -6,8 +6,8 @@ import math
 
 from torch import fx
 
-from rung.ladder.surgery.normalize import VIEWS, called, kind, peel_permutations, value
-from rung.ladder.surgery.writes import between, may_touch, storage
+from rung.ladder.surgery.graph.normalize import VIEWS, called, kind, peel_permutations, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage
 
 Lead = tuple[int, ...]
 

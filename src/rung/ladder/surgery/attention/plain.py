@@ -16,14 +16,14 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from rung.ladder.surgery.chain import Skip, near_matmul, only_user
-from rung.ladder.surgery.constants import sweep
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.leads import Lead, cut, lead_of, lifted, shape_of
-from rung.ladder.surgery.normalize import CASTS, VIEWS, argument, called, kind, value
-from rung.ladder.surgery.spellings import ordered, read_einsum
-from rung.ladder.surgery.stretch import down, factor, sides, up
-from rung.ladder.surgery.writes import may_touch, storage
+from rung.ladder.surgery.attention.chain import Skip, near_matmul, only_user
+from rung.ladder.surgery.attention.leads import Lead, cut, lead_of, lifted, shape_of
+from rung.ladder.surgery.attention.spellings import ordered, read_einsum
+from rung.ladder.surgery.attention.stretch import down, factor, sides, up
+from rung.ladder.surgery.graph.constants import sweep
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import CASTS, VIEWS, argument, called, kind, value
+from rung.ladder.surgery.graph.writes import may_touch, storage
 
 
 @dataclass

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from torch import fx
 
-from rung.ladder.surgery.flex import flex_attention
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.normalize import kind, source_line, value
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
+from rung.ladder.surgery.attention.flex import flex_attention
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import kind, source_line, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode
 
 ALIGNED = 16  # bytes: distances between rows that the fused kernels take as they are
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from rung.ladder.surgery.constants import evaluate
-from rung.ladder.surgery.normalize import argument, kind, number, value
+from rung.ladder.surgery.graph.constants import evaluate
+from rung.ladder.surgery.graph.normalize import argument, kind, number, value
 
 # exp() of this is 0 beside any sane score, in every dtype.
 VERY_NEGATIVE = -1e4

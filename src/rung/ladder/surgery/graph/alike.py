@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from rung.ladder.surgery.constants import COMPUTED
-from rung.ladder.surgery.normalize import kind, value
-from rung.ladder.surgery.writes import storage, written
+from rung.ladder.surgery.graph.constants import COMPUTED
+from rung.ladder.surgery.graph.normalize import kind, value
+from rung.ladder.surgery.graph.writes import storage, written
 
 
 def _spelled(node: fx.Node, known: Mapping[fx.Node, fx.Node]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from rung.ladder.surgery.normalize import called, in_place, kind, value
+from rung.ladder.surgery.graph.normalize import called, in_place, kind, value
 
 
 def respell(graph: fx.Graph) -> None:

@@ -8,11 +8,11 @@ import torch
 from torch import fx
 
 from rung.hardware.device import matmul_precision_name
-from rung.ladder.surgery import kernel_ops
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.lean import each_call, sdpa_options, take_place, unrepeated
-from rung.ladder.surgery.masks import Mask, is_causal
-from rung.ladder.surgery.normalize import argument, number, value
+from rung.ladder.surgery.attention.lean import each_call, sdpa_options, take_place, unrepeated
+from rung.ladder.surgery.attention.masks import Mask, is_causal
+from rung.ladder.surgery.graph import kernel_ops
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import argument, number, value
 
 WIDTHS = (64, 128)  # of a head: what its blocks are made for
 FARTHEST = 2**31  # elements from a sequence's first row to its last: offsets inside of it are 32 bits

@@ -7,9 +7,9 @@ import operator
 import torch
 from torch import fx
 
-from rung.ladder.surgery.kernel_ops import called
-from rung.ladder.surgery.normalize import ELEMENTWISE, VIEWS, kind, value
-from rung.ladder.surgery.writes import aliases, opaque, written
+from rung.ladder.surgery.graph.kernel_ops import called
+from rung.ladder.surgery.graph.normalize import ELEMENTWISE, VIEWS, kind, value
+from rung.ladder.surgery.graph.writes import aliases, opaque, written
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
 STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from rung.ladder.surgery.normalize import argument, kind, value
+from rung.ladder.surgery.graph.normalize import argument, kind, value
 
 
 def less_its_largest(node: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:

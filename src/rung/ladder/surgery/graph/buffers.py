@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from rung.ladder.surgery.captured import is_weight
+from rung.ladder.surgery.graph.captured import is_weight
 
 HELD, TAKEN = "rung_held", "rung_taken"
 MOST_ELEMENTS = 2**26  # of a buffer that is worth a look: a causal mask of 8192 tokens

@@ -16,9 +16,9 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.ladder.surgery import apart
-from rung.ladder.surgery.apart import keep_apart, late
-from rung.ladder.surgery.lowered import PRODUCTS, Pass, aten, elementwise, size
+from rung.ladder.surgery.aten import apart
+from rung.ladder.surgery.aten.apart import keep_apart, late
+from rung.ladder.surgery.aten.lowered import PRODUCTS, Pass, aten, elementwise, size
 
 VIEWS = {*apart.WHOLE, aten.slice.Tensor}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}

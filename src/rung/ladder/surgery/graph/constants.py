@@ -1,4 +1,4 @@
-"""Values in the graph that depend on constants only, and on buffers that hold still (`rung.ladder.surgery.buffers`), worked out while
+"""Values in the graph that depend on constants only, and on buffers that hold still (`rung.ladder.surgery.graph.buffers`), worked out while
 compiling: masks on the CPU, tables where they are used."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from torch import fx
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 
-from rung.ladder.surgery.buffers import HELD, TAKEN
-from rung.ladder.surgery.normalize import kind, names, value
-from rung.ladder.surgery.writes import may_touch, storage, written
+from rung.ladder.surgery.graph.buffers import HELD, TAKEN
+from rung.ladder.surgery.graph.normalize import kind, names, value
+from rung.ladder.surgery.graph.writes import may_touch, storage, written
 
 # Pure, deterministic and cheap: enough for the ways in which people write a mask.
 PURE = names(

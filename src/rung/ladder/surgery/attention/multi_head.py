@@ -19,9 +19,9 @@ from torch import fx
 from torch.fx.node import map_aggregate, map_arg
 from torch.overrides import TorchFunctionMode
 
-from rung.ladder.surgery.captured import without_numbers
-from rung.ladder.surgery.normalize import source_line, value
-from rung.ladder.surgery.writes import memory
+from rung.ladder.surgery.graph.captured import without_numbers
+from rung.ladder.surgery.graph.normalize import source_line, value
+from rung.ladder.surgery.graph.writes import memory
 
 # A transformer layer in evaluation without gradients, when it leaves Dynamo: one operator.
 FAST_PATH = torch._transformer_encoder_layer_fwd

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from rung.ladder.surgery.constants import COMPUTED, evaluate
-from rung.ladder.surgery.masks import Mask, read_mask
-from rung.ladder.surgery.normalize import (
+from rung.ladder.surgery.attention.masks import Mask, read_mask
+from rung.ladder.surgery.attention.sinks import less_its_largest, with_a_sink, without_the_last
+from rung.ladder.surgery.graph.constants import COMPUTED, evaluate
+from rung.ladder.surgery.graph.normalize import (
     CASTS,
     argument,
     cast_source,
@@ -22,7 +23,6 @@ from rung.ladder.surgery.normalize import (
     scaled,
     value,
 )
-from rung.ladder.surgery.sinks import less_its_largest, with_a_sink, without_the_last
 
 
 class Skip(Exception):

@@ -11,8 +11,8 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.ladder.surgery import lowered
-from rung.ladder.surgery.lowered import VIEWS, aten, elementwise, is_item, size
+from rung.ladder.surgery.aten import lowered
+from rung.ladder.surgery.aten.lowered import VIEWS, aten, elementwise, is_item, size
 
 PARTS = {aten.slice.Tensor, aten.select.int}
 SPLITS = {*lowered.SPLITS, aten.unbind.int}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.ladder.surgery.normalize import argument, in_place, kind, value
+from rung.ladder.surgery.graph.normalize import argument, in_place, kind, value
 
 _FUSED_DTYPES = (torch.float16, torch.bfloat16)
 

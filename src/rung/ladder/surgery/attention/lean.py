@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.ladder.surgery.constants import sweep
-from rung.ladder.surgery.grouped import repeated_from, takes_groups
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.masks import Mask, is_causal, is_open
-from rung.ladder.surgery.normalize import argument, kind, source_line, value
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
+from rung.ladder.surgery.attention.grouped import repeated_from, takes_groups
+from rung.ladder.surgery.attention.masks import Mask, is_causal, is_open
+from rung.ladder.surgery.graph.constants import sweep
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import argument, kind, source_line, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode
 
 
 def lean_attention(graph: fx.Graph) -> tuple[int, list[str]]:

@@ -14,8 +14,8 @@ from torch import fx
 from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
 
-from rung.ladder.surgery import rotated_joins
-from rung.ladder.surgery.lowered import VIEWS, Pass, aten, dimension, elementwise, for_products, size
+from rung.ladder.surgery.aten import rotated_joins
+from rung.ladder.surgery.aten.lowered import VIEWS, Pass, aten, dimension, elementwise, for_products, size
 
 SCHEMA = "(Tensor[] parts, int dim) -> Tensor"
 

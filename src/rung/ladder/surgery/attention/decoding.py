@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import fx
 
-from rung.ladder.surgery import kernel_ops
-from rung.ladder.surgery.alike import first_alike
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.lean import each_call, sdpa_options, take_place, unrepeated
-from rung.ladder.surgery.normalize import argument, number, value
+from rung.ladder.surgery.attention.lean import each_call, sdpa_options, take_place, unrepeated
+from rung.ladder.surgery.graph import kernel_ops
+from rung.ladder.surgery.graph.alike import first_alike
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import argument, number, value
 
 
 def fuse_decoding(graph: fx.Graph) -> tuple[int, list[str]]:

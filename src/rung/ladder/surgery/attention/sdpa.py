@@ -8,17 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.ladder.surgery.chain import Chain, Skip, compute_dtype, read_chain, scaling
-from rung.ladder.surgery.constants import sweep
-from rung.ladder.surgery.flex import flex_attention, obstacle
-from rung.ladder.surgery.flex_calls import fuse_windows
-from rung.ladder.surgery.grouped import repeated_from, takes_groups
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.masks import as_argument, is_causal, is_open, window_of
-from rung.ladder.surgery.normalize import called, in_place, kind, peel_permutations, source_line, value
-from rung.ladder.surgery.plain import plain_copy
-from rung.ladder.surgery.spellings import respell
-from rung.ladder.surgery.writes import between, may_touch, storage, switches_mode
+from rung.ladder.surgery.attention.chain import Chain, Skip, compute_dtype, read_chain, scaling
+from rung.ladder.surgery.attention.flex import flex_attention, obstacle
+from rung.ladder.surgery.attention.flex_calls import fuse_windows
+from rung.ladder.surgery.attention.grouped import repeated_from, takes_groups
+from rung.ladder.surgery.attention.masks import as_argument, is_causal, is_open, window_of
+from rung.ladder.surgery.attention.plain import plain_copy
+from rung.ladder.surgery.attention.spellings import respell
+from rung.ladder.surgery.graph.constants import sweep
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import called, in_place, kind, peel_permutations, source_line, value
+from rung.ladder.surgery.graph.writes import between, may_touch, storage, switches_mode
 
 MOST_HEADS = 65535  # of a grid's second and third dimension, along which kernels lay them
 

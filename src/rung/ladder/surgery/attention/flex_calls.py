@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import fx
 
-from rung.ladder.surgery.flex import flex_attention, obstacle
-from rung.ladder.surgery.layout import free_readers
-from rung.ladder.surgery.lean import each_call, sdpa_options, take_place, unrepeated
-from rung.ladder.surgery.masks import Mask, is_causal, window_of
-from rung.ladder.surgery.normalize import argument, number, value
+from rung.ladder.surgery.attention.flex import flex_attention, obstacle
+from rung.ladder.surgery.attention.lean import each_call, sdpa_options, take_place, unrepeated
+from rung.ladder.surgery.attention.masks import Mask, is_causal, window_of
+from rung.ladder.surgery.graph.layout import free_readers
+from rung.ladder.surgery.graph.normalize import argument, number, value
 
 
 def fuse_windows(graph: fx.Graph) -> tuple[int, list[str]]:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from rung.ladder.surgery.kernel_ops import called
-from rung.ladder.surgery.normalize import kind, names, value
+from rung.ladder.surgery.graph.kernel_ops import called
+from rung.ladder.surgery.graph.normalize import kind, names, value
 
 _IN_PLACE_NAMES = names("setitem delitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul")
 _IN_PLACE_OPERATORS = {getattr(operator, name) for name in _IN_PLACE_NAMES}

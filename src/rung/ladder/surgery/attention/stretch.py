@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from rung.ladder.surgery.leads import lead_of
-from rung.ladder.surgery.normalize import CASTS, VIEWS, argument, in_place, kind, names, number, value
-from rung.ladder.surgery.spellings import read_einsum
+from rung.ladder.surgery.attention.leads import lead_of
+from rung.ladder.surgery.attention.spellings import read_einsum
+from rung.ladder.surgery.graph.normalize import CASTS, VIEWS, argument, in_place, kind, names, number, value
 
 _BY_ROWS = names("mul div add sub masked_fill where tanh softmax dropout") | set(CASTS)
 _MOST_STEPS = 24  # from the softmax to a product

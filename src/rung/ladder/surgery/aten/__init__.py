@@ -1,0 +1,1 @@
+"""Passes on the graphs of ATen operations, forward and backward, that AOTAutograd hands to Inductor."""

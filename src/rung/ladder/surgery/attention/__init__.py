@@ -1,0 +1,1 @@
+"""Hand-written attention, found in its graph and given to the kernels that are made for it."""
