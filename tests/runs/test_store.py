@@ -2,12 +2,14 @@
 
 import json
 import math
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from rung.errors import InputError, UsageError
-from rung.runs import Run, runs_below
+from rung.runs import Run, runs_below, write_whole
 
 
 def test_what_is_written_is_read_and_what_is_not_finite_becomes_null(tmp_path: Path) -> None:
@@ -85,3 +87,25 @@ def test_whether_somebody_climbs_is_seen_from_outside(tmp_path: Path) -> None:
     assert Run(run.directory).locked
     run.unlock()
     assert not Run(run.directory).locked
+
+
+def test_a_file_goes_through_a_pipe_and_a_link_which_stay(tmp_path: Path) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_whole(pipe, "through")
+    reader.join(10)
+    assert read == ["through"]
+    assert pipe.is_fifo()
+    file.write_text("before")
+    link.symlink_to(file)
+    write_whole(link, "after")
+    assert link.is_symlink()
+    assert file.read_text() == "after"
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="could not be written: Is a directory"):
+        write_whole(tmp_path, "text")

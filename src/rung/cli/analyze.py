@@ -146,7 +146,7 @@ def write_roofline(trace: Any, path: Path) -> None:
             f"{trace.source} has no hardware counters: collect some with rocprofv3 --pmc or rocprof-compute."
         )
     text = roofline_page(table("counters", trace), table("counter_roofline", trace), trace.source)
-    write_whole(path, text)
+    write_whole(path, text, "give another --roofline")
     say(f"roofline: {path}")
 
 

@@ -41,15 +41,20 @@ REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def write_whole(path: Path, text: str, otherwise: str = "choose another --out") -> None:
-    """Writes a file whole or not at all. otherwise: what to do where there is no room."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Writes a file whole or not at all. A pipe or a device is written to as it is: a file would take its place.
+    otherwise: what to do where there is no room."""
+    place = Path(os.path.realpath(path))  # of a link, and /dev/stdout is one, what it stands for
+    partial = place.with_name(f".{place.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(partial, place)
     except OSError as error:
         with contextlib.suppress(OSError):  # on a read-only disk, or where the folder is a file, that cannot be, either
             partial.unlink()
