@@ -10,6 +10,7 @@ from rung.analysis.launches import launches
 from rung.analysis.runtime import runtime
 from rung.analysis.runtime_roles import role
 from rung.analysis.syncs import syncs
+from rung.analysis.targets import targets
 
 US = 1000
 
@@ -36,6 +37,18 @@ def test_figures_of_a_made_trace():
     # From 10 to 105: 2 until it starts at 32, none until 40, two until 60, one until 80.
     assert row["queue_mean"] == pytest.approx((20 * 1 + 20 * 2 + 20 * 1) / 95)
     assert row["queue_empty_share"] == pytest.approx(1 - 60 / 95)
+
+
+def test_a_copy_that_the_host_waits_for_is_a_wait_as_in_syncs():
+    trace = trace_of(
+        call(0, 40 * US, 1, "cudaMemcpyAsync"),
+        on_gpu(30 * US, 10 * US, "Memcpy DtoH (Device -> Pageable)", "memcpy", correlation=1),
+        call(50 * US, 5 * US, name="cudaDeviceSynchronize"),
+    )
+    assert syncs(trace)["time_ns"].sum() == 45 * US
+    assert launches(trace)["sync_ns"].to_list() == [45 * US]
+    share = targets(trace).filter(pl.col("metric") == "host waits for the GPU").row(0, named=True)
+    assert (share["share"], share["met"]) == (4.5, False)
 
 
 def test_a_gpu_that_waits_for_the_host():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from rung.analysis.dry_times import dry_times
-from rung.analysis.origins import origins, runtime_calls
+from rung.analysis.origins import origins
+from rung.analysis.waiting import host_waits
 from rung.trace.counter_tracks import queue_length
 from rung.trace.table import Trace
 
@@ -25,7 +26,7 @@ def launches(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     short_kernels, short_share: events below 10 us, a step, and their share of the durations.
     gap: time without any GPU event a step. host_bound: of it, gaps that ended with work launched after the GPU had
         run dry: the GPU waited for the host; host_bound_share: of the whole time.
-    sync: time a step in calls that wait for the GPU, of all threads of the rank.
+    sync: time a step in calls that wait for the GPU (those of `syncs`), of all threads of the rank.
     """
     events = origins(trace)
     linked = events.filter(pl.col("linked") & ~pl.col("graph"))
@@ -46,8 +47,7 @@ def launches(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     )
     waits = dry_times(trace).with_columns(gap=pl.col("end") - pl.col("ts"))
     waited = waits.group_by(_ON).agg(gap=pl.col("gap").sum(), host_bound=pl.col("gap").filter("late").sum())
-    calls = runtime_calls(trace)
-    sync = calls.filter(pl.col("role") == "synchronize").group_by("rank").agg(sync=pl.col("dur").sum())
+    sync = host_waits(trace).group_by("rank").agg(sync=pl.col("dur").sum())
     table = spans
     for more, on in ((latencies, _ON), (_queue(trace, spans), _ON), (waited, _ON), (sync, ("rank",))):
         table = table.join(more, on=on, how="left", nulls_equal=True)
