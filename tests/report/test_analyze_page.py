@@ -39,6 +39,16 @@ def test_what_is_wrong_with_one_file_of_a_folder_is_said_with_its_name(tmp_path)
     assert any(line.startswith("note: rank1.json: the JSON is") for line in page(read(tmp_path, partial=True)))
 
 
+def test_one_of_a_thing_is_not_called_many(tmp_path):
+    rows = [
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1, "dur": 2, "args": {"correlation": 1}},
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "dur": 20, "args": {"device": 0, "correlation": 1}},
+    ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": rows}))
+    text = "\n".join(page(read(tmp_path / "t.json")))
+    assert "1 GPU event in 1 launch, the GPU" in text
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
 @pytest.mark.parametrize("name", SMALL)
 def test_a_real_page_fits_and_says_the_bottleneck_first(name):

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from rung.analysis.across import across
+from rung.analysis.analyses import table
 from rung.analysis.overview import overview
 from rung.report.analyze import analyze_lines
+from rung.report.headlines import headlines
 from rung.trace import read
 
 DDP = Path(__file__).parents[1] / "data" / "ddp"
@@ -72,3 +74,16 @@ def test_on_the_hosts_clock_the_time_outside_of_operators_is_no_wait_for_a_launc
     lines = analyze_lines(found, 100)
     assert "Bottleneck: Python and dispatch, 60 % of the recording (CPU time, mean of the ranks)." in lines
     assert not [line for line in lines if "launch " in line or line.startswith("rank ")]
+
+
+def test_a_sentence_of_several_ranks_is_of_one_of_them_and_fits_the_step():
+    trace = read(DDP / "ranks2-slow-host")  # a step of 42.8 ms, 40.6 % of it idle
+    said = headlines(lambda name: table(name, trace, steps=2), 2)
+    assert said["idle"].startswith("17.4 ms a step and GPU: host 95 %")
+    assert said["launches"].startswith(
+        "714 GPU events a step and GPU in 714 launches, the GPU waits for the host 39 % of"
+    )
+    assert said["syncs"].startswith("19.9 µs of host time a step and rank in 8 calls that wait")
+    assert said["streams"].startswith("stream 7 of rank 0 waits 52 %")
+    share = table("targets", trace, steps=2).filter(metric="GPU waits for launches")["share"].item()
+    assert f"{share:.0%}" == "39%"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
@@ -17,13 +18,42 @@ Row = dict[str, Any]
 FEW = 3
 
 
+@dataclass(frozen=True)
+class Per:
+    """What a sentence's figures are of: "" or " a step", and the mean of so many GPUs or ranks, as a sum over all of them is
+    longer than the step. time_ns: of a step, of all GPUs together."""
+
+    step: str
+    gpus: int
+    ranks: int
+    time_ns: float
+
+    @classmethod
+    def of(cls, timeline: pl.DataFrame, steps: int) -> Per:
+        rows = [row for row in timeline.to_dicts() if row["step"] is None]
+        time = sum(row["total_ns"] for row in rows) / steps
+        return cls(" a step" if steps > 1 else "", len(rows) or 1, len({row["rank"] for row in rows}) or 1, time or 1.0)
+
+    @property
+    def gpu(self) -> str:
+        """Such as " a step and GPU"."""
+        return self._each("GPU", self.gpus)
+
+    @property
+    def rank(self) -> str:
+        return self._each("rank", self.ranks)
+
+    def _each(self, what: str, number: int) -> str:
+        return self.step if number == 1 else f"{self.step} and {what}" if self.step else f" a {what}"
+
+
 def headlines(table: Callable[[str], pl.DataFrame], steps: int = 1, without: Collection[str] = ()) -> dict[str, str]:
     """The sentences of the analyses that have something to say. table: gives an analysis's table by its name, with the
     figures of one of the recorded `steps`. without: those that need not be asked.
     """
-    per = " a step" if steps > 1 else ""
+    per = Per.of(table("timeline"), steps)
     asked = {name: say for name, say in HEADLINES.items() if name not in without}
-    said = {name: say(table(name), per) if say in _PER_STEP else say(table(name)) for name, say in asked.items()}
+    said = {name: say(table(name), per) if name in _PER_STEP else say(table(name)) for name, say in asked.items()}
     return {name: text for name, text in said.items() if text}
 
 
@@ -34,9 +64,17 @@ def _percent(share: Any) -> str:
     return "under 0.1 %" if 0 < known < 0.0005 else units.percent(round(known, 2 if known >= 0.0995 else 3))
 
 
+def _many(number: float, one: str, more: str = "s") -> str:
+    return f"{units.count(number)} {one}{'' if number == 1 else more}"
+
+
 def _ranked(parts: Iterable[tuple[str, float]]) -> str:
     """The first few of them: "gemm 54%, attention 22%"; those below 1 % are not worth a word."""
     return ", ".join(f"{name} {_percent(share)}" for name, share in list(parts)[:FEW] if share >= 0.01)
+
+
+def _sum(frame: pl.DataFrame, column: str) -> float:
+    return float(frame[column].sum())
 
 
 def _sums(frame: pl.DataFrame, by: str, share: str = "share") -> list[tuple[str, float]]:
@@ -75,52 +113,53 @@ def _modules(frame: pl.DataFrame) -> str:
     return _ranked((name, share) for name, share in _sums(last, "module") if not name.startswith("("))
 
 
-def _launches(frame: pl.DataFrame, per: str) -> str:
-    row: Row = max(frame.to_dicts(), key=lambda row: row["kernels"], default={})
-    if not row:
+def _launches(frame: pl.DataFrame, per: Per) -> str:
+    if frame.is_empty():
         return ""
-    said = [f"{units.count(row['kernels'])} kernels and copies{per}"]
-    if row["launches"]:
-        said[0] += f" in {units.count(row['launches'])} launches"
-        said.append(f"the GPU waits for the host {_percent(row['host_bound_share'])} of the time")
-    short = row["short_kernels"] / row["kernels"]
-    if short >= 0.01:
-        said.append(f"{_percent(short)} of them are shorter than 10 µs ({_percent(row['short_share'])} of GPU time)")
+    events, launches, short = (_sum(frame, name) / per.gpus for name in ("kernels", "launches", "short_kernels"))
+    said = [f"{_many(events, 'GPU event')}{per.gpu}"]
+    if launches:
+        said[0] += f" in {_many(launches, 'launch', 'es')}"
+        said.append(f"the GPU waits for the host {_percent(_sum(frame, 'host_bound_ns') / per.time_ns)} of the time")
+    if short / events >= 0.01:
+        share = _percent(frame["short_share"].mean())
+        said.append(f"{_percent(short / events)} of the events are shorter than 10 µs ({share} of GPU time)")
     return ", ".join(said)
 
 
-def _idle(frame: pl.DataFrame, per: str) -> str:
+def _idle(frame: pl.DataFrame, per: Per) -> str:
     if frame.is_empty() or set(frame["cause"]) == {"no launches"}:
         return ""
     causes = _ranked(_sums(frame, "cause"))
     first = frame.row(0, named=True)
     doing = first["during"] or first["call_site"]
     longest = f"; {_percent(first['share'])} of it in {units.clean(doing)}" if doing and first["share"] >= 0.2 else ""
-    return f"{units.duration(frame['time_ns'].sum())}{per}: {causes}{longest}"
+    return f"{units.duration(_sum(frame, 'time_ns') / per.gpus)}{per.gpu}: {causes}{longest}"
 
 
 def _streams(frame: pl.DataFrame) -> str:
     rows = [row for row in frame.to_dicts() if row["total_ns"]]
     waits = [(row, row["collective_ns"] / row["total_ns"]) for row in rows]
     row, share = max(waits, key=lambda wait: wait[1] * wait[0]["total_ns"], default=({}, 0.0))
-    return f"stream {row['stream']} waits {_percent(share)} of its time while another runs a collective" if share >= 0.01 else ""  # fmt: skip
+    of = f" of rank {row['rank']}" if share >= 0.01 and row["rank"] is not None else ""
+    return f"stream {row['stream']}{of} waits {_percent(share)} of its time while another runs a collective" if share >= 0.01 else ""  # fmt: skip
 
 
-def _syncs(frame: pl.DataFrame, per: str) -> str:
+def _syncs(frame: pl.DataFrame, per: Per) -> str:
     if frame.is_empty():
         return ""
     first = frame.row(0, named=True)
     by = f" in {units.clean(first['op'])}" if first["op"] else ""
-    number = frame["count"].sum()
+    number = _sum(frame, "count") / per.ranks
     calls = f"{units.count(number)} call{'s that wait' if number != 1 else ' that waits'}"
-    return f"{units.duration(frame['time_ns'].sum())} of host time{per} in {calls} for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
+    return f"{units.duration(_sum(frame, 'time_ns') / per.ranks)} of host time{per.rank} in {calls} for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
 
 
-def _runtime(frame: pl.DataFrame, per: str) -> str:
+def _runtime(frame: pl.DataFrame, per: Per) -> str:
     often = [
         row for row in frame.to_dicts() if row["role"] == "query" and row["per_launch"] >= 1 and row["count"] >= 100
     ]
-    named = (f"{units.clean(row['name'])} {units.count(row['count'])} times{per} ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
+    named = (f"{units.clean(row['name'])} {units.count(row['count'] / per.ranks)} times{per.rank} ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
     return ", ".join(named)
 
 
@@ -137,19 +176,19 @@ def _memory_peak(frame: pl.DataFrame) -> str:
     return _ranked(_sums(frame, "op"))
 
 
-def _copies(frame: pl.DataFrame) -> str:
+def _copies(frame: pl.DataFrame, per: Per) -> str:
     rows = [row for row in frame.to_dicts() if row["share"] >= 0.01 or row["blocking"] >= 2]
     said = []
     for row in rows[:FEW]:
         rate = f" at {units.digits(row['gb_per_s'])} GB/s" if units.number(row["gb_per_s"]) else ""
-        size = f" {units.data_size(row['moved_bytes'])}{rate}" if row["moved_bytes"] else ""
+        size = f" {units.data_size(row['moved_bytes'] / per.gpus)}{per.gpu}{rate}" if row["moved_bytes"] else ""
         blocking = ", the host waits for it" if row["blocking"] else ""
         said.append(f"{row['direction']}{size} ({_percent(row['share'])} of GPU time{blocking})")
     return ", ".join(said)
 
 
 def _compilation(frame: pl.DataFrame) -> str:
-    return ", ".join(f"{row['sign']} {units.count(row['count'])} times" for row in frame.to_dicts()[:FEW])
+    return ", ".join(f"{row['sign']} {_many(row['count'], 'time')}" for row in frame.to_dicts()[:FEW])
 
 
 def _roofline(frame: pl.DataFrame) -> str:
@@ -194,7 +233,7 @@ HEADLINES: dict[str, Callable[..., str]] = {
     "targets": _targets,
     "critical_path": pace.critical_path_line,
     "what_if": pace.what_if_line,
-    "communication": distributed.communication_line,
+    "communication": lambda frame, per: distributed.communication_line(frame, per.rank),
     "stragglers": distributed.stragglers_line,
     "skew": distributed.skew_line,
     "categories": _categories,
@@ -213,4 +252,4 @@ HEADLINES: dict[str, Callable[..., str]] = {
     "roofline": _roofline,
     "counters": _counters,
 }
-_PER_STEP = (distributed.communication_line, _launches, _idle, _syncs, _runtime)  # whose figures are of a step
+_PER_STEP = ("communication", "launches", "idle", "syncs", "runtime", "copies")  # whose figures are of a step
