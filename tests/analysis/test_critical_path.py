@@ -66,6 +66,36 @@ def test_a_wait_between_streams_puts_the_longer_branch_on_the_path(tmp_path):
     assert slack["b"] == slack["d"] == 0
 
 
+def test_a_wait_holds_for_the_thread_that_goes_on(tmp_path):
+    """Autograd's thread waits for the copy stream's b and launches nothing more; d is launched on the caller's thread."""
+    rank = Rank(0, 1)
+    for op, launch, ts, dur, stream in (("a", 8, 20, 10, 7), ("b", 12, 20, 300, 9), ("d", 40, 321, 50, 7)):
+        rank.kernel(op, launch, ts, dur)
+        rank.events[-1]["args"]["stream"] = stream
+        for event in rank.events[-3:-1] if op != "d" else ():
+            event["tid"] = 2
+    rank.add("cuda_runtime", "cudaStreamWaitEvent", 16, 1, tid=2)
+    rank.write(tmp_path)
+    trace = read(tmp_path / "rank0.json")
+    assert on_path(trace, "computation") == {"b": 300_000, "d": 50_000}
+    (b,) = what_if(trace).filter(pl.col("name") == "b").to_dicts()
+    assert b["saved_share"] > 0.7
+
+
+def test_a_launch_that_takes_long_itself_is_the_hosts_time(tmp_path):
+    """b's launch loads its code for 500 µs and b begins only then: without the host's time it comes after a."""
+    rank = Rank(0, 1)
+    rank.kernel("a", 0, 10, 5)
+    rank.kernel("c", 20, 30, 5)
+    rank.kernel("b", 40, 545, 5)
+    rank.events[-2]["dur"] = 500.0
+    rank.kernel("d", 560, 570, 5)
+    rank.write(tmp_path)
+    trace = read(tmp_path / "rank0.json")
+    assert what_if(trace).row(0, named=True)["what"] == "host"
+    assert what_if(trace)["saved_share"][0] > 0.9
+
+
 def test_a_late_rank_is_on_the_path_and_the_one_that_waits_has_slack(tmp_path):
     trace = two_ranks(tmp_path, shift=1234.0)
     table = critical_path(trace)

@@ -45,7 +45,8 @@ def event_graph(trace: Trace) -> Graph:
     Read: the order of the calls of a thread and of the events of a stream, launches by correlation id, collectives by
     `collectives.keyed`. Inferred, and only where the times allow it: a synchronizing call waits for the GPU event that
     ended last during it, and a copy that is over when its call returns was waited for; after *StreamWaitEvent the next
-    launch of the thread waits for what was launched last on each other stream, as does every collective; a thread that
+    launch of the thread, or of the one that goes on, waits for what was launched last on each other stream, as does every
+    collective; a launch that takes long itself while its stream is free is the host's time; a thread that
     did nothing while another launched goes on after that one (autograd has threads of its own); what was
     launched before the recording waits for what ended shortly before it.
     """

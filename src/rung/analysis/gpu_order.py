@@ -34,25 +34,29 @@ def meetings_of_ranks(trace: Trace, gpu: pl.DataFrame) -> pl.DataFrame:
 
 
 def launch_edges(gpu: pl.DataFrame, host: pl.DataFrame, first: int) -> Ints:
-    """Edges from calls to what they launched, with the latency of a launch as far as nothing was in its way."""
+    """Edges from calls to what they launched, with the latency of a launch as far as nothing was in its way. Where the stream
+    was free and the call itself took longer than a launch does, as one that loads code, that is the host's time."""
     before = pl.col("end").cum_max().shift().over("rank", "device", "stream")
     pairs = (
         gpu.with_row_index("event")
         .with_columns(free=before.fill_null(_EVER))
         .select("event", "launch", "ts", "rank", "free")
-        .join(host.with_row_index("call").select("call", launch="position", called="ts"), on="launch")
+        .join(host.with_row_index("call").select("call", launch="position", called="ts", returned="end"), on="launch")
         .sort("event")
         .unique("launch", keep="first", maintain_order=True)  # of a graph's events the first; the others follow it
         .with_columns(latency=pl.col("ts") - pl.col("called"))
         .filter(pl.col("latency") >= 0)  # else the clocks of host and GPU are apart
         .with_columns(
-            alone=pl.when(pl.col("free") <= pl.col("called")).then("latency").median().over("rank").cast(pl.Int64)
+            alone=pl.when(pl.col("free") <= pl.col("called")).then("latency").median().over("rank").cast(pl.Int64),
+            spent=pl.when(pl.col("free") <= pl.col("called")).then(pl.col("returned") - pl.col("called")).otherwise(0),
         )
+        .with_columns(usual=pl.col("alone").fill_null(LATENCY_NS))
+        .with_columns(long=pl.col("spent") > pl.col("usual"))
     )
-    latency = pairs.select(pl.min_horizontal("latency", pl.col("alone").fill_null(LATENCY_NS))).to_series().to_numpy()
-    return edge_rows(
-        first + pairs["call"].to_numpy().astype(np.int64), pairs["event"].to_numpy().astype(np.int64), latency, -1
-    )
+    weight = pl.min_horizontal("latency", pl.col("usual") + pl.when("long").then("spent").otherwise(0))
+    call, event = (pairs[name].to_numpy().astype(np.int64) for name in ("call", "event"))
+    by = np.where(pairs["long"].to_numpy(), first + call, -1)
+    return edge_rows(first + call, event, pairs.select(weight).to_series().to_numpy(), by)
 
 
 def stream_pairs(gpu: pl.DataFrame) -> Ints:
@@ -62,7 +66,9 @@ def stream_pairs(gpu: pl.DataFrame) -> Ints:
 
 
 def wait_pairs(calls: pl.DataFrame, gpu: pl.DataFrame) -> Ints:
-    """Events of other streams that an event waits for after *StreamWaitEvent, and that a collective waits for."""
+    """Events of other streams that an event waits for after *StreamWaitEvent, and that a collective waits for. Where the
+    thread that waited launches nothing more before another goes on, it is that one's first launch: DDP waits for its
+    collectives on autograd's thread, and the optimizer's step is launched on the caller's."""
     waits = calls.filter(pl.col("kind") == "runtime", pl.col("name").str.contains(_WAIT)).select(
         "rank", "pid", "tid", at="ts", event=pl.lit(-1, pl.Int64)
     )
@@ -79,12 +85,15 @@ def wait_pairs(calls: pl.DataFrame, gpu: pl.DataFrame) -> Ints:
     for _, part in both.group_by("rank", maintain_order=True):
         latest: dict[int, int] = {}
         waiting: set[tuple[str, str]] = set()
+        before: tuple[str, str] | None = None  # the thread of the launch before
         for pid, tid, event in part.select("pid", "tid", "event").iter_rows():
             if event < 0:
                 waiting.add((pid, tid))
                 continue
-            if (pid, tid) in waiting or roles[event] == "communication":
-                waiting.discard((pid, tid))
+            waited = waiting & {(pid, tid), before}
+            before = (pid, tid)
+            if waited or roles[event] == "communication":
+                waiting -= waited
                 pairs += [(e, event) for s, e in latest.items() if s != place[event] and ends[e] <= begins[event]]
             latest[place[event]] = event
     return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
