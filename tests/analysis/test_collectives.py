@@ -46,8 +46,8 @@ def test_transfer_is_told_from_waiting(tmp_path: Path, seq: bool) -> None:
     assert found["skew_ns"].to_list() == [0, 3_000_000]
     assert found["last_rank"].to_list()[1] == 1
     # 4 MB in 1 ms among two ranks: 4 GB/s, and a ring of two sends each byte once
-    assert found["algorithm_gbps"].to_list() == [4.0, 4.0]
-    assert found["bus_gbps"].to_list() == [4.0, 4.0]
+    assert found["algorithm_gb_per_s"].to_list() == [4.0, 4.0]
+    assert found["bus_gb_per_s"].to_list() == [4.0, 4.0]
     # the relu runs beside the collective: half a millisecond on each rank
     assert found["exposed_ns"].to_list() == [1_000_000, 4_000_000]
 
@@ -113,7 +113,7 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     assert table.filter(~pl.col("recorded"))["rank"].to_list() == [1, 3]
     assert "no trace of rank 1, 3 (of 4 ranks)" in distributed.skew_line(table)
     # four ranks of the group, though two are there: 2 * 3 / 4 of 4 MB in 40 us
-    assert collectives(trace)["bus_gbps"].to_list() == [pytest.approx(150.0)]
+    assert collectives(trace)["bus_gb_per_s"].to_list() == [pytest.approx(150.0)]
     assert "at least 150 GB/s" in distributed.communication_line(communication(trace))
 
 
@@ -249,4 +249,4 @@ def test_recorded_collectives_give_the_table_that_was_checked_by_hand():
     found = collectives(read(DDP / "ranks2-slow-host"))
     assert found.select(expected.columns).rows() == expected.rows()
     rate = expected["size_bytes"] / expected["transfer_ns"]  # 2 (n - 1) / n is 1 for two ranks
-    assert found["bus_gbps"].to_list() == pytest.approx(rate.to_list())
+    assert found["bus_gb_per_s"].to_list() == pytest.approx(rate.to_list())

@@ -31,6 +31,11 @@ def test_units_follow_the_names_and_what_is_missing_is_blank():
     assert "_ns" not in text
 
 
+def test_a_rate_has_its_unit_in_the_heading():
+    rates = pl.DataFrame({"bus_gb_per_s": [3.5], "tb_per_s": [1.5], "tflop_per_s": [250.0]})
+    assert "\n".join(table_lines(rates)).split() == ["bus", "GB/s", "TB/s", "TFLOP/s", "3.50", "1.50", "250"]
+
+
 def test_a_column_without_room_is_named():
     assert any("no room for" in line for line in table_lines(FRAME, width=50))
 

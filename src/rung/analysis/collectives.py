@@ -16,7 +16,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "skew_ns": pl.Int64(),
     "last_rank": pl.Int32(),
     "hidden_share": pl.Float64(),
-    "bus_gbps": pl.Float64(),
+    "bus_gb_per_s": pl.Float64(),
     "ranks": pl.Int64(),
     "group_size": pl.Int64(),
     "waiting_ns": pl.Int64(),
@@ -26,7 +26,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "group": pl.String(),
     "seq": pl.Int64(),
     "dtype": pl.String(),
-    "algorithm_gbps": pl.Float64(),
+    "algorithm_gb_per_s": pl.Float64(),
 }
 
 
@@ -42,7 +42,7 @@ def collectives(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     spent_ns, waiting_ns, exposed_ns: sums over the ranks, of durations, of what they exceed transfer_ns by
         (spent_ns = ranks * transfer_ns + waiting_ns), and of what no computation on the same GPU covers.
     size_bytes: as nccl-tests counts it: the buffer of all_reduce, broadcast and reduce; of all_gather and
-        reduce_scatter the larger side. algorithm_gbps: size / transfer, in 10^9 bytes a second. bus_gbps: that times
+        reduce_scatter the larger side. algorithm_gb_per_s: size / transfer, in 10^9 bytes a second. bus_gb_per_s: that times
         2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, 1 for the
         others, n the group's size (nccl-tests, doc/PERFORMANCE.md): comparable with the links' rate for any n.
     steps: not used, a row is one operation.
@@ -111,6 +111,6 @@ def matched(trace: Trace) -> pl.DataFrame:
         matched=pl.when(alone).then(pl.lit("alone")).otherwise("matched"),
         last_rank=pl.when(~alone).then("last_rank"),
         hidden_share=pl.when(pl.col("spent_ns") > 0).then(pl.col("hidden_ns") / pl.col("spent_ns")),
-        algorithm_gbps=rate,
-        bus_gbps=rate * bus_factor(pl.coalesce("group_size", "ranks")),
+        algorithm_gb_per_s=rate,
+        bus_gb_per_s=rate * bus_factor(pl.coalesce("group_size", "ranks")),
     ).drop("hidden_ns")

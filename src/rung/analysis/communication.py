@@ -15,7 +15,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "waiting_ns": pl.Int64(),
     "exposed_ns": pl.Int64(),
     "hidden_share": pl.Float64(),
-    "bus_gbps": pl.Float64(),
+    "bus_gb_per_s": pl.Float64(),
     "ranks": pl.Int64(),
     "group_size": pl.Int64(),
     "dtype": pl.String(),
@@ -28,8 +28,8 @@ def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
     count, transfer_ns, waiting_ns, exposed_ns: of one step and one rank (the mean over ranks). transfer_ns + waiting_ns
     is the time that a rank spends in these collectives, exposed_ns what of it no computation covers.
-    bus_gbps: the median over the operations, as in `collectives`. Where ranks is below group_size the other ranks'
-    traces are not there: waiting cannot be told from transfer, and bus_gbps is a lower bound.
+    bus_gb_per_s: the median over the operations, as in `collectives`. Where ranks is below group_size the other ranks'
+    traces are not there: waiting cannot be told from transfer, and bus_gb_per_s is a lower bound.
     """
     rows = matched(trace)
     per = pl.col("ranks") * steps
@@ -40,7 +40,7 @@ def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         waiting_ns=(pl.col("waiting_ns") / per).sum().round().cast(pl.Int64),
         exposed_ns=(pl.col("exposed_ns") / per).sum().round().cast(pl.Int64),
         hidden_share=1 - pl.col("exposed_ns").sum() / pl.col("spent_ns").sum().cast(pl.Float64),
-        bus_gbps=pl.col("bus_gbps").median(),
+        bus_gb_per_s=pl.col("bus_gb_per_s").median(),
     )
     return kinds.sort(pl.col("transfer_ns") + pl.col("waiting_ns"), descending=True, maintain_order=True).select(
         pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()

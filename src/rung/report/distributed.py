@@ -25,10 +25,10 @@ def communication_line(table: pl.DataFrame, per: str = " a step") -> str:
     if not alone:
         text += f", waiting for other ranks {units.duration(sums['waiting_ns'])}"
     text += f"; {units.duration(sums['exposed_ns'])} exposed ({units.percent(round(sums['exposed_ns'] / max(1, spent), 2))})"
-    first = next((row for row in rows if row["bus_gbps"]), None)
+    first = next((row for row in rows if row["bus_gb_per_s"]), None)
     if first:
         least = "at least " if first["ranks"] < (first["group_size"] or 0) else ""
-        text += f"; {first['collective']} of {units.data_size(first['size_bytes'])}: {least}{first['bus_gbps']:.3g} GB/s on the bus"
+        text += f"; {first['collective']} of {units.data_size(first['size_bytes'])}: {least}{first['bus_gb_per_s']:.3g} GB/s on the bus"
     return text
 
 

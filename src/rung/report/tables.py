@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 GAP = 2
 # Characters that a text keeps: while there are statistics that can go, while other columns on its right can, in any case.
 EASY, TIGHT, LEAST = 56, 28, 12
+_RATES = {"tflop_per_s": "TFLOP/s", "tb_per_s": "TB/s", "gb_per_s": "GB/s"}
 _STATISTICS = ("median_ns", "min_ns", "max_ns", "std_ns")
 
 
@@ -70,6 +71,8 @@ def _head(name: str, names: list[str]) -> str:
     plain = name.removesuffix("_ns").removesuffix("_bytes")
     if plain != name and plain in names:  # "unlinked" counts what "unlinked_ns" times
         plain += "_time" if name.endswith("_ns") else "_size"
+    for rate, unit in _RATES.items():
+        plain = plain.replace(rate, unit)
     return units.clean(plain).replace("_", " ")
 
 
