@@ -44,6 +44,7 @@ def adds_up(result):
 def test_overlapping_streams_do_not_count_twice():
     result = breakdown(trace_of(kernel(0, 100, "Cijk_A"), kernel(0, 100, stream=1)), steps=1)
     assert result.parts["gemm"] == result.parts["pointwise"] == 50
+    assert result.notes[0] == "Streams overlap: 0.0002 ms of GPU work in 0.0001 ms; times here are scaled to that."
     assert adds_up(result)
 
 
@@ -157,6 +158,17 @@ def test_the_busiest_of_several_devices_is_shown():
     result = breakdown(trace_of(kernel(0, 10), {**kernel(0, 30, "Cijk_A"), "device": 3}), steps=1)
     assert result.parts["gemm"] == 30
     assert any("device 3" in sentence for sentence in result.notes)
+
+
+def test_launches_are_those_of_the_device_that_is_shown():
+    result = breakdown(
+        trace_of(
+            launch(0, 1), launch(10, 2), launch(20, 3),
+            kernel(20, 90, correlation=1), kernel(30, 10, correlation=2, device=1), kernel(50, 10, correlation=3, device=1),
+        ),
+        steps=1,
+    )  # fmt: skip
+    assert (result.kernels, result.launches) == (1, 1)
 
 
 def test_on_the_cpu_an_operator_has_its_own_time_and_the_rest_is_the_hosts():

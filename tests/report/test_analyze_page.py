@@ -64,7 +64,7 @@ def test_a_real_page_fits_and_says_the_bottleneck_first(name):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
 def test_a_reader_learns_why_a_real_gpu_waits():
     text = "\n".join(page(read(SHARED / "mi300_vit.json.gz"), 200))
-    assert "Bottleneck: waiting for a launch, 75 % of the recording" in text
+    assert "Bottleneck: waiting for a launch and idle, 75 % of the recording" in text
     assert "the GPU waits for the host 70 % of the time" in text
     assert "hipGetDevicePropertiesR0600 220 times (1.4 a launch)" in text
 

@@ -46,7 +46,7 @@ def test_a_recorded_run_fits_and_is_one_table(width):
     found = overview(read(DDP / "ranks2-slow-host"), steps=2)
     lines = analyze_lines(found, width)
     assert all(len(line) <= width for line in lines[1:])
-    assert len(lines) < 32
+    assert len(lines) < 34
     (row,) = [line for line in lines if line.startswith("  waiting for a launch")]
     assert "(rank 0)" in row.split("5.07 ms")[1]
     assert row.endswith("28.1 ms (rank 1)")

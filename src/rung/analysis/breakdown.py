@@ -11,7 +11,8 @@ from rung.analysis.attention import Dims
 from rung.analysis.classified import classified, scores_of
 from rung.analysis.gpu_time import gpu_time
 from rung.analysis.host_time import host_time
-from rung.analysis.runtime_roles import LAUNCHING, with_role
+from rung.analysis.origins import runtime_calls
+from rung.analysis.runtime_roles import LAUNCHING
 from rung.errors import UsageError
 from rung.trace.table import Trace
 
@@ -39,7 +40,7 @@ class Breakdown:
     step_ns: the duration that the parts add up to.
     parts: PARTS to nanoseconds. launch_gap is the GPU waiting for the host to launch (on the CPU clock: time
         in Python and the dispatcher, outside operators); idle is every other gap.
-    kernels, launches: GPU kernels, and runtime calls that launch GPU work, per step.
+    kernels, launches: GPU kernels, and runtime calls that launch GPU work (on this GPU), per step.
     gemms: GEMM kernels (on the CPU clock: operators) per step, those inside hand-written attention included.
     softmax_dims: shapes of softmax inputs, where shapes were recorded.
     bottleneck, share: the largest part, launch_gap and idle taken as one, and its fraction of step_ns.
@@ -104,9 +105,10 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
         waiting = totals.launch_gap / gaps if gaps else 1.0
         parts["launch_gap"] = (step_ns - busy) * waiting
         parts["idle"] = (step_ns - busy) * (1 - waiting)
-    launches = (
-        with_role(trace.events.filter(pl.col("kind") == "runtime")).filter(pl.col("role").is_in(LAUNCHING)).height
-    )
+    own = pl.col("device").eq_missing(pl.lit(totals.device, pl.Int32))
+    others = set(gpu.filter(~own)["launch"].drop_nulls()) - set(gpu.filter(own)["launch"])
+    launching = runtime_calls(trace).filter(pl.col("role").is_in(LAUNCHING))
+    launches = launching.filter(~pl.col("position").is_in(list(others))).height
     bottleneck, share = largest_part(parts, step_ns)
     ranked = sorted(totals.times.items(), key=lambda item: -item[1])[:_TOP]
     return Breakdown(

@@ -16,8 +16,8 @@ def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
     """Of the GPU events of `classified`, at least one."""
     notes = []
     per_device = events.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device", descending=[True, False])
+    device = per_device["device"][0]
     if per_device.height > 1:
-        device = per_device["device"][0]
         events = events.filter(pl.col("device") == device)
         notes.append(f"The trace has {per_device.height} devices; device {device}, the busiest, is shown.")
     start, end = events["ts"].to_numpy(), events["end"].to_numpy()
@@ -28,6 +28,10 @@ def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
     # Streams overlap: each category keeps its proportion, together they cover the busy time once.
     scale = busy / max(1, int(sums["dur"].sum()))
     rows = list(sums.iter_rows())
+    if 0 < scale < 0.99:
+        notes.append(
+            f"Streams overlap: {busy / scale / 1e6:.3g} ms of GPU work in {busy / 1e6:.3g} ms; times here are scaled to that."
+        )
 
     unlinked = events.filter(~pl.col("linked"))
     if unlinked.height == events.height:
@@ -56,6 +60,7 @@ def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
         kernels=events.filter(pl.col("kind") == "kernel").height,
         gemms=events.filter(pl.col("named") == "gemm").height,
         notes=notes,
+        device=device,
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 @dataclass
 class Totals:
     """Nanoseconds over a whole trace. window: from the first to the last event that counts, the sum of busy, launch_gap and
-    idle; times: adds up to busy. kernels, gemms and counts are numbers of events; notes: what the reader has to know."""
+    idle; times: adds up to busy. kernels, gemms and counts are numbers of events; notes: what the reader has to know; device:
+    the GPU that all this is of."""
 
     window: int
     busy: int
@@ -20,3 +21,4 @@ class Totals:
     kernels: int
     gemms: int
     notes: list[str]
+    device: int | None = None

@@ -171,7 +171,17 @@ def bottleneck(breakdown: Any, whole: str = "step") -> str:
     if not key:
         return ""
     title = part(key, record.get("clock"))
+    other = {"launch_gap": "idle", "idle": "launch_gap"}.get(key)  # the share is of both
+    if other and _time(record, other) >= 0.01 * (units.number(record.get("step_ns")) or 0.0) > 0:
+        title += f" and {part(other, record.get('clock'))}"
     return f"{title}, {units.percent(record.get('share'))} of the {whole}"
+
+
+def _time(record: dict[str, Any], key: str) -> float:
+    """The ns of a part, of a breakdown or of those of several ranks."""
+    found = record.get("parts")
+    times = {row["part"]: row["mean_ns"] for row in found} if isinstance(found, list) else units.section(found)
+    return units.number(times.get(key)) or 0.0
 
 
 def per_step(breakdown: Any) -> str:
