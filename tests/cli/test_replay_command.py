@@ -44,11 +44,24 @@ def test_the_calls_are_listed(trace, capsys):
     assert json.loads(capsys.readouterr().out)["calls"][0]["inputs"] == "4x8 8x2 fp32"
 
 
+def test_a_list_has_the_calls_that_shapes_and_index_choose_from(tmp_path, capsys):
+    calls = [MM | {"ts": 100 * k, "args": MM["args"] | {"Input Dims": [[4, 8], [8, n]]}} for k, n in enumerate((2, 3))]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": calls}))
+    words = ["replay", str(path), "--op", "mm", "--shapes", "8x3", "--json"]
+    assert main([*words, "--list"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["calls"]
+    assert (listed["index"], listed["inputs"]) == (0, "4x8 8x3 fp32")
+    assert main([*words, "--index", str(listed["index"])]) == 0
+    assert "(8, 3)" in json.loads(capsys.readouterr().out)["script"]
+
+
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
         (["replay"], "give a trace and an operator", 2),
         (["replay", "TRACE", "--op", "bmm"], "no operator aten::bmm", 2),
+        (["replay", "TRACE", "--op", "bmm", "--list"], "no operator aten::bmm", 2),
         (["replay", "TRACE", "--op", "mm; x"], "is no operator", 2),
         (["replay", "TRACE", "--op", "mm", "--index", "3"], "different calls", 2),
         (["replay", "TRACE", "--op", "mm", "--out", "/proc/nowhere/x.py"], "could not be written", 3),

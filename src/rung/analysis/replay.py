@@ -91,10 +91,10 @@ _FLOAT8 = {
 }
 
 
-def calls_of(trace: Trace, op: str) -> pl.DataFrame:
-    """The distinct calls of an operator, the most GPU time first.
+def calls_of(trace: Trace, op: str, shapes: str = "") -> pl.DataFrame:
+    """The distinct calls of an operator, the most GPU time first; shapes: only those with these words among their inputs.
 
-    index: to choose one by; inputs: readable; count; time_ns: of the GPU events launched inside these calls; INPUTS as
+    index: to choose one by, among these; inputs: readable; count; time_ns: of the GPU events launched inside these calls; INPUTS as
     recorded; item: the type of the elements of lists, where a kernel's name says it.
     """
     calls, events = host_calls(trace), origins(trace)
@@ -117,14 +117,28 @@ def calls_of(trace: Trace, op: str) -> pl.DataFrame:
     )
     shown = [readable(dims, dtypes) for dims, dtypes in found.select("dims", "dtypes").iter_rows()]
     items = [item_of_kernel(kernel) if kernel else None for kernel in found["kernel"]]
-    return found.select(
+    wanted = shapes.split()
+    fits = pl.Series([all(word in (text or "").split() for word in wanted) for text in shown], dtype=pl.Boolean)
+    return found.with_columns(
+        inputs=pl.Series(shown, dtype=pl.String), item=pl.Series(items, dtype=pl.String)
+    ).filter(fits).select(
         index=pl.int_range(pl.len()),
-        inputs=pl.Series(shown, dtype=pl.String),
+        inputs="inputs",
         count="count",
         time_ns="time_ns",
         **{name: pl.col(name) for name in INPUTS},
-        item=pl.Series(items, dtype=pl.String),
-    )
+        item="item",
+    )  # fmt: skip
+
+
+def known_calls(trace: Trace, op: str, shapes: str = "") -> pl.DataFrame:
+    """The same. Raises UsageError where the trace has no such operator at all."""
+    found = calls_of(trace, op, shapes)
+    if found.is_empty() and calls_of(trace, op).is_empty():
+        raise UsageError(
+            f"no operator {op} is in {trace.source or 'the trace'}: `--show ops` of rung analyze lists them."
+        )
+    return found
 
 
 def replay(trace: Trace, op: str, *, shapes: str = "", index: int = 0) -> Replay:
@@ -134,17 +148,9 @@ def replay(trace: Trace, op: str, *, shapes: str = "", index: int = 0) -> Replay
     call, or where it cannot be made again.
     """
     op = full_name(op)
-    found = calls_of(trace, op)
-    if found.is_empty():
-        raise UsageError(
-            f"no operator {op} is in {trace.source or 'the trace'}: `--show ops` of rung analyze lists them."
-        )
-    wanted = shapes.split()
-    chosen = found.filter(
-        pl.Series([all(word in (text or "").split() for word in wanted) for text in found["inputs"]], dtype=pl.Boolean)
-    )
+    chosen = known_calls(trace, op, shapes)
     if not 0 <= index < chosen.height:
-        of = f" with {shapes!r} among its inputs" if wanted else ""
+        of = f" with {shapes!r} among its inputs" if shapes else ""
         raise UsageError(f"{op} has {chosen.height} different calls{of}, counted from 0: choose --index from `--list`.")
     row = chosen.row(index, named=True)
     try:

@@ -34,7 +34,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     if parsed.path is None or parsed.op is None:
         raise UsageError("give a trace and an operator, as in `rung replay trace.json.gz --op aten::mm`.")
-    from rung.analysis.replay import calls_of, full_name, replay
+    from rung.analysis.replay import full_name, known_calls, replay
     from rung.cli import tables
     from rung.report.replay import script
     from rung.runs import to_json, write_whole
@@ -42,7 +42,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     trace = read(parsed.path)
     if parsed.list:
-        found = calls_of(trace, full_name(parsed.op))
+        found = known_calls(trace, full_name(parsed.op), parsed.shapes)
         if parsed.json:
             print(to_json({"kind": "replay", "op": full_name(parsed.op), "calls": found.to_dicts()}))
         else:
