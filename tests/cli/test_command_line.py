@@ -530,3 +530,16 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["analyze", "t.json", "--show", "kernels", "--steps", "0"], ["analyze", "t.json", "--steps", "-2"],
+        ["analyze", "t.json", "--show", "kernels", "--top", "-1"], ["query", "t.json", "select 1", "--steps", "0"],
+        ["diff", "t.json", "t.json", "--top", "-1"],
+    ],
+)  # fmt: skip
+def test_a_number_that_counts_nothing_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "must be a whole number, " in capsys.readouterr().err

@@ -10,7 +10,7 @@ from typing import Any
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
-from rung.cli.common import add_command, for_tables, say
+from rung.cli.common import add_command, at_least, for_tables, say
 from rung.errors import InputError, UsageError
 
 EXAMPLE = """\
@@ -44,7 +44,7 @@ def add(commands: Any, help_text: str) -> None:
         "--step", type=step, metavar="N[,N]|all", help="these recorded steps only, or all without what ran before"
     )
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="how many steps were recorded (default: as the trace says)"
+        "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")

@@ -146,6 +146,21 @@ def seconds(text: str) -> float:
     return value
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """A whole number that is not less."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, {least} or more")
+        return value
+
+    return read
+
+
 def rung_names(text: str) -> tuple[str, ...]:
     """`A,B,...`"""
     names = tuple(name.strip() for name in text.split(","))

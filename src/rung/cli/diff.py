@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, for_tables, share
+from rung.cli.common import add_command, at_least, for_tables, share
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -32,7 +32,7 @@ def add(commands: Any, help_text: str) -> None:
         help=f"tables to show: {', '.join(NAMES)} (default: category,op,module)",
     )  # fmt: skip
     parser.add_argument(
-        "--top", type=int, default=12, metavar="N", help="rows of a table to show (default: 12; 0: all)"
+        "--top", type=at_least(0), default=12, metavar="N", help="rows of a table to show (default: 12; 0: all)"
     )
     parser.add_argument("--base-steps", type=int, metavar="N", help="steps recorded in BASE (default: as it says)")
     parser.add_argument("--new-steps", type=int, metavar="N", help="steps recorded in NEW (default: as it says)")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli import tables
-from rung.cli.common import add_command, for_tables
+from rung.cli.common import add_command, at_least, for_tables
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -28,7 +28,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("sql", nargs="?", metavar="SQL", help="a SELECT (default: show the tables)")
     tables.add_options(parser)
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="how many steps were recorded (default: as the trace says)"
+        "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
 
 

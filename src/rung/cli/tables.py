@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rung.cli.common import at_least
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -15,7 +17,9 @@ TOP = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--top", type=int, metavar="N", help=f"rows of a table to show (default: {TOP}; 0: all)")
+    parser.add_argument(
+        "--top", type=at_least(0), metavar="N", help=f"rows of a table to show (default: {TOP}; 0: all)"
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the one table as CSV, all rows (-: to stdout)")
 
 
