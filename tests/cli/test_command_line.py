@@ -532,6 +532,13 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert process.returncode == 0
 
 
+def test_a_closed_output_is_no_mistake() -> None:
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        call = f"{sys.executable} -m rung.cli.main analyze --show list {closed}"
+        done = subprocess.run(["sh", "-c", call], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     "words",
     [

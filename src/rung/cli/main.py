@@ -144,6 +144,9 @@ def command() -> None:
     Python would give back its modules and a trace's tables piece by piece, which is a tenth of all that `rung analyze` does
     on a small one; the system takes them at once.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`: nobody wants to read it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         code = main()
         sys.stdout.flush()
