@@ -39,6 +39,19 @@ def test_what_is_wrong_with_one_file_of_a_folder_is_said_with_its_name(tmp_path)
     assert any(line.startswith("note: rank1.json: the JSON is") for line in page(read(tmp_path, partial=True)))
 
 
+def test_a_strangers_name_takes_no_more_than_its_place(tmp_path):
+    rows = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::" + "x" * 5000, "pid": 7, "tid": 1, "ts": 0, "dur": 9},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7, "tid": 1, "ts": 1, "dur": 2, "args": {"correlation": 1}},
+        {"ph": "X", "cat": "kernel", "name": "two\nlines\tand a tab", "ts": 5, "dur": 20, "args": {"device": 0, "correlation": 1}},
+    ]  # fmt: skip
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": rows}))
+    lines = page(read(tmp_path / "t.json"))[1:]
+    assert any(line.endswith("two lines and a tab") for line in lines)
+    assert any(line.startswith("ops ") and line.endswith("xxx 100 %") for line in lines)
+    assert len(lines) < 25
+
+
 def test_one_of_a_thing_is_not_called_many(tmp_path):
     rows = [
         {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1, "dur": 2, "args": {"correlation": 1}},

@@ -105,7 +105,7 @@ def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:
         for title, category, ns, count in record["top"][:TOP]:
             share = ns / record["step_ns"] if record["step_ns"] else 0.0
             start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {category:<13} {_times(count):>6} x  "
-            lines.append(start + shortened(readable(units.clean(title)), max(20, width - len(start))))
+            lines.append(start + shortened(readable(units.one_line(title)), max(20, width - len(start))))
     return lines
 
 

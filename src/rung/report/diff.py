@@ -93,7 +93,7 @@ def _signed(ns: float) -> str:
 
 def _name(text: str, room: int) -> str:
     """The end of a path of modules says most, and the beginning of any other name."""
-    text = units.clean(text)
+    text = units.one_line(text)
     if len(text) <= room:
         return text
     return f"...{text[-(room - 3) :]}" if " / " in text else f"{text[: room - 3]}..."

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FEW = 3
+LONGEST = 60  # characters of a name in a sentence
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,17 @@ def _percent(share: Any) -> str:
     return "under 0.1 %" if 0 < known < 0.0005 else units.percent(round(known, 2 if known >= 0.0995 else 3))
 
 
+def _named(text: str) -> str:
+    return shortened(units.one_line(text), LONGEST)
+
+
 def _many(number: float, one: str, more: str = "s") -> str:
     return f"{units.count(number)} {one}{'' if number == 1 else more}"
 
 
 def _ranked(parts: Iterable[tuple[str, float]]) -> str:
     """The first few of them: "gemm 54%, attention 22%"; those below 1 % are not worth a word."""
-    return ", ".join(f"{name} {_percent(share)}" for name, share in list(parts)[:FEW] if share >= 0.01)
+    return ", ".join(f"{_named(name)} {_percent(share)}" for name, share in list(parts)[:FEW] if share >= 0.01)
 
 
 def _sum(frame: pl.DataFrame, column: str) -> float:
@@ -133,7 +138,7 @@ def _idle(frame: pl.DataFrame, per: Per) -> str:
     causes = _ranked(_sums(frame, "cause"))
     first = frame.row(0, named=True)
     doing = first["during"] or first["call_site"]
-    longest = f"; {_percent(first['share'])} of it in {units.clean(doing)}" if doing and first["share"] >= 0.2 else ""
+    longest = f"; {_percent(first['share'])} of it in {_named(doing)}" if doing and first["share"] >= 0.2 else ""
     return f"{units.duration(_sum(frame, 'time_ns') / per.gpus)}{per.gpu}: {causes}{longest}"
 
 
@@ -149,17 +154,17 @@ def _syncs(frame: pl.DataFrame, per: Per) -> str:
     if frame.is_empty():
         return ""
     first = frame.row(0, named=True)
-    by = f" in {units.clean(first['op'])}" if first["op"] else ""
+    by = f" in {_named(first['op'])}" if first["op"] else ""
     number = _sum(frame, "count") / per.ranks
     calls = f"{units.count(number)} call{'s that wait' if number != 1 else ' that waits'}"
-    return f"{units.duration(_sum(frame, 'time_ns') / per.ranks)} of host time{per.rank} in {calls} for the GPU; {_percent(first['share'])} in {units.clean(first['call'])}{by}"  # fmt: skip
+    return f"{units.duration(_sum(frame, 'time_ns') / per.ranks)} of host time{per.rank} in {calls} for the GPU; {_percent(first['share'])} in {_named(first['call'])}{by}"  # fmt: skip
 
 
 def _runtime(frame: pl.DataFrame, per: Per) -> str:
     often = [
         row for row in frame.to_dicts() if row["role"] == "query" and row["per_launch"] >= 1 and row["count"] >= 100
     ]
-    named = (f"{units.clean(row['name'])} {units.count(row['count'] / per.ranks)} times{per.rank} ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
+    named = (f"{_named(row['name'])} {units.count(row['count'] / per.ranks)} times{per.rank} ({units.digits(row['per_launch'], 2)} a launch)" for row in often[:2])  # fmt: skip
     return ", ".join(named)
 
 
@@ -210,7 +215,7 @@ def _roofline(frame: pl.DataFrame) -> str:
     lost, inputs = units.duration(worst["time_ns"] - worst["floor_ns"]), units.clean(worst["inputs"] or "")
     return (
         f"{base}, what they cover is at {_percent(floor / time)} of its roof; most above its floor: "
-        f"{units.clean(worst['op'])} {shortened(inputs, 60)}, by {lost}"
+        f"{_named(worst['op'])} {shortened(inputs, LONGEST)}, by {lost}"
     )
 
 

@@ -61,7 +61,7 @@ def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
         start = f"  {units.duration(row['mean_ns']):>9}  {row['mean_ns'] / step_ns:>4.0%}  {row['category']:<13} {units.count(row['mean_count']):>6} x  "
         some = f" (on {row['ranks']} of {record['ranks']} ranks)" if row["ranks"] < record["ranks"] else ""
         lines.append(
-            start + shortened(readable(units.clean(row["name"])), max(20, width - len(start) - len(some))) + some
+            start + shortened(readable(units.one_line(row["name"])), max(20, width - len(start) - len(some))) + some
         )
     return lines
 

@@ -110,7 +110,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no" if name == "met" else ""
     if isinstance(value, str):
-        return " ".join(units.clean(readable(value) if name in _KERNELS else value).split())
+        return units.one_line(readable(value) if name in _KERNELS else value)
     if isinstance(value, (list, tuple)):
         return ", ".join(_cell("", item) for item in value)
     if name.endswith("_ns"):

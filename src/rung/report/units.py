@@ -36,6 +36,11 @@ def clean(text: Any) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in str(text))
 
 
+def one_line(text: Any) -> str:
+    """Clean, and on one line: a name may have line breaks and tabs in it."""
+    return " ".join(clean(text).split())
+
+
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
     """The text in lines of at most `width`, a number never parted from its unit; first, rest: what they begin with."""
     glued = re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[MGT]B/s)(?!\w))", "\u00a0", text)
