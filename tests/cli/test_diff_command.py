@@ -63,3 +63,12 @@ def test_it_fits_the_terminal(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     out = run(capsys, "diff", DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host")[1]
     assert all(len(line) <= width for line in out.splitlines() if "data/ddp" not in line)
+
+
+def test_kernels_are_called_as_on_the_page_of_one_trace(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    names = [DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host", "--by", "kernel"]
+    text = run(capsys, "diff", *names)[1]
+    assert "MulFunctor<float> in elementwise_kernel" in text
+    assert "void at::native" not in text
+    assert "void at::native" in run(capsys, "diff", *names, "--json")[1]

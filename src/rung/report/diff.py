@@ -5,8 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from rung.analysis.kernel_names import readable
 from rung.report import units
+from rung.report.tables import shortened
 
+_ALONE = "(no operator) "
 TOP = 12
 _PARTS = {
     "computation_ns": "computation",
@@ -49,7 +52,9 @@ def _verdict(ratio: float) -> str:
     if abs(ratio - 1) < 0.005:
         return "The step takes as long as before."
     faster = ratio < 1
-    return f"The step is {1 / ratio if faster else ratio:.2f}x {'faster' if faster else 'slower'}."
+    word = "faster" if faster else "slower"
+    times = 1 / ratio if faster else ratio
+    return f"The step is {times:.2f}x {word}." if times < 9.995 else f"The step is {units.count(round(times))}x {word}."
 
 
 def _side(side: dict[str, Any]) -> str:
@@ -92,8 +97,7 @@ def _signed(ns: float) -> str:
 
 
 def _name(text: str, room: int) -> str:
-    """The end of a path of modules says most, and the beginning of any other name."""
+    """Of what no operator launched, the kernel as it is named elsewhere."""
     text = units.one_line(text)
-    if len(text) <= room:
-        return text
-    return f"...{text[-(room - 3) :]}" if " / " in text else f"{text[: room - 3]}..."
+    alone = _ALONE if text.startswith(_ALONE) else ""
+    return shortened(alone + readable(text.removeprefix(alone)), room)
