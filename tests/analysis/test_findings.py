@@ -1,5 +1,6 @@
 """Findings: what fires on what, what it promises, and that the ladder has the rungs that it names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -10,12 +11,14 @@ from made_ranks import Rank
 from test_diff import trace_of, traces
 
 from rung.analysis.findings import catalogue, findings
+from rung.analysis.overview import overview
 from rung.analysis.rules import RULES
 from rung.analysis.targets import targets
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context
 from rung.report.findings import findings_blocks, findings_lines
 from rung.trace import read
+from rung.trace.table import COUNTERS
 
 DDP = Path(__file__).parents[1] / "data" / "ddp"
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
@@ -123,6 +126,16 @@ def test_without_launches_idle_time_is_said_to_be_unexplained():
     rows = found(trace_of(gpu(0, 100, "Cijk_Alik_Bljk_BBS_BH_MT64x64"), gpu(300, 100, "k")))
     assert rows["unexplained_idle"]["share"] == pytest.approx(0.5)
     assert "no launch" in rows["unexplained_idle"]["evidence"]
+
+
+def test_gaps_that_the_reading_of_counters_made_are_no_finding():
+    counter = dict.fromkeys(COUNTERS) | {"kernel": "k", "counter": "SQ_WAVES", "value": 1.0}
+    trace = replace(trace_of(gpu(0, 100, "k"), gpu(300, 100, "k")), counters=pl.DataFrame([counter], schema=COUNTERS))
+    assert "unexplained_idle" not in found(trace)
+    assert any("kernels ran one at a time" in note for note in overview(trace)["notes"])
+    apart = replace(trace, meta={"passes": 2})  # as `rung profile` keeps them: times of a run without
+    assert "unexplained_idle" in found(apart)
+    assert overview(apart)["notes"] == []
 
 
 def test_a_straggler_is_a_finding_with_its_step_and_cause():

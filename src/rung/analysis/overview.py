@@ -12,6 +12,7 @@ from rung.analysis.breakdown import breakdown
 from rung.analysis.completeness import completeness
 from rung.analysis.devices import gpu_names
 from rung.analysis.roofline import peaks_of_trace
+from rung.analysis.serialized import NOTE, serialized
 from rung.analysis.timeline import timeline
 from rung.trace.table import Trace
 
@@ -48,9 +49,10 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
 
 
 def _notes(trace: Trace) -> list[str]:
-    """What was wrong with the file, or with which of several."""
+    """What was wrong with the file, or with which of several, and with what was recorded."""
     wrong = [str(trace.meta[key]) for key in ("cut", "replaced", "cache") if trace.meta.get(key)]
     files = trace.meta.get("files", [])
+    wrong += [NOTE] if serialized(trace) else []
     return wrong + [f"{file['file']}: {file[key]}" for file in files for key in ("cut", "replaced") if file.get(key)]
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from rung.analysis.classified import classified
 from rung.analysis.facts import Facts, Seen, duration, largest, short
 from rung.analysis.origins import host_calls, op_column
+from rung.analysis.serialized import serialized
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less
@@ -69,6 +70,8 @@ def queued(facts: Facts) -> Seen | None:
 
 
 def unexplained_idle(facts: Facts) -> Seen | None:
+    if serialized(facts.trace):  # the profiler made the gaps
+        return None
     share, _ = facts.gaps(pl.col("cause").is_in(["no launches", "launched outside"]))
     why = (
         "no launch of a kernel was recorded"
