@@ -307,6 +307,15 @@ def test_a_run_that_was_written_in_two_formats_is_counted_once(tmp_path):
     assert both.meta["repeated"] == [tmp_path.name]
 
 
+def test_a_copy_of_a_ranks_file_is_counted_once(tmp_path):
+    for name, rank in (("a.json", 0), ("a (1).json", 0), ("b.json", 1)):
+        write(tmp_path / name, 3, distributedInfo={"rank": rank})
+    trace = read(tmp_path)
+    assert dict(trace.events.group_by("rank").len().iter_rows()) == {0: 3, 1: 3}
+    assert trace.unread == {REASON: 1}
+    assert trace.meta["repeated"] == ["a.json"]
+
+
 def test_a_folder_of_two_processes_stays_where_a_file_repeats_one_of_them(tmp_path):
     rng = random.Random(2)
     one, two = ([event(rng, i) for i in range(24)] for _ in range(2))  # the second has no kernel

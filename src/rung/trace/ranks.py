@@ -63,7 +63,7 @@ def _ranks(traces: list[Trace], names: list[str]) -> list[int]:
     One way for all files, or two ways could give two files the same rank; the same rank twice is only believed
     where the files state it (a rank may write several files).
     """
-    stated = [_stated(trace) for trace in traces]
+    stated = [stated_rank(trace) for trace in traces]
     if all(rank is not None for rank in stated):
         return [int(rank) for rank in stated if rank is not None]
     found = [_IN_NAME.search(name) for name in names]
@@ -74,7 +74,8 @@ def _ranks(traces: list[Trace], names: list[str]) -> list[int]:
     return list(range(len(traces)))
 
 
-def _stated(trace: Trace) -> int | None:
+def stated_rank(trace: Trace) -> int | None:
+    """The rank that a file says it is of."""
     facts = trace.meta.get("distributedInfo")
     rank = facts.get("rank") if isinstance(facts, dict) else trace.meta.get("rank")
     valid = isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 2**31

@@ -1,28 +1,29 @@
-"""One run in several files: profilers write the same events in each format that they are asked for."""
+"""One run in several files: profilers write the same events in each format that they are asked for, and files are copied."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from rung.trace.ranks import stated_rank
 from rung.trace.table import Trace
 
-REASON = "file that repeats another one in another format"
+REASON = "file that repeats another one"
 # What says most of an event comes first; a format that is not here comes before all.
 _LESS = ("rocpd", "rocprofv3-json", "rocprofv3-csv", "pftrace", "rocprof-legacy-db", "rocprof-json", "rocprof-csv")
 
 
 def repeated(traces: list[Trace]) -> set[int]:
-    """The places of those that hold nothing new: each of their kernels (of the calls, where a rank has no kernels) has the
-    start and the duration, in ns, of one in a trace of another format.
+    """The places of those that hold nothing new: copies of another; and those each of whose kernels (of the calls, where a rank
+    has no kernels) has the start and the duration, in ns, of one in a trace of another format.
 
     Of two that say the same the one that says more of each event stays; of a file of one process and a folder of
     several, the folder.
     """
+    gone = _copies(traces)
     if len({trace.format for trace in traces}) < 2:
-        return set()
+        return gone
     times = [_times(trace) for trace in traces]
     order = sorted(range(len(traces)), key=lambda place: _preference(traces[place].format))
-    gone: set[int] = set()
     # First what the better ones hold together, then what is left of them in a worse one that holds more.
     for better in (True, False):
         for place in order:
@@ -36,6 +37,17 @@ def repeated(traces: list[Trace]) -> set[int]:
             if place not in gone and times[place].height and _inside(times[place], [times[other] for other in others]):
                 gone.add(place)
     return gone
+
+
+def _copies(traces: list[Trace]) -> set[int]:
+    """The places of those that state the same rank and have the same events as one before."""
+    found = set()
+    for place, trace in enumerate(traces):
+        rank = stated_rank(trace)
+        before = [other for n, other in enumerate(traces[:place]) if n not in found and stated_rank(other) == rank]
+        if rank is not None and any(trace.events.equals(other.events) for other in before):
+            found.add(place)
+    return found
 
 
 def _preference(name: str) -> int:
