@@ -76,6 +76,20 @@ def test_on_the_hosts_clock_the_time_outside_of_operators_is_no_wait_for_a_launc
     assert not [line for line in lines if "launch " in line or line.startswith("rank ")]
 
 
+def test_a_rank_without_gpu_events_is_in_no_mean_of_the_gpus():
+    host = part(1, 40, 60)
+    host["timeline"], host["breakdown"]["clock"] = [], "cpu"
+    parts = [part(0, 90, 10), host]
+    record = across(parts)
+    assert (record["ranks"], record["clock"], record["share"]) == (1, "gpu", 0.9)
+    assert record["notes"] == ["No GPU event of rank 1: the figures are of the other ranks."]
+    found = {
+        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 2, "unread": {}, "completeness": [], "notes": [],
+        "parts": parts, "across": record,
+    }  # fmt: skip
+    assert not [line for line in analyze_lines(found, 100) if "more ranks" in line]
+
+
 def test_a_sentence_of_several_ranks_is_of_one_of_them_and_fits_the_step():
     trace = read(DDP / "ranks2-slow-host")  # a step of 42.8 ms, 40.6 % of it idle
     said = headlines(lambda name: table(name, trace, steps=2), 2)

@@ -12,11 +12,17 @@ def across(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
 
     step_ns, kernels, launches, gemms: means. parts: each with its mean_ns, and least_ns and most_ns with the ranks that have
     them. bottleneck, share: of the means. top: the kernels with most time, the mean_ns and mean count of the `ranks` that
-    have them among their own first. notes: the first rank's.
+    have them among their own first. notes: the first rank's. A rank without GPU events beside those with some is left out, and
+    named in the notes: its times are the host's.
     """
-    known = {part["rank"]: part["breakdown"] for part in parts if part["breakdown"]}
+    every = {part["rank"]: part["breakdown"] for part in parts if part["breakdown"]}
+    known = {rank: record for rank, record in every.items() if record["clock"] == "gpu"} or every
     if not known:
         return None
+    others = [part["rank"] for part in parts if part["rank"] not in known]
+    notes = [f"Rank {rank}: {note}" for rank, record in list(known.items())[:1] for note in record["notes"]]
+    if others:
+        notes.append(f"No GPU event of rank {', '.join(map(str, others))}: the figures are of the other ranks.")
 
     def mean(key: str) -> float:
         return sum(float(record[key]) for record in known.values()) / len(known)
@@ -39,7 +45,7 @@ def across(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
         "bottleneck": first,
         "share": share,
         **{key: mean(key) for key in ("kernels", "launches", "gemms")},
-        "notes": [f"Rank {rank}: {note}" for rank, record in list(known.items())[:1] for note in record["notes"]],
+        "notes": notes,
         "top": _top([record["top"] for record in known.values()]),
     }
 

@@ -33,7 +33,7 @@ def rank_lines(found: dict[str, Any], width: int) -> list[str]:
         step, key = units.duration(record.get("step_ns")), record.get("bottleneck") or ""
         most = f"{words.part(key, record.get('clock'))} {units.percent(round(record.get('share') or 0.0, 2))}"
         lines.append(f"{part['rank']!s:>4}  {step:>8}  {'  '.join(cells)}  {most if key else ''}".rstrip())
-    left = found["ranks"] - len(shown)
+    left = len(parts) + max(0, found["ranks"] - len(found["parts"])) - len(shown)
     return [*lines, f"... and {left} more ranks: --show timeline"] if left else lines
 
 
@@ -41,7 +41,9 @@ def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
     """Where the time of a step goes in the mean of the ranks, the least and the most, and the kernels that take most."""
     what = f"A step, the mean of {steps}," if steps > 1 else "The recording,"
     step_ns = record["step_ns"] or 1.0
-    head = f"{what} over {record['ranks']} ranks: {units.duration(record['step_ns'])}"
+    head = (
+        f"{what} over {record['ranks']} rank{'s' if record['ranks'] > 1 else ''}: {units.duration(record['step_ns'])}"
+    )
     bars = 16 if width >= 100 else 0
     lines = [f"{head:<{39 + bars}}  {'least':<19}  most"]
     for row in record["parts"]:
