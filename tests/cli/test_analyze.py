@@ -130,7 +130,9 @@ def test_damage_is_a_sentence_that_names_the_way_out(path: Path, capsys: Any) ->
     assert str(path) in said
     assert "--partial" in said
     assert main(["analyze", str(path), "--partial"]) == 0
-    assert "note: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "note: " in out
+    assert "not in the table: events after the cut, number unknown" in out
 
 
 def test_wrong_use_is_a_sentence(path: Path, capsys: Any) -> None:

@@ -16,6 +16,7 @@ NOTHING = (
     "There is no timed event in it: nothing ran while the profiler recorded, or its schedule never came to an active step. "
     "Record again around the work."
 )
+UNKNOWN = "number unknown"  # how a reader ends what it could not count
 _PARTS = (
     ("computation", "computation_ns"),
     ("exposed communication", "exposed_communication_ns"),
@@ -81,7 +82,8 @@ def _facts(found: dict[str, Any], width: int) -> list[str]:
 
 def _counted(row: dict[str, Any]) -> str:
     time = f" ({units.duration(row['time_ns'])})" if row["time_ns"] else ""
-    return f"{units.count(row['events'])} x {units.clean(row['what'])}{time}"
+    many = "" if row["what"].endswith(UNKNOWN) else f"{units.count(row['events'])} x "
+    return f"{many}{units.clean(row['what'])}{time}"
 
 
 def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:

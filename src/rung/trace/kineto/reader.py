@@ -63,7 +63,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     unread = dict(events.unread)
     meta: dict[str, Any] = {key: text.top[key] for key in _FACTS if key in text.top}
     if cut := source.cut or (text.cut and f"the JSON is damaged or cut off ({text.cut})"):
-        unread["after the cut, number unknown"] = 1
+        unread["events after the cut, number unknown"] = 1
         meta["cut"] = cut
     frame, by_flow = events.flows.linked(columns.frame())
     if by_flow:
