@@ -118,6 +118,14 @@ def test_what_is_not_the_hosts_fault_is_not_blamed_on_it():
 
 
 @real
+def test_the_share_of_an_operator_does_not_depend_on_how_many_steps_there_are():
+    trace = read(SHARED / "torch_compile_triton.json.gz")
+    (one, two) = (found(trace, steps=steps)["far_from_roof"] for steps in (1, 2))
+    assert one["share"] == pytest.approx(two["share"])
+    assert one["share"] == pytest.approx(0.294, abs=0.001)
+
+
+@real
 def test_attention_that_is_written_out_is_one_finding():
     assert "far_from_roof" not in found(read(SHARED / "h100_timesformer.json.gz"))
 

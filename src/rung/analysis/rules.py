@@ -146,7 +146,7 @@ def far_from_roof(facts: Facts) -> Seen | None:
     if known.is_empty():
         return None
     row = known.sort(lost, descending=True).row(0, named=True)
-    share, best = facts.share(row["time_ns"]), row["floor_ns"] / row["time_ns"]
+    share, best = facts.share(row["time_ns"] * facts.steps), row["floor_ns"] / row["time_ns"]
     if share * (1 - best) < 0.05:
         return None
     said = f"{row['op']} {row['inputs'] or ''}".strip()
