@@ -136,6 +136,14 @@ def test_without_launches_idle_time_is_said_to_be_unexplained():
     assert "no launch" in rows["unexplained_idle"]["evidence"]
 
 
+def test_one_of_a_thing_and_less_than_one_a_step_are_said_so():
+    trace = trace_of(gpu(0, 100, "Cijk_Alik_Bljk_BBS_BH_MT64x64"))
+    assert found(trace)["gemm_bound"]["evidence"].startswith("1, Cijk")
+    assert found(trace, steps=3)["gemm_bound"]["evidence"].startswith("0.33 a step, Cijk")
+    copy = trace_of(gpu(0, 100, "at::native::elementwise_kernel<add>"))
+    assert found(copy)["pointwise"]["evidence"].startswith("1 kernel, ")
+
+
 def test_gaps_that_the_reading_of_counters_made_are_no_finding():
     counter = dict.fromkeys(COUNTERS) | {"kernel": "k", "counter": "SQ_WAVES", "value": 1.0}
     trace = replace(trace_of(gpu(0, 100, "k"), gpu(300, 100, "k")), counters=pl.DataFrame([counter], schema=COUNTERS))

@@ -45,6 +45,13 @@ class Facts:
         """Of one step of one GPU."""
         return duration(float(ns) / self.per)
 
+    def many(self, number: float, one: str = "", more: str = "s") -> str:
+        """ "12 kernels a step": of one step of one GPU."""
+        each = number / self.per
+        shown = f"{each:.0f}" if each >= 10 or each == int(each) else f"{each:.2g}"
+        what = f" {one}{'' if each == 1 else more}" if one else ""
+        return f"{shown}{what}{self.a_step}"
+
     def spent(self, *conditions: pl.Expr) -> tuple[float, pl.DataFrame]:
         """The share of the busy events of these conditions, and the events."""
         events = self.own.filter(*conditions)

@@ -33,9 +33,8 @@ def host_bound(facts: Facts) -> Seen | None:
     if facts.replayed:
         return None
     share, where = _waits_for_launches(facts)
-    launched = facts.table("launches")
-    count = float(launched["launches"].sum()) / max(1, launched.height)
-    said = f"{count:.0f} launches{facts.a_step}" + (f", most of the wait in {where}" if where else "")
+    said = facts.many(float(facts.table("launches")["launches"].sum()) * facts.steps, "launch", "es")
+    said += f", most of the wait in {where}" if where else ""
     # Recording Python's stacks slows the host several times over: without it much of this may be gone.
     stacks = (facts.trace.events["kind"] == "python").any()
     if stacks:
@@ -88,7 +87,7 @@ def data_loading(facts: Facts) -> Seen | None:
 
 def unfused_attention(facts: Facts) -> Seen | None:
     share, events = facts.spent(*_unfused())
-    return Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}") if share >= 0.03 else None
+    return Seen(share, facts.many(events.height, "kernel")) if share >= 0.03 else None
 
 
 def _unfused() -> tuple[pl.Expr, pl.Expr]:
@@ -113,18 +112,14 @@ def fp32_matmul(facts: Facts) -> Seen | None:
         pl.col("dtypes").str.contains(r'^\["float"'), ~pl.col("name").str.contains(_SMALLER_FORMAT)
     )
     share = facts.share(chosen["own_ns"].sum())
-    return (
-        Seen(share, f"{chosen.height / facts.per:.0f} kernels{facts.a_step}, {largest(chosen)} first")
-        if share >= 0.05
-        else None
-    )
+    return Seen(share, f"{facts.many(chosen.height, 'kernel')}, {largest(chosen)} first") if share >= 0.05 else None
 
 
 def gemm_bound(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "gemm")
     if share < 0.4:
         return None
-    said = f"{events.height / facts.per:.0f}{facts.a_step}, {largest(events)} first"
+    said = f"{facts.many(events.height)}, {largest(events)} first"
     roof = facts.table("roofline")
     known = roof.filter(pl.col("family") == "gemm", pl.col("floor_ns") > 0) if roof.height else roof
     time = float(known["time_ns"].sum()) if known.height else 0.0
@@ -155,16 +150,12 @@ def far_from_roof(facts: Facts) -> Seen | None:
 
 def pointwise(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category").is_in(_POINTWISE))
-    return (
-        Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}, {largest(events)} first")
-        if share >= 0.1
-        else None
-    )
+    return Seen(share, f"{facts.many(events.height, 'kernel')}, {largest(events)} first") if share >= 0.1 else None
 
 
 def optimizer(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "optimizer", ~pl.col("name").str.contains(_FUSED))
-    return Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}") if share >= 0.02 else None
+    return Seen(share, facts.many(events.height, "kernel")) if share >= 0.02 else None
 
 
 def copies(facts: Facts) -> Seen | None:
@@ -176,11 +167,7 @@ def copies(facts: Facts) -> Seen | None:
 
 def device_copies(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "copy", ~_over_the_link())
-    return (
-        Seen(share, f"{events.height / facts.per:.0f}{facts.a_step}, {largest(events)} first")
-        if share >= 0.05
-        else None
-    )
+    return Seen(share, f"{facts.many(events.height)}, {largest(events)} first") if share >= 0.05 else None
 
 
 def _over_the_link() -> pl.Expr:
@@ -189,7 +176,7 @@ def _over_the_link() -> pl.Expr:
 
 def convolution_layout(facts: Facts) -> Seen | None:
     share, events = facts.spent(pl.col("category") == "convolution", pl.col("detail") == "layout")
-    return Seen(share, f"{events.height / facts.per:.0f} kernels{facts.a_step}") if share >= 0.03 else None
+    return Seen(share, facts.many(events.height, "kernel")) if share >= 0.03 else None
 
 
 def exposed_communication(facts: Facts) -> Seen | None:
