@@ -196,7 +196,7 @@ def _compilation(frame: pl.DataFrame) -> str:
     return ", ".join(f"{row['sign']} {_many(row['count'], 'time')}" for row in frame.to_dicts()[:FEW])
 
 
-def _roofline(frame: pl.DataFrame) -> str:
+def _roofline(frame: pl.DataFrame, per: Per) -> str:
     known = [row for row in frame.iter_rows(named=True) if row["floor_ns"] is not None and row["time_ns"]]
     if not known:
         return ""
@@ -212,7 +212,8 @@ def _roofline(frame: pl.DataFrame) -> str:
     )
     time, floor = (sum(row[name] for row in known) for name in ("time_ns", "floor_ns"))
     worst = max(known, key=lambda row: row["time_ns"] - row["floor_ns"])
-    lost, inputs = units.duration(worst["time_ns"] - worst["floor_ns"]), units.clean(worst["inputs"] or "")
+    lost = f"{units.duration((worst['time_ns'] - worst['floor_ns']) / per.gpus)}{per.gpu}"
+    inputs = units.clean(worst["inputs"] or "")
     return (
         f"{base}, what they cover is at {_percent(floor / time)} of its roof; most above its floor: "
         f"{_named(worst['op'])} {shortened(inputs, LONGEST)}, by {lost}"
@@ -257,4 +258,12 @@ HEADLINES: dict[str, Callable[..., str]] = {
     "roofline": _roofline,
     "counters": _counters,
 }
-_PER_STEP = ("communication", "launches", "idle", "syncs", "runtime", "copies")  # whose figures are of a step
+_PER_STEP = (
+    "communication",
+    "launches",
+    "idle",
+    "syncs",
+    "runtime",
+    "copies",
+    "roofline",
+)  # whose figures are of a step
