@@ -135,6 +135,10 @@ def test_too_many_events_are_refused_with_a_word_or_cut_to_the_last_step(tmp_pat
     assert "op0" not in table["name"].to_list()
 
 
+def test_of_work_that_took_no_time_nothing_is_said(tmp_path):
+    assert critical_path_line(critical_path(made(tmp_path, ("a", 0, 10, 0, 7)))) == ""
+
+
 def test_without_launches_there_is_no_path():
     assert critical_path(read(DDP / "ranks2-slow-gpu" / "rank0.json.gz")).height > 0
     from test_diff import trace_of

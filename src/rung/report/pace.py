@@ -23,6 +23,8 @@ def critical_path_line(table: pl.DataFrame) -> str:
     shares: dict[str, float] = {}
     for row in rows:
         shares[row["what"]] = shares.get(row["what"], 0.0) + row["path_share"]
+    if not any(shares.values()):  # nothing in it took any time
+        return ""
     order = sorted(shares.items(), key=lambda item: -item[1])
     said = ", ".join(
         f"{_KINDS.get(what, what)} {units.percent(round(share, 2))}" for what, share in order if share >= 0.005
