@@ -134,6 +134,7 @@ def test_without_launches_idle_time_is_said_to_be_unexplained():
     rows = found(trace_of(gpu(0, 100, "Cijk_Alik_Bljk_BBS_BH_MT64x64"), gpu(300, 100, "k")))
     assert rows["unexplained_idle"]["share"] == pytest.approx(0.5)
     assert "no launch" in rows["unexplained_idle"]["evidence"]
+    assert rows["unexplained_idle"]["do"].startswith("first find out why")
 
 
 def test_one_of_a_thing_and_less_than_one_a_step_are_said_so():
