@@ -39,9 +39,10 @@ def of_steps(trace: Trace, wanted: set[int] | None) -> Trace:
     chosen = spans if wanted is None else spans.filter(pl.col("step").is_in(list(wanted)))
     missing = sorted((wanted or set()) - set(chosen["step"].to_list()))
     if chosen.is_empty() or missing:
-        known = ", ".join(str(step) for step in spans["step"].unique().sort().to_list()) or "none"
-        what = f"step {missing[0]}" if missing else "steps"
-        raise UsageError(f"the trace has no {what}: its steps are {known}.")
+        known = spans["step"].unique().sort().to_list()
+        if not known:
+            raise UsageError("the trace has no step: torch.profiler marks one at each call of its step().")
+        raise UsageError(f"the trace has no step {missing[0]}: its steps are {', '.join(map(str, known))}.")
     events = trace.events.with_row_index("row").with_columns(end=pl.col("ts") + pl.col("dur"))
     launched = gpu_events(trace)["launched"]
     on_gpu = pl.col("kind").is_in(GPU_KINDS) & pl.col("device").is_not_null()
