@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--madengine-config", type=Path, metavar="FILE", help="the tools of an --additional-context file"
     )
-    parser.add_argument("--arch", default="", metavar="GFX", help="plan counters for this GPU (default: the one here)")
+    parser.add_argument("--arch", type=gfx, metavar="GFX", help="plan counters for this GPU (default: the one here)")
     parser.add_argument(
         "--deadline", type=seconds, default=1800.0, metavar="SECONDS", help="for each run (default: 1800)"
     )
@@ -79,6 +80,14 @@ def add(commands: Any, help_text: str) -> None:
     torch.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, a trace each (default: 1)")
 
 
+def gfx(text: str) -> str:
+    """The name of an AMD architecture, as in gfx942."""
+    name = text.lower()
+    if not re.fullmatch(r"gfx[0-9a-f]{2,5}", name):
+        raise argparse.ArgumentTypeError(f"{text!r} is no architecture; write it as in gfx942")
+    return name
+
+
 def run(parsed: argparse.Namespace) -> int:
     if parsed.list:
         no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
@@ -93,7 +102,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.target and wanted.tool == "torch":
         need_torch()
     folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
-    plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch, torch=torch_options(parsed),
+    plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch or "", torch=torch_options(parsed),
                    dry=parsed.dry_run, notes=notes, sample=rate, kernels=parsed.kernels)  # fmt: skip
     if parsed.dry_run:
         from rung.profilers.plan import shown
