@@ -58,6 +58,10 @@ def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, 
         assert main(["analyze", "moved", "--json"]) == 0
         again = json.loads(capsys.readouterr().out)
         assert {k: v for k, v in again.items() if k != "source"} == {k: v for k, v in analysis.items() if k != "source"}
+        assert main(["diff", "moved", "moved"]) == 0
+        assert "The step takes as long as before." in capsys.readouterr().out
+        assert main(["query", "moved", "select count(*) as n from events where kind = 'kernel'", "--csv", "-"]) == 0
+        assert capsys.readouterr().out == "n\n3\n"
 
 
 def test_counters_of_later_passes_belong_to_the_dispatches_of_the_first(tools_on_path, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
-from rung.cli.common import add_command, at_least, for_tables, say
+from rung.cli.common import add_command, at_least, for_tables, opened, say
 from rung.errors import InputError, UsageError
 
 EXAMPLE = """\
@@ -72,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
         classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
-        trace = opened(path, parsed)
+        trace = opened(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         if write:
             write(with_samples(trace, parsed.samples), parsed.write)
         if parsed.roofline:
@@ -84,19 +84,6 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         print("\n\n".join(answers), end="\n" if any(answers) else "")
     return 0
-
-
-def opened(path: Path, parsed: argparse.Namespace) -> Any:
-    """The trace in a file, in a folder of them, or in that of a recording which `rung profile` made."""
-    if path.is_dir():
-        from rung.profilers.collect import read_kept
-        from rung.profilers.plan import is_kept
-
-        if is_kept(path):
-            return read_kept(path)
-    from rung.trace import read
-
-    return read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
 
 
 def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:

@@ -186,6 +186,19 @@ def for_tables() -> None:
     gc.set_threshold(100_000)
 
 
+def opened(path: Path, **how: Any) -> Any:
+    """The trace in a file, in a folder of them, or in that of a recording which `rung profile` made. how: as for trace.read."""
+    if path.is_dir():
+        from rung.profilers.collect import read_kept
+        from rung.profilers.plan import is_kept
+
+        if is_kept(path):
+            return read_kept(path)
+    from rung.trace import read
+
+    return read(path, **how)
+
+
 def need_torch() -> None:
     """One sentence instead of an import error, where torch is missing."""
     import importlib.util

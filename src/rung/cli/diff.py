@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, at_least, for_tables, share
+from rung.cli.common import add_command, at_least, for_tables, opened, share
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -55,10 +55,9 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.analysis.diff import diff
     from rung.report.diff import diff_lines
     from rung.runs import to_json
-    from rung.trace import read
 
     base, new = (
-        read(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+        opened(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         for path in parsed.paths
     )
     found = diff(base, new, base_steps=parsed.base_steps, new_steps=parsed.new_steps, by=parsed.by)

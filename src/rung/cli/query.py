@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli import tables
-from rung.cli.common import add_command, at_least, for_tables
+from rung.cli.common import add_command, at_least, for_tables, opened
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -42,9 +42,8 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.analysis.query import catalogue, query
     from rung.report.tables import catalogue_lines
     from rung.runs import to_json
-    from rung.trace import read
 
-    trace = read(parsed.path)
+    trace = opened(parsed.path)
     steps = divisor(trace)[0] if parsed.steps is None else parsed.steps
     answer = query(trace, parsed.sql, steps=steps) if parsed.sql is not None else catalogue()
     if parsed.csv:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, say
+from rung.cli.common import add_command, opened, say
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -38,9 +38,8 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.cli import tables
     from rung.report.replay import script
     from rung.runs import to_json, write_whole
-    from rung.trace import read
 
-    trace = read(parsed.path)
+    trace = opened(parsed.path)
     if parsed.list:
         found = known_calls(trace, full_name(parsed.op), parsed.shapes)
         if parsed.json:
