@@ -19,6 +19,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.live import live
 from rung.errors import RungError, UsageError, WorkloadError
 
 EXAMPLE = """\
@@ -101,8 +102,9 @@ def run(parsed: argparse.Namespace) -> int:
     results: list[dict[str, Any]] = []
     stop: BaseException | None = None
     try:
-        for record in sweep(side, grid(parsed.sweep), measure):
-            results.append(record)
+        with live():
+            for record in sweep(side, grid(parsed.sweep), measure):
+                results.append(record)
     except (RungError, KeyboardInterrupt) as error:
         stop = error
     show(results, parsed)

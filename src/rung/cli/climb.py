@@ -21,6 +21,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.live import live
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def run(parsed: argparse.Namespace) -> int:
             )
             climb = start(request, ROOT, parsed.out, progress)
             new = climb.run
-        data = climb.climb(dry=parsed.dry_run)
+        with live(climb.request.budget):
+            data = climb.climb(dry=parsed.dry_run)
     except KeyboardInterrupt:
         if new:
             new.drop_if_empty()  # its --out can be given again

@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from rung.cli.live import write
 from rung.errors import RungError, UsageError, WorkloadError, first_line, where
 
 ROOT = Path(".rung")
@@ -247,6 +248,6 @@ def say(text: str = "") -> None:
     Where nobody reads it any longer, the work goes on: a climb is worth more than its progress.
     """
     try:
-        print(text, file=sys.stderr, flush=True)
+        write(text)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -20,6 +20,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.live import live
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if parsed.base:
             a = stack.enter_context(at_revision(a, parsed.base))
+        stack.enter_context(live(parsed.budget))
         result = compare(
             a,
             b,

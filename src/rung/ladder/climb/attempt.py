@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from rung.ladder.timing.workers import open_worker
 from rung.ladder.verification.verdict import joined
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
+
+progress = logging.getLogger(__name__)
 
 DISTURBED = 1.5  # times, between two measurements of the untouched workload
 
@@ -109,6 +112,7 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
     with ExitStack() as stack:
         worker = open_worker(stack, state.setup, state.side(candidate, env), f"{name}-first")
         worker.receive("open", state.setup.limits.prepare)
+        progress.info("a run that comes before, which leaves its results in files")
         worker.call("rehearse", state.setup.limits.prepare)
 
 
@@ -214,6 +218,7 @@ def _verified(state: State, candidate: Sequence[str], name: str) -> dict[str, An
     limit, room = state.setup.limits.prepare, of_verifying(state).together
     while todo and all(f["passed"] for f in found):
         now, todo = todo[:room], todo[room:]
+        progress.info("verifying: %s", " and ".join(now))
         with ExitStack() as stack:
             workers = [open_worker(stack, state.setup, state.side(candidate), f"{name}-verify-{n}") for n in now]
             for worker, numerics in zip(workers, now, strict=True):

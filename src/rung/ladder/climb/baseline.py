@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from rung.ladder.timing.duel import PROFILED_STEPS
 from rung.ladder.timing.workers import open_worker
 from rung.measure import median_interval
 
+progress = logging.getLogger(__name__)
+
 
 def survey(state: State, rungs: Sequence[Rung]) -> None:
     """Fills in the facts, from the manifest of a climb that goes on or from a worker, and writes the manifest."""
@@ -31,7 +34,9 @@ def survey(state: State, rungs: Sequence[Rung]) -> None:
     state.say("survey", {"target": request.target})
     with ExitStack() as stack:
         worker = open_worker(stack, state.setup, state.side([]), "survey")
+        progress.info("loading %s", request.target)
         worker.receive("open", state.setup.limits.prepare)
+        progress.info("running it, and looking at its graph")
         facts = worker.call("survey", state.setup.limits.prepare)
     state.facts = {k: v for k, v in facts.items() if k not in ("workload", "environment")}
     state.numerics = request.numerics or ("tf32" if facts["gpu"] else "exact")
@@ -83,15 +88,19 @@ def _measured(state: State) -> dict[str, Any]:
     limits, began = state.setup.limits, time.monotonic()
     with ExitStack() as stack:
         worker = open_worker(stack, state.setup, state.side([]), "baseline")
+        progress.info("loading %s", state.request.target)
         worker.receive("open", limits.prepare)
+        progress.info("warming up")
         warm = worker.call("warm", limits.prepare, seconds=10.0)
         loading = time.monotonic() - began
+        progress.info("timing")
         steps = int(max(5, min(50, 5e9 / max(worker.call("estimate", limits.block), 1))))
         block = worker.call("block", limits.prepare, count=steps)
         time_ = median_interval(block["samples"]).as_dict()
         memory = worker.call("memory", limits.block)
         parts = None
         try:
+            progress.info("recording a profile")
             path = str(state.trace("baseline"))
             worker.call("profile", limits.prepare, path=path, steps=PROFILED_STEPS)
             parts, _ = state.profiled("baseline", time_["value"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from rung.ladder.climb.state import State
 from rung.ladder.rungs import Rung
 from rung.ladder.timing.workers import open_worker
+
+progress = logging.getLogger(__name__)
 
 LESS_TIME = 0.5  # of the best's first run
 LESS_MEMORY = 0.9  # of the best's peak
@@ -42,6 +45,7 @@ def over_shapes(state: State, candidate: list[str], name: str) -> dict[str, Any]
     for side, rungs in (("best", state.kept), ("candidate", candidate)):
         with ExitStack() as stack:
             worker = open_worker(stack, state.setup, state.side(rungs), f"{name}-shapes-{side}")
+            progress.info("compiling for every shape, %s", side)
             worker.receive("open", limit)
             found[side] = worker.call("over_shapes", limit)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from rung.measure import Collected, collect, median_interval
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
+
+progress = logging.getLogger(__name__)
 
 BLOCK_SECONDS = 0.5
 WARM_SECONDS = 10.0
@@ -76,6 +79,7 @@ def bench(
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
         setup = Setup(device, logs or folder, Limits(prepare=limit))
         worker = open_worker(stack, setup, side, "bench")
+        progress.info("loading %s", side.target)
         facts = worker.receive("open", limit)
         found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold, work))
     return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "preset": preset, **found}
@@ -139,6 +143,7 @@ def _measured(process: Worker | Here, facts: dict[str, Any], wanted: _Wanted) ->
     """One process, from its first run to its notes. What it raises carries the samples that were taken until then."""
     samples: list[float] = []
     ask = partial(process.call, deadline=wanted.deadline)
+    progress.info("the first run, which may compile")
     first = ask("first")
     try:
         seen = (
@@ -164,6 +169,7 @@ def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen
 
 def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float]) -> _Seen:
     """Steps until the answer is good enough, and all that can be seen beside them."""
+    progress.info("warming up")
     warm = ask("warm", seconds=min(WARM_SECONDS, wanted.seconds))
     timer = ask("timer", wanted=wanted.timer, cold=wanted.cold)
     watch = Watch(sensor_for(timer.pop("gpu")))
@@ -177,6 +183,7 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
             taken = ask("block", count=count)
         calls += taken["calls"]
         in_use.append(ask("in_use"))
+        progress.info("timing: %d samples", len(samples) + len(taken["samples"]))
         return list(taken["samples"])
 
     found = collect(block, precision=wanted.precision, seconds=wanted.seconds, at_least=at_least, into=samples)

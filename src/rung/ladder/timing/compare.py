@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import string
@@ -23,6 +24,8 @@ from rung.ladder.timing.workers import open_worker
 from rung.ladder.verification.verdict import joined
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
+
+progress = logging.getLogger(__name__)
 
 LETTERS = string.ascii_uppercase
 UNITS = {"times": "ns", "restarts": "ns", "first_run_seconds": "s", "memory": "bytes"}  # a time is that of one step
@@ -184,8 +187,10 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> dict[str,
         worker = open_worker(stack, setup, b, "verify")
         worker.receive("open", setup.limits.prepare)
         if not audited:
+            progress.info("can A be verified?")
             worker.call("audit", setup.limits.prepare, against=against)
         for numerics in worker.call("precisions", setup.limits.prepare):
+            progress.info("verifying: %s", numerics)
             found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
             if not found[-1]["passed"]:
                 break

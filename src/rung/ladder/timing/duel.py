@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,6 +29,8 @@ from rung.measure import (
     rank,
     until_next_look,
 )
+
+progress = logging.getLogger(__name__)
 
 PROFILED_STEPS = 3
 DELAY = 2e6  # nanoseconds of a block that pipes and the scheduler may take on a busy machine
@@ -120,12 +123,16 @@ def fight(
         with ExitStack() as stack:
             count = min(setup.together, until_next_look(len(duel.restarts), looks))
             first = len(duel.restarts) + 1
+            which = f"restart {first}" if count == 1 else f"restarts {first} to {first + count - 1}"
+            progress.info("%s: loading, compiling and warming up", which)
             starts = [Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
             for start in starts:
                 start.warm(setup.limits.prepare)
             for start in starts:
+                progress.info("restart %d: timing", len(duel.restarts) + 1)
                 duel.restarts.append(start.timed(duel))
                 if trace and len(duel.restarts) == 1:
+                    progress.info("looking at what was timed, and recording a profile of it")
                     duel.witness = start.witness()
                     start.profile(trace)
                 seen(duel)

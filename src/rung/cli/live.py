@@ -1,0 +1,109 @@
+"""What is being done now, and for how long: on a terminal, one line below all others."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+EVERY = 1.0  # seconds between two drawings: what is timed meanwhile is not to notice
+CLEAR = "\r\x1b[2K"
+_shown: Live | None = None
+
+
+class Live(logging.Handler):
+    """Shows the newest message of Rung's log at the terminal's last line. budget: seconds, if there is one."""
+
+    def __init__(self, terminal: TextIO, budget: float | None = None) -> None:
+        super().__init__(logging.INFO)
+        self._terminal, self._budget = terminal, budget
+        self._text, self._began, self._since = "", time.monotonic(), time.monotonic()
+        self._over = threading.Event()
+        self._drawing = threading.Thread(target=self._draw_on, daemon=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._text, self._since = record.getMessage(), time.monotonic()
+        self._draw()
+
+    def above(self, text: str) -> None:
+        """A line that stays."""
+        with self._own():
+            self._terminal.write(f"{CLEAR}{text}\n")
+            self._draw()
+
+    def line(self) -> str:
+        now = time.monotonic()
+        spent = _clock(now - self._began) + (f" of {_clock(self._budget)}" if self._budget else "")
+        for_ = now - self._since
+        text = f"{spent}  {self._text}" + (f" ({for_:.0f} s)" if for_ >= 2 else "")
+        wide = os.get_terminal_size(self._terminal.fileno()).columns or 80  # 0: it was never told
+        return text[: wide - 1]
+
+    def __enter__(self) -> Live:
+        self._drawing.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._drawing.join()
+        with contextlib.suppress(OSError):
+            self._terminal.write(CLEAR)
+            self._terminal.flush()
+
+    def _draw(self) -> None:
+        with self._own(), contextlib.suppress(OSError):  # a terminal that is gone is not drawn on
+            if self._text and not self._over.is_set():
+                self._terminal.write(f"{CLEAR}{self.line()}")
+            self._terminal.flush()
+
+    def _draw_on(self) -> None:
+        while not self._over.wait(EVERY):
+            self._draw()
+
+    @contextlib.contextmanager
+    def _own(self) -> Iterator[None]:
+        """No other thread writes meanwhile."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+@contextlib.contextmanager
+def live(budget: float | None = None) -> Iterator[None]:
+    """While it lasts, the line is there: on a terminal that can draw it, and nowhere else. Nothing but `say` may write."""
+    global _shown
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        yield
+        return
+    log, before = logging.getLogger("rung"), logging.getLogger("rung").level
+    try:
+        with Live(sys.stderr, budget) as _shown:
+            log.addHandler(_shown)
+            log.setLevel(logging.INFO)
+            yield
+    finally:
+        if _shown:
+            log.removeHandler(_shown)
+        log.setLevel(before)
+        _shown = None
+
+
+def write(text: str) -> None:
+    """A line on stderr, above the live one where there is one."""
+    if _shown:
+        _shown.above(text)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
