@@ -1,5 +1,6 @@
 """Devices and settings by name."""
 
+import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -44,7 +45,7 @@ def test_a_capture_that_is_broken_off_leaves_stream_and_random_numbers_as_they_w
     state = SimpleNamespace(stream="before", generators=[SimpleNamespace(clone_state=lambda: "own")])
 
     class Broken:
-        def __init__(self, graph: object, stream: str) -> None:
+        def __init__(self, graph: object, stream: str, **_: str) -> None:
             state.stream = stream
 
         def __enter__(self) -> None:
@@ -64,3 +65,14 @@ def test_a_capture_that_is_broken_off_leaves_stream_and_random_numbers_as_they_w
     with pytest.raises(RuntimeError, match="invalidated"), recording("graph", "side", gpu):  # type: ignore[arg-type]
         assert state.stream == "side"
     assert (state.stream, kept) == ("before", ["own"])
+
+
+def test_what_other_threads_do_does_not_end_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader's thread that pins memory: in torch's default mode its call would fail, and the capture with it."""
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **named: told.append(named) or contextlib.nullcontext())
+    gpu = SimpleNamespace(index=0, is_gpu=True)
+    with recording("graph", "side", gpu):  # type: ignore[arg-type]
+        pass
+    assert told == [{"stream": "side", "capture_error_mode": "thread_local"}]

@@ -112,12 +112,14 @@ def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, device: De
     When a capture is broken off, torch leaves its generator marked as one that is being recorded, and then every random
     number raises ("Offset increment outside graph capture"): it gets a state of its own again, with its seed and offset.
     The stream of the capture stays the current one, too, where its end raises: the one before is put back.
+    Other threads go on: one that pins memory for the next batches calls the driver at any time, and by torch's default, `global`,
+    that would end both the capture and the thread.
     """
     import torch
 
     before = torch.cuda.current_stream(device.index)
     try:
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             yield
     except BaseException:
         with contextlib.suppress(Exception):  # the capture that was broken off may be what is reported here

@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -193,6 +195,43 @@ def test_a_step_that_reads_its_result_is_refused_with_the_line() -> None:
         run(torch.ones(8, device="cuda"))
     with pytest.raises(WorkloadError, match=r"cannot be captured.*test_capture\.py.*\.item\(\)"):
         run(torch.ones(8, device="cuda"))
+
+
+@needs_gpu
+def test_a_thread_that_pins_memory_does_not_end_a_capture() -> None:
+    pinned, failed, stop = 0, [], threading.Event()
+
+    def pin() -> None:
+        nonlocal pinned
+        kept = []
+        while not stop.is_set():
+            try:
+                kept.append(torch.empty(1 << (10 + pinned % 10)).pin_memory())
+            except RuntimeError as error:
+                failed.append(error)
+                return
+            pinned += 1
+            if len(kept) > 64:
+                kept.clear()
+
+    def slowly(x: torch.Tensor) -> torch.Tensor:
+        begun = pinned
+        for _ in range(200):
+            x = x + 1
+            time.sleep(0.001)
+        assert pinned > begun or failed
+        return x
+
+    run = Captured(slowly, pick("cuda"), nn.Identity())
+    thread = threading.Thread(target=pin)
+    thread.start()
+    try:
+        for _ in range(WARM_CALLS + 2):
+            assert float(run(torch.ones(8, device="cuda"))[0]) == 201
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
 
 
 @needs_gpu
