@@ -14,7 +14,7 @@ from torch import nn
 import rung
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.execution.capture import WARM_CALLS, Captured, laid_as_copied, why_not
+from rung.ladder.execution.capture import WARM_CALLS, Captured, why_not
 from rung.ladder.execution.optimizer import remade
 
 
@@ -58,17 +58,6 @@ def test_a_cpu_refuses_in_a_sentence() -> None:
         Captured(lambda batch: batch, pick("cpu"), nn.Identity())
 
 
-def test_what_is_compiled_before_capture_is_what_is_captured() -> None:
-    """A slice and its copy have other strides, for which Dynamo would compile anew, in the middle of the capture."""
-    tokens = torch.arange(24).view(4, 6)
-    for given in (tokens, tokens.T, tokens[:, :-1], tokens[:1].expand(4, 6), tokens[:, 1]):
-        found = laid_as_copied(given)
-        assert found.stride() == given.clone().stride()
-        assert torch.equal(found, given)
-    assert laid_as_copied(tokens.T).data_ptr() == tokens.data_ptr()
-    assert laid_as_copied("text") == "text"
-
-
 @needs_gpu
 def test_slices_are_captured_as_they_were_compiled() -> None:
     run = Captured(torch.compile(lambda x: x.sin().sum(-1), dynamic=False), pick("cuda"), nn.Identity())
@@ -76,6 +65,30 @@ def test_slices_are_captured_as_they_were_compiled() -> None:
         x = torch.full((4, 6), float(k), device="cuda")[:, :-1]
         torch.testing.assert_close(run(x), x.sin().sum(-1))
     assert run.shapes == 1
+
+
+@needs_gpu
+def test_a_number_on_the_host_is_read_at_every_call() -> None:
+    run, x = Captured(lambda batch: batch[0] * batch[1], pick("cuda"), nn.Identity()), torch.ones(4, device="cuda")
+    for k in range(WARM_CALLS + 3):
+        assert float(run((x, torch.tensor(float(k))))[0]) == k
+    assert run.shapes == 0
+
+
+@needs_gpu
+@pytest.mark.parametrize("made_in", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("used_in", [torch.no_grad, torch.inference_mode])
+def test_a_compiled_call_with_one_input_twice_is_captured_in_either_mode(made_in: Any, used_in: Any) -> None:
+    run = Captured(torch.compile(lambda b: b["x"].sin() + b["y"], dynamic=False), pick("cuda"), nn.Identity())
+    for k in range(WARM_CALLS + 3):
+        with made_in():
+            x = torch.full((4, 6), float(k), device="cuda")
+        with used_in():
+            torch.testing.assert_close(run({"x": x, "y": x}).clone(), x.sin() + x)
+            torch.testing.assert_close(run({"x": x, "y": x + 1}).clone(), x.sin() + x + 1)
+    with torch.no_grad():
+        torch.testing.assert_close(run({"x": x, "y": x}).clone(), x.sin() + x)
+    assert run.shapes == 2
 
 
 def trainer(

@@ -164,7 +164,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], Captured]
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
     monkeypatch.setattr(capture, "recording", nothing)
-    gpu: Any = SimpleNamespace(is_gpu=True, index=0)
+    gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
     return lambda model: Captured(model, gpu, model)
 
 

@@ -312,6 +312,7 @@ def told(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> C
     given = SimpleNamespace(look=lambda: (0, False), hooked="", settle=lambda: None)
     vars(run).update(_given=given, _given_optimizer=GivenOptimizer(optimizer), _graphs={}, _calls={}, _changes=0)
     vars(run).update(_optimizer=optimizer, _parameters=[], _rates=[])
+    vars(run).update(_device=SimpleNamespace(kind="cpu"), _model=torch.nn.Identity())
     monkeypatch.setattr(capture.Captured, "_warm", lambda self, batch: ran.append("run"))
     monkeypatch.setattr(capture.Captured, "_capture", lambda self, *a: ran.append("recorded"))
     monkeypatch.setattr(capture.Captured, "_replay", lambda self, *a: ran.append("replayed"))

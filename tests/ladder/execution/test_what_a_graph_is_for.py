@@ -1,6 +1,7 @@
 """A graph is replayed for what it was recorded for: under the same autocast, with the same settings and plain values."""
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from rung.ladder.execution import capture
-from rung.ladder.execution.capture import WARM_CALLS, Captured
+from rung.ladder.execution.capture import MOST_COUNTED, WARM_CALLS, Captured
 
 X = torch.ones(2, 4)
 Made = Callable[..., Captured]
@@ -29,7 +30,7 @@ def made(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Made:
     monkeypatch.setattr(Captured, "_warm", lambda self, batch: done.append("ran"))
     monkeypatch.setattr(Captured, "_capture", lambda self, *a: done.append("recorded"))
     monkeypatch.setattr(Captured, "_replay", lambda self, *a: done.append("replayed"))
-    gpu: Any = SimpleNamespace(is_gpu=True, index=0)
+    gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
     return lambda model=None, optimizer=None: Captured(lambda batch: None, gpu, model or nn.Linear(4, 4), optimizer)
 
 
@@ -89,6 +90,38 @@ def test_a_call_under_autocast_is_not_given_a_graph_from_outside_of_it(made: Mad
             assert done[-1] == "replayed"
     run(X)
     assert (run.shapes, done[-1]) == (3, "replayed")
+
+
+def test_a_call_in_inference_mode_has_a_graph_of_its_own(made: Made, done: list[str]) -> None:
+    """Its results could not be written to outside of that mode."""
+    run = made()
+    with torch.inference_mode():
+        until_replayed(run)
+    run(X)
+    assert done[-1] == "ran"
+
+
+def test_objects_whose_content_is_not_seen_are_not_replayed_and_not_kept(made: Made, done: list[str]) -> None:
+    class Batch:
+        x = X
+
+    run, batch = made(), Batch()
+    for _ in range(WARM_CALLS + 3):
+        run(batch)
+        run([torch.ones(2), {1: X}, {2, 3}])
+    assert (run.shapes, set(done)) == (0, {"ran"})
+    held = weakref.ref(batch)
+    del batch
+    assert held() is None
+
+
+def test_numbers_that_are_others_at_every_call_are_not_counted_for_ever(made: Made) -> None:
+    run = made()
+    for k in range(3 * MOST_COUNTED):
+        run((X, k))
+    assert len(run._calls) <= MOST_COUNTED
+    until_replayed(run)
+    assert run.shapes == 1
 
 
 def test_plain_values_that_are_equal_and_of_other_types_are_others(made: Made, done: list[str]) -> None:

@@ -16,6 +16,7 @@ from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.ladder.execution.dynamo import place
 from rung.ladder.execution.given import Given
+from rung.ladder.execution.given_inputs import as_copied, copied, modes, recordable, signature
 from rung.ladder.execution.given_optimizer import GivenOptimizer
 from rung.ladder.execution.optimizer import own_step
 from rung.ladder.optimizer_steps import step_taken
@@ -23,6 +24,7 @@ from rung.ladder.optimizer_steps import step_taken
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 OFTEN = 8  # changes of an optimizer, from which on they are worth a word
 MOST_SHAPES = 8  # each holds its own memory; further shapes, or states of the model, run uncaptured
+MOST_COUNTED = 256  # kinds of calls that wait for their third: where a number among the inputs counts them, none comes
 
 
 # What CUDA and HIP say when something cannot be recorded, and what that means in a step.
@@ -54,21 +56,6 @@ def _cause(error: BaseException) -> BaseException:
     return error.__context__ if ended and error.__context__ else error
 
 
-def laid_as_copied(leaf: Any) -> Any:
-    """A tensor with the strides that a copy of it has; a slice, or a row that is expanded, is copied. What is compiled in
-    the calls before capture is then what runs on the copies that are captured: other strides would compile it anew."""
-    if not isinstance(leaf, torch.Tensor) or torch.empty_like(leaf, device="meta").stride() == leaf.stride():
-        return leaf
-    return leaf.clone()
-
-
-def autocasts() -> Hashable:
-    """Under which autocast a call is made, where it is under any."""
-    return tuple(
-        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cuda", "cpu")
-    )
-
-
 @dataclass
 class _Graph:
     graph: Any
@@ -78,7 +65,7 @@ class _Graph:
 
 
 class Captured:
-    """Calls `run(batch)`, which runs the model, through a graph per input shape and per autocast that it is called under.
+    """Calls `run(batch)`, which runs the model, through a graph per kind of inputs and of modes that it is called in.
 
     The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
@@ -127,19 +114,18 @@ class Captured:
             self._graphs.clear()
             self._calls.clear()
         leaves, spec = pytree.tree_flatten(batch)
-        key = (
-            state,
-            autocasts(),
-            spec,
-            *((t.shape, t.dtype, t.stride()) if isinstance(t, torch.Tensor) else (type(t), t) for t in leaves),
-        )
-        tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
+        if not recordable(leaves, self._device.kind):
+            return self._ran(self._warm(batch))
+        key = state, modes(), spec, signature(leaves)
+        tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
             return self._replay(self._graphs[key], tensors)
-        warm = pytree.tree_unflatten([laid_as_copied(t) for t in leaves], spec)
+        warm = pytree.tree_unflatten(as_copied(leaves), spec)
         if state is None or hooked or len(self._graphs) >= MOST_SHAPES:
             return self._ran(self._warm(warm))
+        if len(self._calls) >= MOST_COUNTED:
+            self._calls.clear()
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS:
             return self._ran(self._warm(warm))
@@ -171,9 +157,8 @@ class Captured:
         return result
 
     def _capture(self, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> _Graph:
-        static = [t.clone() for t in tensors]
-        copies = iter(static)
-        batch = pytree.tree_unflatten([next(copies) if isinstance(t, torch.Tensor) else t for t in leaves], spec)
+        static = {id(t): copied(t) for t in tensors}
+        batch = pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], spec)
         groups = self._optimizer.param_groups if self._optimizer else []
         own = [g["lr"] for g in groups]
         rates = [float(rate) for rate in own]
@@ -198,7 +183,7 @@ class Captured:
             torch.clear_autocast_cache()
             for group, rate in zip(groups, own, strict=True):
                 group["lr"] = rate
-        return _Graph(graph, static, result, [p.grad for p in self._parameters])
+        return _Graph(graph, list(static.values()), result, [p.grad for p in self._parameters])
 
     def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
         for static, tensor in zip(captured.inputs, tensors, strict=True):
