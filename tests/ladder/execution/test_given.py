@@ -207,6 +207,26 @@ def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[[nn.M
     assert run.shapes == 2
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("as_given", [lambda x: x, lambda x: x[:, :3]], ids=["whole", "a slice"])
+def test_a_forward_that_writes_to_its_input_writes_to_it_at_every_call(
+    compiled: bool, as_given: Any, recorded: Callable[[nn.Module], Captured]
+) -> None:
+    class Counts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1).sum()
+
+    model, x = Counts(), torch.zeros(2, 4)
+    if compiled:
+        model.compile(backend="eager", dynamic=False)
+    run = recorded(model)
+    for k in range(WARM_CALLS + 3):
+        with torch.no_grad():
+            assert float(run(as_given(x))) == as_given(x).numel() * (k + 1)
+        assert float(as_given(x)[0, 0]) == k + 1
+    assert run.shapes == 0
+
+
 def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[[nn.Module], Captured]) -> None:
     model, x = Gated(), torch.ones(2, 4)
     run = recorded(model)

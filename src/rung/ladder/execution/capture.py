@@ -121,14 +121,16 @@ class Captured:
         hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
             return self._replay(self._graphs[key], tensors)
-        warm = pytree.tree_unflatten(as_copied(leaves), spec)
         if state is None or hooked or len(self._graphs) >= MOST_SHAPES:
-            return self._ran(self._warm(warm))
+            return self._ordinary(leaves, spec)[0]
         if len(self._calls) >= MOST_COUNTED:
             self._calls.clear()
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS:
-            return self._ran(self._warm(warm))
+            result, wrote = self._ordinary(leaves, spec)
+            if wrote:
+                self._calls[key] = 0
+            return result
         self._graphs[key] = self._ran(self._capture(leaves, spec, tensors))
         return self._replay(self._graphs[key], tensors)
 
@@ -148,6 +150,19 @@ class Captured:
         if self._given_optimizer:
             self._given_optimizer.settle()
         return result
+
+    def _ordinary(self, leaves: list[Any], spec: Any) -> tuple[Any, bool]:
+        """The result of a call that is not replayed, and whether it wrote to its inputs: a replay would write to its copies of them."""
+        given = as_copied(leaves)
+        pairs = [(own, t) for own, t in zip(leaves, given, strict=True) if isinstance(t, torch.Tensor)]
+        before = [t._version for _, t in pairs]
+        result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
+        wrote = [t._version for _, t in pairs] != before
+        with torch.no_grad():
+            for own, t in pairs if wrote else ():
+                if own.data_ptr() != t.data_ptr():
+                    own.copy_(t)
+        return result, wrote
 
     def _warm(self, batch: Any) -> Any:
         self._stream.wait_stream(torch.cuda.current_stream())
