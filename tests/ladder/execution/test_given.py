@@ -227,6 +227,19 @@ def test_a_forward_that_writes_to_its_input_writes_to_it_at_every_call(
     assert run.shapes == 0
 
 
+def test_what_is_done_to_a_result_is_not_done_to_the_next(recorded: Callable[[nn.Module], Captured]) -> None:
+    class Named(Gated):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"logits": super().forward(x), "hidden": [x]}
+
+    run, x = recorded(Named()), torch.ones(2, 4)
+    for _ in range(WARM_CALLS + 3):
+        found = run(x)
+        assert (set(found), len(found["hidden"])) == ({"logits", "hidden"}, 1)
+        found.pop("logits")
+        found["hidden"].append(None)
+
+
 def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[[nn.Module], Captured]) -> None:
     model, x = Gated(), torch.ones(2, 4)
     run = recorded(model)

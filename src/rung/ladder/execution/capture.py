@@ -19,6 +19,7 @@ from rung.ladder.execution.given import Given
 from rung.ladder.execution.given_inputs import as_copied, copied, modes, recordable, signature
 from rung.ladder.execution.given_optimizer import GivenOptimizer
 from rung.ladder.execution.optimizer import own_step
+from rung.ladder.execution.parts import on_tensors
 from rung.ladder.optimizer_steps import step_taken
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
@@ -214,7 +215,7 @@ class Captured:
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient
-        return captured.result
+        return on_tensors(lambda t: t, captured.result)  # what the caller does to a dict is not done to the next call's
 
 
 def _trained(optimizer: torch.optim.Optimizer | None) -> list[torch.nn.Parameter]:
