@@ -144,3 +144,27 @@ def test_copies_that_autocast_keeps_are_neither_read_by_a_graph_nor_left_by_it(m
     vars(run).update(_stream=None, _device=None)
     run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
     assert said == ["cleared", "ran", "cleared"]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("default", [torch.float32, torch.float64, torch.bfloat16])
+def test_learning_rates_are_in_the_precision_that_the_step_reads(
+    default: torch.dtype, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fused kernels on a GPU read float32 and raise for anything else; in bfloat16 a rate would be off by up to 0.4 %."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(capture, "recording", lambda *a: contextlib.nullcontext())
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        optimizer = optimizer_of(torch.optim.SGD, fused=fused)
+        rates: list[torch.Tensor] = []
+        run = object.__new__(Captured)
+        vars(run).update(_run=lambda batch: rates.append(optimizer.param_groups[0]["lr"]), _optimizer=optimizer)
+        vars(run).update(_parameters=optimizer.param_groups[0]["params"], _rates=[], _stream=None, _device=None)
+        run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
+    finally:
+        torch.set_default_dtype(before)
+    wanted = torch.float64 if default == torch.float64 and not fused else torch.float32
+    assert (rates[0].dtype, float(rates[0])) == (wanted, pytest.approx(0.1, rel=1e-6))

@@ -180,7 +180,9 @@ class Captured:
         rates = [float(rate) for rate in own]
         if not self._rates and groups:
             where = self._parameters[0].device
-            self._rates = [torch.tensor(rate, device=where) for rate in rates]
+            self._rates = [
+                torch.tensor(rate, device=where, dtype=_precision(g)) for rate, g in zip(rates, groups, strict=True)
+            ]
             self._seen = rates
         # Under the caller's autocast, copies of weights outlive the call: none from before may be read by the graph, and
         # none of the graph's by what runs before its first replay.
@@ -220,3 +222,9 @@ class Captured:
 
 def _trained(optimizer: torch.optim.Optimizer | None) -> list[torch.nn.Parameter]:
     return [p for group in optimizer.param_groups for p in group["params"]] if optimizer else []
+
+
+def _precision(group: dict[str, Any]) -> torch.dtype:
+    """In which an optimizer reads its learning rate, as it counts its steps: fused kernels take nothing but float32."""
+    double = torch.get_default_dtype() == torch.float64 and not group.get("fused")
+    return torch.float64 if double else torch.float32
