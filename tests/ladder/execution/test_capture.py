@@ -135,6 +135,33 @@ def test_replayed_steps_train_as_plain_ones_do_at_every_shape_and_learning_rate(
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
+@needs_gpu
+@pytest.mark.parametrize("cleared", [False, True])
+def test_gradients_of_what_is_not_stepped_are_added_up_until_they_are_cleared(cleared: bool) -> None:
+    def trained(captured: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4)).cuda()
+        optimizer = remade(torch.optim.AdamW(model[1].parameters()), fused=False, capturable=captured)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = Captured(step, pick("cuda"), model, optimizer) if captured else step
+        found = []
+        for k in range(WARM_CALLS + 4):
+            if cleared:
+                model.zero_grad()
+                torch.full((32, 16), 7.0, device="cuda")  # in the memory that was let go
+            run(torch.full((8, 16), 1.0 + k, device="cuda"))
+            found.append(model[0].weight.grad.clone())
+        return found
+
+    for a, b in zip(trained(False), trained(True), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 def one_cycle(optimizer: torch.optim.Optimizer, k: int) -> None:
     """Learning rate and momentum, as torch.optim.lr_scheduler.OneCycleLR turns them."""
     optimizer.param_groups[0].update(lr=1e-2 / (1 + k), betas=(0.85 + 0.01 * (k % 5), 0.999))

@@ -150,7 +150,7 @@ class Replays:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], Captured]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
     """Captured calls without a GPU: what is recorded is the result of its first run."""
 
     @contextlib.contextmanager
@@ -165,11 +165,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], Captured]
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
     monkeypatch.setattr(capture, "recording", nothing)
     gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
-    return lambda model: Captured(model, gpu, model)
+    return lambda model, run=None, optimizer=None: Captured(run or model, gpu, model, optimizer)
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *MOVES])
-def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[[nn.Module], Captured]) -> None:
+def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[..., Captured]) -> None:
     model, x = Gated().eval(), torch.ones(2, 4)
     run = recorded(model)
     for _ in range(WARM_CALLS + 2):
@@ -185,7 +185,7 @@ def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[[nn.Mod
         torch.testing.assert_close(found, model(x))
 
 
-def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[[nn.Module], Captured]) -> None:
+def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[..., Captured]) -> None:
     class Counts(Gated):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.scale += 1
@@ -198,7 +198,7 @@ def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[
     assert run.shapes == 1
 
 
-def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[[nn.Module], Captured]) -> None:
+def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[..., Captured]) -> None:
     model, x = Gated(), torch.ones(2, 4)
     run = recorded(model)
     for k in range(2 * (WARM_CALLS + 3)):
@@ -210,7 +210,7 @@ def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[[nn.M
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("as_given", [lambda x: x, lambda x: x[:, :3]], ids=["whole", "a slice"])
 def test_a_forward_that_writes_to_its_input_writes_to_it_at_every_call(
-    compiled: bool, as_given: Any, recorded: Callable[[nn.Module], Captured]
+    compiled: bool, as_given: Any, recorded: Callable[..., Captured]
 ) -> None:
     class Counts(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -227,7 +227,7 @@ def test_a_forward_that_writes_to_its_input_writes_to_it_at_every_call(
     assert run.shapes == 0
 
 
-def test_what_is_done_to_a_result_is_not_done_to_the_next(recorded: Callable[[nn.Module], Captured]) -> None:
+def test_what_is_done_to_a_result_is_not_done_to_the_next(recorded: Callable[..., Captured]) -> None:
     class Named(Gated):
         def forward(self, x: torch.Tensor) -> Any:
             return {"logits": super().forward(x), "hidden": [x]}
@@ -240,7 +240,37 @@ def test_what_is_done_to_a_result_is_not_done_to_the_next(recorded: Callable[[nn
         found["hidden"].append(None)
 
 
-def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[[nn.Module], Captured]) -> None:
+def test_a_gradient_that_is_added_up_lies_where_it_lay_when_it_was_recorded(recorded: Callable[..., Captured]) -> None:
+    """Of what is trained and not stepped. Once it was cleared, its memory may be another tensor's, and a replay writes there."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.ones(2, 4)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.0)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        return x
+
+    run, beside = recorded(model, step, optimizer), model[0].weight
+    for _ in range(WARM_CALLS):
+        run(x)
+    one = beside.grad / WARM_CALLS
+    model.zero_grad()
+    run(x)  # this stand-in computes while it records, and not when it replays
+    total = beside.grad
+    torch.testing.assert_close(total, one)
+    model.zero_grad()
+    run(x)
+    assert beside.grad is total
+    assert not total.any()
+    beside.grad = one
+    run(x)
+    assert beside.grad is total
+    torch.testing.assert_close(total, one)
+    assert run.shapes == 1
+
+
+def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[..., Captured]) -> None:
     model, x = Gated(), torch.ones(2, 4)
     run = recorded(model)
     for training in (True, False, True, False):

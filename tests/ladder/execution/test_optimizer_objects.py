@@ -402,7 +402,9 @@ def test_a_rate_that_is_a_tensor_is_the_users_after_recording_too(monkeypatch: p
     rate, seen = torch.tensor(0.1), []
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=rate, fused=True)
     run = object.__new__(capture.Captured)
-    vars(run).update(_optimizer=optimizer, _parameters=optimizer.param_groups[0]["params"], _rates=[], _seen=[])
+    vars(run).update(
+        _optimizer=optimizer, _parameters=optimizer.param_groups[0]["params"], _rates=[], _seen=[], _summed=[]
+    )
     vars(run).update(_stream=None, _device=CPU, _run=lambda batch: seen.append(optimizer.param_groups[0]["lr"]))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

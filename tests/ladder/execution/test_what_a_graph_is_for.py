@@ -140,7 +140,7 @@ def test_copies_that_autocast_keeps_are_neither_read_by_a_graph_nor_left_by_it(m
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(capture, "recording", lambda *a: contextlib.nullcontext())
     run = object.__new__(Captured)
-    vars(run).update(_run=lambda batch: said.append("ran"), _optimizer=None, _parameters=[], _rates=[])
+    vars(run).update(_run=lambda batch: said.append("ran"), _optimizer=None, _parameters=[], _summed=[], _rates=[])
     vars(run).update(_stream=None, _device=None)
     run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
     assert said == ["cleared", "ran", "cleared"]
@@ -162,7 +162,9 @@ def test_learning_rates_are_in_the_precision_that_the_step_reads(
         rates: list[torch.Tensor] = []
         run = object.__new__(Captured)
         vars(run).update(_run=lambda batch: rates.append(optimizer.param_groups[0]["lr"]), _optimizer=optimizer)
-        vars(run).update(_parameters=optimizer.param_groups[0]["params"], _rates=[], _stream=None, _device=None)
+        vars(run).update(
+            _parameters=optimizer.param_groups[0]["params"], _summed=[], _rates=[], _stream=None, _device=None
+        )
         run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
     finally:
         torch.set_default_dtype(before)

@@ -63,6 +63,7 @@ class _Graph:
     inputs: list[torch.Tensor]
     result: Any
     gradients: list[torch.Tensor | None]
+    sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
 
 
 class Captured:
@@ -85,10 +86,12 @@ class Captured:
     ) -> None:
         if not device.is_gpu:
             raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
-        self._run, self._device, self._given = run, device, Given(model)
+        self._run, self._device, self._model, self._given = run, device, model, Given(model)
         self._optimizer = optimizer
         self._given_optimizer = GivenOptimizer(optimizer) if optimizer else None
         self._parameters = _trained(optimizer)
+        # What gets a gradient and is not stepped: no step clears it, so a graph adds to it where it lies.
+        self._summed: list[torch.nn.Parameter] = []
         self._stream = torch.cuda.Stream(device.index)
         self._calls: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, _Graph] = {}
@@ -159,6 +162,9 @@ class Captured:
         before = [t._version for _, t in pairs]
         result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
         wrote = [t._version for _, t in pairs] != before
+        if self._optimizer:
+            stepped = set(map(id, self._parameters))
+            self._summed = [p for p in self._model.parameters() if p.grad is not None and id(p) not in stepped]
         with torch.no_grad():
             for own, t in pairs if wrote else ():
                 if own.data_ptr() != t.data_ptr():
@@ -174,6 +180,9 @@ class Captured:
 
     def _capture(self, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> _Graph:
         static = {id(t): copied(t) for t in tensors}
+        for parameter in self._summed:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         batch = pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], spec)
         groups = self._optimizer.param_groups if self._optimizer else []
         own = [g["lr"] for g in groups]
@@ -201,7 +210,9 @@ class Captured:
             torch.clear_autocast_cache()
             for group, rate in zip(groups, own, strict=True):
                 group["lr"] = rate
-        return _Graph(graph, list(static.values()), result, [p.grad for p in self._parameters])
+        gradients = [p.grad for p in self._parameters]
+        sums = [(p, p.grad) for p in self._summed if p.grad is not None]
+        return _Graph(graph, list(static.values()), result, gradients, sums)
 
     def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
         for static, tensor in zip(captured.inputs, tensors, strict=True):
@@ -211,6 +222,10 @@ class Captured:
                 if group["lr"] != self._seen[k]:
                     self._seen[k] = float(group["lr"])
                     self._rates[k].fill_(self._seen[k])
+        for parameter, total in captured.sums:
+            if parameter.grad is not total:  # somebody cleared it, and its memory would be another tensor's
+                total.zero_() if parameter.grad is None else total.copy_(parameter.grad)
+                parameter.grad = total
         captured.graph.replay()
         if self._optimizer:
             step_taken()
