@@ -46,6 +46,7 @@ CHANGES: dict[str, Callable[[Gated], Any]] = {
     "one module more": lambda m: m.layers.append(nn.ReLU()),
     "what gets a gradient": lambda m: m.layers[0].weight.requires_grad_(False),
     "a parameter's hook": lambda m: m.layers[0].weight.register_hook(lambda gradient: gradient * 2),
+    "a parameter's hook behind its gradient": lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(print),
     "a number that becomes an array": lambda m: setattr(m, "scale", np.ones(3)),
     "a tensor that is none any more": lambda m: setattr(m, "extra", None),
     "a function": lambda m: setattr(m, "act", torch.sigmoid),

@@ -103,7 +103,7 @@ class Given:
             *(read(table) for read, table in self._readers),
             *(type(table.get(name)) for table, name in self._others),
             *(m.training for m in self._scripted),
-            *(t is not None and (t.requires_grad, bool(t._backward_hooks)) for t in self._tensors()),
+            *(t is not None and (t.requires_grad, *_hooked(t)) for t in self._tensors()),
         ]
 
     def _lie(self) -> list[Any]:
@@ -112,6 +112,11 @@ class Given:
     def _tensors(self) -> list[torch.Tensor | None]:
         inside = [t for m in self._scripted for t in (*m.parameters(False), *m.buffers(False))]
         return [*(table.get(name) for table, name in self._holders), *inside]
+
+
+def _hooked(tensor: torch.Tensor) -> tuple[bool, bool]:
+    """Whether hooks see its gradient: as it comes, and once it is added to `.grad`."""
+    return bool(tensor._backward_hooks), bool(tensor._post_accumulate_grad_hooks)
 
 
 def _where(tensor: torch.Tensor | None) -> int | None:
