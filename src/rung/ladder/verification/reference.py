@@ -149,14 +149,39 @@ def _all_double(values: Iterable[Any]) -> bool:
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """Matrix products and convolutions in float32 proper, whatever the process was set to."""
-    before = matmul_precision_name(), torch.backends.cudnn.allow_tf32
+    before = matmul_precision_name()
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
     try:
+        with _exact_convolutions():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def _exact_convolutions() -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    newer = [(kind, "fp32_precision", kind.fp32_precision) for kind in _told_apart(cudnn)]
+    try:
+        before = [*newer, (cudnn, "allow_tf32", cudnn.allow_tf32)]
+        cudnn.allow_tf32 = False
+    except RuntimeError:  # torch's older setting does not know what the newer one was told
+        before = newer
+    try:
+        for kind in _told_apart(cudnn):
+            if (
+                kind.fp32_precision == "tf32"
+            ):  # where that is on for all backends, it is on for those that were told nothing
+                kind.fp32_precision = "ieee"
         yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        for kind, name, value in before:
+            setattr(kind, name, value)
+
+
+def _told_apart(cudnn: Any) -> list[Any]:
+    """What has a precision of its own in torch's newer setting (2.9)."""
+    return [cudnn.conv, cudnn.rnn] if hasattr(cudnn, "conv") else []
 
 
 def _cast(batch: Batch, cast: Callable[[torch.Tensor], torch.Tensor]) -> Any:
