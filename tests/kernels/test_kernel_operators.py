@@ -1,11 +1,13 @@
 """The kernels as operators: traced without a graph break, with fakes that tell the truth, and gradients through both ways."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from kernel_agreement import HAS_TRITON, error, run, tensor
 
 from rung import kernels
 from rung.errors import UsageError
-from rung.kernels import configs
+from rung.kernels import configs, ops
 
 
 def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -182,3 +184,36 @@ def test_without_triton_the_first_use_says_so(monkeypatch: pytest.MonkeyPatch) -
         kernels.rms_norm  # noqa: B018
     with pytest.raises(AttributeError):
         kernels.no_such  # noqa: B018
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator that is called through the dispatcher is on the current device, as a model on cuda:1 under a recipe finds it."""
+    current = [0]
+
+    @contextlib.contextmanager
+    def at(device: torch.device) -> Iterator[None]:
+        current.append(device.index)
+        yield
+        current.pop()
+
+    class Launched:
+        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+            return lambda *arguments, **named: launched.append((current[-1], grid, named))
+
+    launched: list[Any] = []
+    monkeypatch.setattr(ops, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", at)
+    x = SimpleNamespace(device=torch.device("cuda", index))
+    ops.wrap_triton(Launched())[(3,)](x, 1, num_warps=4)
+    assert (launched, current) == ([(index, (3,), {"num_warps": 4})], [0])
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_operators_run_on_a_gpu_that_is_not_the_current_one() -> None:
+    x, table = torch.randn(2, 4, 8, 64, device="cuda:1"), torch.randn(8, 64, device="cuda:1")
+    with torch.cuda.device(0):
+        found = torch.ops.rung.rope(x, table[None], table[None], False, False)
+    with torch.cuda.device(1):
+        torch.testing.assert_close(found, torch.ops.rung.rope(x, table[None], table[None], False, False))

@@ -26,14 +26,33 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def wrap_triton(kernel: Any) -> Any:
-    """The kernel, or what traces it where a mode (fake tensors, functionalization) is active.
+    """The kernel, launched where its first tensor is, or what traces it where a mode (fake tensors, functionalization) is active.
 
     Called by this name inside an operator's body: that is how torch finds the kernels whose source enters its cache key.
     """
-    if INTERPRETED or _get_current_dispatch_mode() is None:
+    if INTERPRETED:
         return kernel
+    if _get_current_dispatch_mode() is None:
+        return _Placed(kernel)
     tuned.mark_caches()
     return _Traced(kernel)
+
+
+class _Placed:
+    """A kernel that is launched on the device of its first tensor. Triton launches on the current one, wherever the tensors are, and
+    no operator of Python's makes theirs the current one."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*arguments: Any, **named: Any) -> None:
+            device = arguments[0].device
+            elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
+            with torch.cuda.device(device) if elsewhere else contextlib.nullcontext():
+                self._kernel[grid](*arguments, **named)
+
+        return launch
 
 
 class _Traced:
@@ -112,8 +131,7 @@ def differentiable(
     def call(*arguments: Any) -> Any:
         if torch.compiler.is_compiling() or not _direct(arguments):
             return op(*arguments)
-        with _device_of(arguments[0]):
-            return function.apply(*arguments)
+        return function.apply(*arguments)
 
     return call
 
@@ -122,13 +140,6 @@ def _direct(arguments: tuple[Any, ...]) -> bool:
     return _get_current_dispatch_mode() is None and all(
         type(a) in _PLAIN for a in arguments if isinstance(a, torch.Tensor)
     )
-
-
-def _device_of(x: torch.Tensor) -> Any:
-    """Triton launches on the current device, wherever the tensors are."""
-    if x.is_cuda and x.device.index != torch.cuda.current_device():
-        return torch.cuda.device(x.device)
-    return contextlib.nullcontext()
 
 
 def check(name: str, **tensors: torch.Tensor | None) -> None:

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.ops import INTERPRETED, operator
+from rung.kernels.ops import INTERPRETED, operator, wrap_triton
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def _copied(x: torch.Tensor, dim: int) -> torch.Tensor:
     n_rows, n_cols = source.shape
     config = configs.tiles(configs.warp_size(x.device))
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["COLS"]),)
-    k_major_copy[grid](source, target, n_rows, n_cols, source.stride(0), source.stride(1), **config)
+    wrap_triton(k_major_copy)[grid](source, target, n_rows, n_cols, source.stride(0), source.stride(1), **config)
     return out
 
 

@@ -11,7 +11,7 @@ import triton
 from rung.kernels import configs, tuned
 from rung.kernels.families.cross_entropy import cross_entropy_backward, cross_entropy_forward
 from rung.kernels.families.numbers import wide_dtype
-from rung.kernels.ops import differentiable
+from rung.kernels.ops import differentiable, wrap_triton
 
 CHUNK_BYTES = 256 << 20  # of logits at once: large enough for full GEMMs, and little beside what it saves
 
@@ -46,12 +46,12 @@ def _forward(
         part = slice(first, min(first + step, n_rows))
         h, t = hidden[part], target[part]
         logits = torch.mm(h, weight.t()) if bias is None else torch.addmm(bias, h, weight.t())
-        cross_entropy_forward[(h.shape[0],)](
+        wrap_triton(cross_entropy_forward)[(h.shape[0],)](
             logits, t, each[part], lse[part], n_cols, n_cols, ignore_index, smoothing, smoothing != 0.0, **forward
         )
         if not (hidden_grad or weight_grad):
             continue
-        cross_entropy_backward[(h.shape[0] * triton.cdiv(n_cols, backward["BLOCK"]),)](
+        wrap_triton(cross_entropy_backward)[(h.shape[0] * triton.cdiv(n_cols, backward["BLOCK"]),)](
             scale, logits, t, lse[part], logits, n_cols, n_cols, n_cols, 0, ignore_index, smoothing,
             smoothing != 0.0, **backward,
         )  # fmt: skip

@@ -130,7 +130,7 @@ def _into_join(
         place = whole.as_strided(part.shape, (tokens * width, dim, width, 1), at)
         if k in tables:
             grid, arguments, config = _launch(part, *tables[k], place, interleaved, backward)
-            rope_rotate[grid](*arguments, **config)
+            wrap_triton(rope_rotate)[grid](*arguments, **config)
         else:
             place.copy_(part)
         at += heads * dim
