@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rung
 from rung.ladder.execution import capture
@@ -268,6 +269,34 @@ def test_a_gradient_that_is_added_up_lies_where_it_lay_when_it_was_recorded(reco
     run(x)
     assert beside.grad is total
     torch.testing.assert_close(total, one)
+    assert run.shapes == 1
+
+
+class Waits(TorchDispatchMode):
+    """Counts how often the host asks for a tensor's number."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_learning_rate_in_a_tensor_is_read_without_waiting_for_it(recorded: Callable[..., Captured]) -> None:
+    model, x, rate = nn.Linear(4, 4), torch.ones(2, 4), torch.tensor(0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    run = recorded(model, lambda x: x, optimizer)
+    for k in range(WARM_CALLS + 4):
+        with Waits() as waits:
+            rate.fill_(1 / (1 + k))
+            run(x)
+        if k > WARM_CALLS:
+            assert waits.count == 0
+            assert float(run._rates[0]) == float(rate)
+    for number in (float(torch.tensor(1 / (1 + WARM_CALLS))), 0.25):  # as it was recorded, and another
+        optimizer.param_groups[0]["lr"] = number
+        run(x)
+        assert float(run._rates[0]) == number
     assert run.shapes == 1
 
 

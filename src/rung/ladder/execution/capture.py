@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 import warnings
 from collections.abc import Callable, Hashable
@@ -219,7 +220,10 @@ class Captured:
             static.copy_(tensor, non_blocking=True)
         if self._optimizer:
             for k, group in enumerate(self._optimizer.param_groups):
-                if group["lr"] != self._seen[k]:
+                if isinstance(group["lr"], torch.Tensor):
+                    self._seen[k] = math.nan
+                    self._rates[k].copy_(group["lr"])  # to ask whether it is another would be to wait for the GPU
+                elif group["lr"] != self._seen[k]:
                     self._seen[k] = float(group["lr"])
                     self._rates[k].fill_(self._seen[k])
         for parameter, total in captured.sums:
