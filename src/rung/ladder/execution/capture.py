@@ -236,7 +236,20 @@ class Captured:
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient
-        return on_tensors(lambda t: t, captured.result)  # what the caller does to a dict is not done to the next call's
+        return _handed_out(captured.result)
+
+
+def _handed_out(result: Any) -> Any:
+    """A result in containers of its own: what a caller does to a dict is not done to the next call's. Common ones by hand, for this
+    is done after every replay."""
+    kind = type(result)
+    if kind is torch.Tensor or result is None:
+        return result
+    if kind is tuple or kind is list:
+        return kind(map(_handed_out, result))
+    if kind is dict:
+        return {key: _handed_out(value) for key, value in result.items()}
+    return on_tensors(lambda t: t, result)
 
 
 def _trained(optimizer: torch.optim.Optimizer | None) -> list[torch.nn.Parameter]:

@@ -25,7 +25,8 @@ def recordable(leaves: Sequence[Any], kind: str) -> bool:
 
 
 def _copyable(tensor: torch.Tensor, kind: str) -> bool:
-    strided = tensor.layout is torch.strided and not tensor.is_nested and not is_traceable_wrapper_subclass(tensor)
+    wrapped = type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor)
+    strided = tensor.layout is torch.strided and not tensor.is_nested and not wrapped
     return strided and tensor.device.type == kind and not (tensor.requires_grad and torch.is_grad_enabled())
 
 
