@@ -272,6 +272,31 @@ def test_a_gradient_that_is_added_up_lies_where_it_lay_when_it_was_recorded(reco
     assert run.shapes == 1
 
 
+@pytest.mark.parametrize("lies", ["in its place", "elsewhere"])
+def test_a_buffer_that_is_kept_up_by_another_tensor_in_its_place_is_not_replayed(
+    lies: str, recorded: Callable[..., Captured]
+) -> None:
+    class Averages(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if lies == "elsewhere":
+                self.mean = 0.5 * self.mean + 0.5 * x.mean()
+            else:
+                self.mean.lerp_(x.mean(), 0.5)
+            return x - self.mean
+
+    model, x = Averages(), torch.ones(2, 4)
+    run = recorded(model)
+    for k in range(WARM_CALLS + 3):
+        run(x)
+        if lies == "elsewhere":
+            assert float(model.mean) == 1 - 0.5 ** (k + 1)
+    assert run.shapes == (0 if lies == "elsewhere" else 1)
+
+
 class Waits(TorchDispatchMode):
     """Counts how often the host asks for a tensor's number."""
 

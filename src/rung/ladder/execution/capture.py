@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.ladder.execution.dynamo import place
-from rung.ladder.execution.given import Given
+from rung.ladder.execution.given import Given, put_elsewhere
 from rung.ladder.execution.given_inputs import as_copied, copied, modes, recordable, signature
 from rung.ladder.execution.given_optimizer import GivenOptimizer
 from rung.ladder.execution.optimizer import own_step
@@ -157,10 +157,11 @@ class Captured:
         return result
 
     def _ordinary(self, leaves: list[Any], spec: Any) -> tuple[Any, bool]:
-        """The result of a call that is not replayed, and whether it wrote to its inputs: a replay would write to its copies of them."""
+        """The result of a call that is not replayed, and whether it wrote where no replay would: to its inputs, of which that has copies,
+        or to a buffer by another tensor in its place."""
         given = as_copied(leaves)
         pairs = [(own, t) for own, t in zip(leaves, given, strict=True) if isinstance(t, torch.Tensor)]
-        before = [t._version for _, t in pairs]
+        before, buffers = [t._version for _, t in pairs], dict(self._model.named_buffers())
         result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
         wrote = [t._version for _, t in pairs] != before
         if self._optimizer:
@@ -170,7 +171,7 @@ class Captured:
             for own, t in pairs if wrote else ():
                 if own.data_ptr() != t.data_ptr():
                     own.copy_(t)
-        return result, wrote
+        return result, wrote or put_elsewhere(self._model, buffers)
 
     def _warm(self, batch: Any) -> Any:
         self._stream.wait_stream(torch.cuda.current_stream())

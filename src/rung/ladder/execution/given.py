@@ -114,6 +114,18 @@ class Given:
         return [*(table.get(name) for table, name in self._holders), *inside]
 
 
+def put_elsewhere(model: nn.Module, before: dict[str, torch.Tensor]) -> bool:
+    """Whether a run put other numbers in a buffer's place, in another tensor: an average kept up by `self.mean = ...` is read by a replay
+    where it lay, and never where the replay leaves it. before: the buffers before it ran. Numbers that are set anew, equal ones, are none."""
+    now = dict(model.named_buffers())
+    return any(now.get(name, t) is not t and not _equal(now[name], t) for name, t in before.items())
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    alike = all(getattr(one, name) == getattr(other, name) for name in ("shape", "dtype", "device", "layout"))
+    return alike and one.layout is torch.strided and torch.equal(one, other)
+
+
 def _hooked(tensor: torch.Tensor) -> tuple[bool, bool]:
     """Whether hooks see its gradient: as it comes, and once it is added to `.grad`."""
     return bool(tensor._backward_hooks), bool(tensor._post_accumulate_grad_hooks)
