@@ -1,0 +1,115 @@
+"""Captured steps beside plain ones on a CPU: in the place of a GPU's graph stands one that records each operation that torch runs, and
+replays them all where their results lay. Recording leaves weights and state as they were."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rung.ladder.execution import capture
+from rung.ladder.execution.capture import Captured
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        self.ran.append((function, args, kwargs or {}, found))
+        return found
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for function, args, kwargs, found in self.ran:
+            again = pytree.tree_leaves(function(*args, **kwargs))
+            for old, new in zip(pytree.tree_leaves(found), again, strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@pytest.fixture
+def tensors() -> list[Callable[[], list[torch.Tensor]]]:
+    """What a step may write to: by a function that a test appends."""
+    return []
+
+
+@pytest.fixture
+def captured(
+    monkeypatch: pytest.MonkeyPatch, tensors: list[Callable[[], list[torch.Tensor]]]
+) -> Callable[..., Captured]:
+    @contextlib.contextmanager
+    def nothing(*arguments: Any) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def recording(graph: Operations, *_: Any) -> Iterator[None]:
+        before = [(t, t.detach().clone()) for t in tensors[0]()]
+        with graph:
+            yield
+        for t, value in before:
+            t.data.copy_(value)
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nothing)
+    monkeypatch.setattr(torch.cuda, "device", nothing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Operations)
+    monkeypatch.setattr(capture, "recording", recording)
+    gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
+    return lambda run, model, optimizer: Captured(run, gpu, model, optimizer)
+
+
+@pytest.mark.parametrize("cleared", [False, True], ids=["summed", "cleared"])
+@pytest.mark.parametrize("in_a_tensor", [False, True], ids=["a number", "a tensor"])
+def test_a_training_step_is_the_same_replayed(
+    in_a_tensor: bool, cleared: bool, captured: Callable[..., Captured], tensors: list[Any]
+) -> None:
+    """Two shapes, inputs that are one tensor or two, a batch norm, a rate that changes, and a part that is not stepped."""
+
+    def trained(replayed: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
+        rate = torch.tensor(0.1)
+        optimizer = torch.optim.SGD(model[3].parameters(), lr=rate if in_a_tensor else 0.1, momentum=0.9, fused=True)
+
+        def written() -> list[torch.Tensor]:
+            moments = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+            sums = [p.grad for p in model[:3].parameters() if p.grad is not None]
+            return [*model.parameters(), *model.buffers(), *moments, *sums]
+
+        def step(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            optimizer.zero_grad()
+            output = model(batch["x"])
+            loss = (output - batch["y"]).square().mean()
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.detach(), "output": output.detach()}
+
+        tensors[:] = [written]
+        run = captured(step, model, optimizer) if replayed else step
+        found: list[torch.Tensor] = []
+        for k in range(18):
+            if cleared and k % 4 == 0:
+                model.zero_grad()
+            rate.fill_(0.1 / (k + 1))
+            optimizer.param_groups[0]["lr"] = rate if in_a_tensor else 0.1 / (k + 1)
+            x = torch.randn(6 if k % 3 else 5, 4, generator=torch.Generator().manual_seed(k))
+            result = run({"x": x, "y": x if k % 2 else x + 1})
+            gradients = [p.grad for p in model.parameters()]
+            found += [t.detach().clone() for t in (result.pop("loss"), result.pop("output"), *gradients)]
+            found += [t.detach().clone() for t in (*model.parameters(), *model.buffers())]
+        assert not replayed or run.shapes == 4
+        return found
+
+    for plain, again in zip(trained(False), trained(True), strict=True):
+        torch.testing.assert_close(again, plain, rtol=1e-6, atol=1e-7)
