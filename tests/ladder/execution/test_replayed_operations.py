@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rung.errors import WorkloadError
 from rung.ladder.execution import capture
 from rung.ladder.execution.capture import Captured
 
@@ -113,3 +114,39 @@ def test_a_training_step_is_the_same_replayed(
 
     for plain, again in zip(trained(False), trained(True), strict=True):
         torch.testing.assert_close(again, plain, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("had", [0, 1])
+def test_without_memory_for_one_more_graph_calls_go_on_uncaptured(
+    had: int, captured: Callable[..., Captured], tensors: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a step that was never captured it is said that it cannot be."""
+    model, recorded = nn.Linear(4, 4), capture.recording
+    tensors[:] = [lambda: list(model.parameters())]
+    run = captured(lambda x: model(x), model, None)
+
+    @contextlib.contextmanager
+    def full(*arguments: Any) -> Iterator[None]:
+        if run.shapes >= had:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        with recorded(*arguments):
+            yield
+
+    monkeypatch.setattr(capture, "recording", full)
+
+    def called(rows: int) -> None:
+        for _ in range(5):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(run(x), model(x))
+
+    with torch.no_grad():
+        if had:
+            called(2)
+            with pytest.warns(UserWarning, match="no memory for a graph of one more kind of inputs: beside the 1 that"):
+                called(3)
+            called(2)
+            called(4)  # and nothing is tried again
+        else:
+            with pytest.raises(WorkloadError, match=r"cannot be captured as a graph.*out of memory"):
+                called(2)
+    assert run.shapes == had

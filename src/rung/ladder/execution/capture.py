@@ -78,6 +78,8 @@ class Captured:
     (`rung.ladder.execution.given_optimizer`), graphs are recorded anew; where that is so at every step, none is.
     """
 
+    _full = False  # there was no memory for one more graph
+
     def __init__(
         self,
         run: Callable[[Any], Any],
@@ -118,6 +120,7 @@ class Captured:
         if moved:
             self._graphs.clear()
             self._calls.clear()
+            self._full = False
         leaves, spec = pytree.tree_flatten(batch)
         if not recordable(leaves, self._device.kind):
             return self._ran(self._warm(batch))
@@ -126,7 +129,7 @@ class Captured:
         hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
             return self._replay(self._graphs[key], tensors)
-        if state is None or hooked or len(self._graphs) >= MOST_SHAPES:
+        if state is None or hooked or self._full or len(self._graphs) >= MOST_SHAPES:
             return self._ordinary(leaves, spec)[0]
         if len(self._calls) >= MOST_COUNTED:
             self._calls.clear()
@@ -136,8 +139,25 @@ class Captured:
             if wrote:
                 self._calls[key] = 0
             return result
-        self._graphs[key] = self._ran(self._capture(leaves, spec, tensors))
+        if not self._recorded(key, leaves, spec, tensors):
+            return self._ordinary(leaves, spec)[0]
         return self._replay(self._graphs[key], tensors)
+
+    def _recorded(self, key: Hashable, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> bool:
+        """False where there are graphs, and no memory for another: a step that can be captured goes on without."""
+        try:
+            self._graphs[key] = self._ran(self._capture(leaves, spec, tensors))
+            return True
+        except WorkloadError as error:
+            cause = error.__cause__
+            if not self._graphs or cause is None or not isinstance(_cause(cause), torch.OutOfMemoryError):
+                raise
+        self._full = True
+        warnings.warn(
+            f"the GPU has no memory for a graph of one more kind of inputs: beside the {len(self._graphs)} that were captured, calls run uncaptured.",
+            stacklevel=5,
+        )
+        return False
 
     def _warn_of_changes(self, what: str) -> None:
         """Once, where a step is recorded anew so often that little is gained."""
