@@ -96,6 +96,15 @@ def test_weights_lie_channels_last_until_it_is_undone():
     assert torch.equal(model(X), want)
 
 
+def test_a_spectral_norm_is_not_worked_out_by_looking_at_its_weight():
+    """In training each look at the weight is a step of its power iteration, and writes to its buffers."""
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)))
+    before = copy.deepcopy(model.state_dict())
+    assert len(ChannelsLast(model)) == 0
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
 def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
     torch._dynamo.reset()
     plan = Plan(passes=("folded-batch-norm",), channels_last=True)

@@ -15,7 +15,8 @@ class ChannelsLast:
 
     def __init__(self, model: torch.nn.Module) -> None:
         kinds = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
-        weights = [module.weight for module in model.modules() if isinstance(module, kinds)]
+        # Not `.weight`: a parametrized one is made anew by each look, and spectral norm writes to its buffers then.
+        weights = [module._parameters.get("weight") for module in model.modules() if isinstance(module, kinds)]
         # A parametrized or quantised weight is made anew, or laid out, by its owner; one that others hold stays where they see it.
         self._weights = [w for w in weights if type(w) is torch.nn.Parameter and w.is_contiguous() and not held(w)]
         for weight in self._weights:
