@@ -218,6 +218,18 @@ def test_without_a_row_that_counts_the_mean_is_not_a_number(small):
     assert chunked.linear_cross_entropy(hidden, weight, None, target, mean=False) == 0
 
 
+def test_a_sum_divided_by_no_rows_has_gradients_of_zero_as_in_torch(small):
+    """A micro-batch without a label: its loss is not a number, and an optimizer's step leaves the weights alone."""
+    target = torch.full((5,), -100)
+    hidden, weight, bias = (
+        torch.randn(size, requires_grad=True) for size in ((5, WIDTH), (CLASSES, WIDTH), (CLASSES,))
+    )
+    plain = torch.nn.functional.cross_entropy(hidden @ weight.T + bias, target, reduction="sum")
+    for loss in (plain, chunked.linear_cross_entropy(hidden, weight, bias, target, mean=False)):
+        for gradient in torch.autograd.grad(loss / (target != -100).sum(), (hidden, weight, bias)):
+            assert bool((gradient == 0).all())
+
+
 @pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 65536.0), (torch.bfloat16, 0.3), (torch.float64, 0.3)])
 def test_a_scale_of_the_loss_is_not_rounded_before_it_reaches_the_gradients(dtype, scale, small):
     drawn = [torch.randn(10, WIDTH), torch.randn(CLASSES, WIDTH), torch.randn(CLASSES)]

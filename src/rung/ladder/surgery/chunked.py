@@ -77,12 +77,16 @@ class _Chunked(torch.autograd.Function):
             torch.cat(of_hidden) if of_hidden else None,
             of_weight,
             None if of_bias is None else of_bias.to(weight.dtype),
+            kept.any(),
         )
         return total * share
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
-        return (*(_scaled(saved, slopes[0]) for saved in ctx.saved_tensors), None, None, None)
+        *gradients, counted = ctx.saved_tensors
+        # A sum of no rows, divided by their number, has an infinite slope; as in torch, it reaches nothing.
+        slope = torch.where(counted, slopes[0], 0.0)
+        return (*(_scaled(saved, slope) for saved in gradients), None, None, None)
 
 
 def _scaled(gradient: torch.Tensor | None, slope: torch.Tensor) -> torch.Tensor | None:
