@@ -147,6 +147,19 @@ def test_copies_that_were_made_in_inference_mode_are_written_anew_outside_of_it(
         torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
 
 
+def test_weights_that_were_made_in_inference_mode_are_not_copied() -> None:
+    """Nobody counts what is written to them: a copy would go on giving the old results."""
+    with torch.inference_mode():
+        made = model()
+    step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")
+    x = torch.randn(5, 64).bfloat16()
+    with torch.inference_mode():
+        for _ in range(2):
+            assert not step.renewed()
+            torch.testing.assert_close(step(x), made(x), rtol=0, atol=0)
+            made[0].weight.mul_(2)
+
+
 def test_layers_that_were_given_other_parameters_are_prepared_anew() -> None:
     made, other = model(), model()
     step = compiled.Compiled(lambda x: made(x), made, Plan(linears="int8"), "sm90")

@@ -1,6 +1,9 @@
 """In inference sibling weights are read as one where they lie: no copy a call, no second copy held, never stale."""
 
 import copy
+import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
 from rung.ladder.surgery import Surgeon
+from rung.ladder.surgery.joined import Joined
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +109,46 @@ def test_after_inference_mode_the_model_still_trains():
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     with torch.inference_mode():
         torch.testing.assert_close(run(X), model(X))
+
+
+@pytest.mark.parametrize("calls", [torch.inference_mode, torch.no_grad])
+def test_a_model_that_was_made_in_inference_mode_has_its_weights_joined(calls):
+    with torch.inference_mode():
+        model, other = Model(), Model()
+    run, surgeon = compiled(model)
+    with calls():
+        torch.testing.assert_close(run(X), model(X))
+        assert together(model)
+    with torch.inference_mode():
+        model.load_state_dict(other.state_dict())
+        torch.testing.assert_close(run(X), other(X))
+    surgeon.undo()
+    assert not together(model)
+    with calls():
+        torch.testing.assert_close(run(X), other(X))
+
+
+def test_threads_that_run_two_layers_of_the_same_code_each_read_their_own_weights():
+    joined, wrong = Joined([0, 1]), []
+    layers = [[torch.randn(4, 4), torch.randn(4, 4)] for _ in range(2)]
+
+    def call(weights):
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            if joined(weights).data_ptr() != weights[0].data_ptr():
+                wrong.append(weights)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=call, args=(layers[k % 2],)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
 
 
 def test_a_saved_and_a_copied_model_are_whole(tmp_path):

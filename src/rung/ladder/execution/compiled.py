@@ -177,7 +177,12 @@ class Compiled:
         """Of all parameters, with their names: what is pruned goes on as `weight_orig`, the same object. Asked before every call:
         `named_parameters` takes half as long again."""
         parameters = (item for module in self._model.modules() for item in module._parameters.items())
-        return [(steps_taken(),), *((n, id(p), p._version, _place(p)) for n, p in parameters if p is not None)]
+        return [(steps_taken(),), *((n, id(p), _version(p), _place(p)) for n, p in parameters if p is not None)]
+
+
+def _version(parameter: torch.nn.Parameter) -> int:
+    """Of one made in inference mode nobody counts, and no layer's copy is made."""
+    return 0 if parameter.is_inference() else parameter._version
 
 
 def _place(parameter: torch.nn.Parameter) -> int:

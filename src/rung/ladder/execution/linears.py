@@ -22,14 +22,15 @@ ALIGNED = 16  # elements: what torch._scaled_mm asks of both sizes of a weight
 
 
 def suitable(model: nn.Module) -> list[nn.Linear]:
-    """Plain linear layers: no subclass, no hooks, no parametrization, no weight that another module uses, and none whose
-    forward somebody else has bound."""
+    """Plain linear layers: no subclass, no hooks, no parametrization, no weight that another module uses or that was made in
+    inference mode, where nobody counts its changes, and none whose forward somebody else has bound."""
     used = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
     return [
         m
         for m in model.modules()
         if type(m) is nn.Linear
         and type(m.weight) is nn.Parameter
+        and not m.weight.is_inference()
         and used[id(m.weight)] == 1
         and not any(size % ALIGNED for size in m.weight.shape)
         and not (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or "forward" in vars(m))

@@ -93,44 +93,53 @@ class Joined:
     def __init__(self, spots: Sequence[int]) -> None:
         self.spots = tuple(spots)
         self.copied = False  # in the last call that asked: weights that may not be moved
-        self._addresses: list[int] = []
+        # Weights where they lay together last; one object, for threads that run two layers of the same code.
+        self._laid: tuple[list[int], torch.Tensor] | None = None
         self._moved: list[weakref.ref[torch.Tensor]] = []
 
     def undo(self) -> None:
         """Gives every weight that was moved memory of its own again."""
         for tensor in (moved() for moved in self._moved):
             if tensor is not None and not _whole(tensor):
-                tensor.data = tensor.detach().clone()
+                with torch.inference_mode(tensor.is_inference()):
+                    tensor.data = tensor.detach().clone()
         self._moved.clear()
 
     def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
         tensors = [arguments[spot] for spot in self.spots]
         addresses = [t.data_ptr() for t in tensors]
-        if addresses != self._addresses:
+        laid = self._laid
+        if laid is None or addresses != laid[0]:
             # The first call, another layer of the same code, or weights that were moved (`.to()`, a new state dict).
             lie_together = _together(tensors)
-            self.copied = not lie_together and not all(_alone(t) for t in tensors)
+            self.copied = not lie_together and not _may_move(tensors)
             if self.copied:
                 with torch.no_grad():
                     return torch.cat([t.detach() for t in tensors])
             if not lie_together:
                 self._move(tensors)
-            self._remember(tensors)
-        return self._view
+            laid = self._laid = _laid(tensors)
+        return laid[1]
 
     def _move(self, tensors: Sequence[torch.Tensor]) -> None:
-        # Tensors made in inference mode could never be trained again.
-        with torch.inference_mode(False), torch.no_grad():
+        # Memory of their own kind: tensors that get memory made in inference mode could never be trained again, and
+        # inference tensors that get any other have no views.
+        with torch.inference_mode(tensors[0].is_inference()), torch.no_grad():
             whole = torch.cat([t.detach() for t in tensors])
             for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
                 tensor.data = part
         self._moved += [weakref.ref(t) for t in tensors]
 
-    def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
-        first = tensors[0].detach()
-        rows = sum(len(t) for t in tensors)
-        self._addresses = [t.data_ptr() for t in tensors]
-        self._view = first.as_strided((rows, *first.shape[1:]), first.stride())
+
+def _laid(tensors: Sequence[torch.Tensor]) -> tuple[list[int], torch.Tensor]:
+    """Where the tensors lie, and a view of all of them."""
+    first = tensors[0].detach()
+    rows = sum(len(t) for t in tensors)
+    return [t.data_ptr() for t in tensors], first.as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def _may_move(tensors: Sequence[torch.Tensor]) -> bool:
+    return all(_alone(t) for t in tensors) and len({t.is_inference() for t in tensors}) == 1
 
 
 def _alone(tensor: torch.Tensor) -> bool:
