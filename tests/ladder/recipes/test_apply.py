@@ -4,6 +4,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,22 @@ def test_every_shape_is_compiled_however_many_there_are(monkeypatch: pytest.Monk
         assert len(compiled) == 12
         applied.undo()
         assert torch._dynamo.config.cache_size_limit == 8
+
+
+def test_another_thread_has_every_shape_compiled_and_runs_hooks_that_come_later() -> None:
+    model = nn.Sequential(nn.Linear(8, 8))
+    applied = rung.apply(model, "fused-qkv")
+
+    def call() -> int:
+        for batch in range(2, 14):
+            applied(torch.randn(batch, 8))
+        graphs = applied._compiled.surgeon.graphs  # type: ignore[union-attr]
+        model[0].register_forward_hook(lambda module, arguments, output: output + 1)
+        torch.testing.assert_close(applied(torch.ones(2, 8)), model(torch.ones(2, 8)))
+        return graphs
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(call).result() == 12
 
 
 @pytest.mark.parametrize("recipe", [None, b"x", 5, ["compile", None], [b"compile"]])

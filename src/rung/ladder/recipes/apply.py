@@ -83,8 +83,8 @@ class Applied:
     `reduce-overhead` so are gradients: step and clear them before the next call, or sum them up elsewhere. With `bf16`,
     outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
     dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
-    function is raised for the process: a model called with more than eight shapes would run uncompiled otherwise; and hooks are
-    run that are registered later on, which it leaves out by itself.
+    function is raised for every thread that calls it: a model called with more than eight shapes would run uncompiled otherwise; and
+    hooks are run that are registered later on, which it leaves out by itself.
 
     `train` and `eval` and what is read of a model (PASSED_ON) go to the model; `model` has the rest, and does not run under
     the recipe.
@@ -110,10 +110,9 @@ class Applied:
             return self._cast_back(output)
 
         self._call: Callable[[Any], Any] = forward
-        self._limits: dict[str, int] = {}
-        if plan.compiles or plan.passes:
-            # Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled.
-            self._limits = expect_changes()
+        # Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled.
+        self._expects = plan.compiles or bool(plan.passes)
+        self._limits = self._expect_changes()
         self._compiled = Compiled(forward, model, plan, device.arch)
         self._call = self._compiled
         self._captured: Captured | None = None
@@ -125,6 +124,7 @@ class Applied:
             with self._aside():
                 return self.model(*args, **kwargs)
         self._note_dtype()
+        self._expect_changes()
         if self._compiled.renewed() and self._captured:
             self._captured = Captured(self._call, self._device, self.model)
         if self._captured and not torch.is_grad_enabled():
@@ -185,6 +185,7 @@ class Applied:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
         self._warn_of_another_optimizer()
+        self._expect_changes()
         loss, output = self._step(batch)
         self._tell(self._step)
         self._note_dtype()
@@ -213,6 +214,11 @@ class Applied:
             torch.set_float32_matmul_precision(self._precision)
         for name, limit in self._limits.items():
             setattr(torch._dynamo.config, name, limit)
+        self._expects = False
+
+    def _expect_changes(self) -> dict[str, int]:
+        """Before each call, too: newer torch has Dynamo's settings for each thread, and this one may be another."""
+        return expect_changes() if self._expects else {}
 
     def _note_dtype(self) -> None:
         """Before each call, as the model may have been given another dtype since the last; outside of what is compiled, which asks for it."""
