@@ -134,6 +134,14 @@ def test_of_no_rows_the_gradients_are_zero(reduction: str, device: str, monkeypa
     assert not any(d.any() for d in others)
 
 
+def test_a_sum_divided_by_no_rows_has_gradients_of_zero_as_in_torch(device: str) -> None:
+    h, w, b = (tensor(*shape, device=device) for shape in ((4, 16), (40, 16), (40,)))
+    target = torch.full((4,), -100, device=device)
+    for sums in both("linear_cross_entropy", reduction="sum"):
+        loss = sums(h, w, target, b) / (target != -100).sum()
+        assert not any(d.any() for d in torch.autograd.grad(loss, (h, w, b)))
+
+
 def test_a_scale_that_float16_cannot_hold_reaches_the_gradients(device: str) -> None:
     h, w = (tensor(n, 8, dtype=torch.float16, device=device) for n in (4, 20))
     loss = kernels.linear_cross_entropy(h * 0.01, w * 0.01, targets(4, 20, device))

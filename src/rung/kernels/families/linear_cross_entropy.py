@@ -87,15 +87,17 @@ def _forward_fake(
 def _save(ctx, inputs, output) -> None:
     ctx.bias = inputs[2] is not None
     ctx.hidden_grad, ctx.weight_grad = inputs[7:]
-    ctx.save_for_backward(*output[1:])
+    ctx.save_for_backward(*output[1:], (inputs[3] != inputs[4]).any())
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _gradient(backward, ctx, dloss, *_):
-    d_hidden, d_weight, d_bias = ctx.saved_tensors
+    d_hidden, d_weight, d_bias, counted = ctx.saved_tensors
     rest = (None,) * 6
     if dloss is None:
         return None, None, None, *rest
+    # A sum of no rows, divided by their number, has an infinite slope; as in torch, it reaches nothing.
+    dloss = torch.where(counted, dloss, 0.0)
     return (
         _scaled(d_hidden, dloss) if ctx.hidden_grad else None,
         _scaled(d_weight, dloss) if ctx.weight_grad else None,
