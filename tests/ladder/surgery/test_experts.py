@@ -13,7 +13,7 @@ from rung.ladder.execution.dynamo import open_sizes
 from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME
-from rung.ladder.surgery import Surgeon, grouped_mm
+from rung.ladder.surgery import PASSES, Surgeon, grouped_mm
 from rung.ladder.survey import captured_graphs
 from rung.workload import seeded_model
 
@@ -140,6 +140,11 @@ def test_a_loop_over_experts_becomes_grouped_products(model):
     surgeon = check(model())
     assert surgeon.rewritten == {"grouped-experts": 1}
     assert surgeon.skipped == []
+
+
+@pytest.mark.parametrize("other", sorted({*PASSES} - {"grouped-experts"}))
+def test_no_other_pass_keeps_a_loop_from_being_found(other):
+    assert check(Experts(), ("grouped-experts", other)).rewritten == {"grouped-experts": 1}
 
 
 def test_rows_are_sorted_by_expert():

@@ -22,7 +22,8 @@ def respell(graph: fx.Graph) -> None:
             _as_product(graph, node)
         elif kind(node) in ("type_as", "to") and len(node.args) == 2 and not node.kwargs:
             _name_dtype(node)
-        elif node.op == "call_method" and in_place(node):
+        # No attention adds by index; a loop over experts does, and is known by the one tensor that all its turns add to.
+        elif node.op == "call_method" and in_place(node) and kind(node) != "index_add":
             _read_from_writer(node)
 
 
