@@ -151,6 +151,14 @@ class Replays:
         pass
 
 
+class Stream:
+    """Dynamo asks of what it compiles whether it is one, so that it has to be a class."""
+
+    def __init__(self, index: int) -> None: ...
+
+    def wait_stream(self, other: Any) -> None: ...
+
+
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
     """Captured calls without a GPU: what is recorded is the result of its first run."""
@@ -159,7 +167,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
     def nothing(*arguments: Any) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda index: SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda other: None))
     monkeypatch.setattr(torch.cuda, "stream", nothing)
     monkeypatch.setattr(torch.cuda, "device", nothing)

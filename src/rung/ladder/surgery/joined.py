@@ -10,6 +10,7 @@ concatenated in the graph as in training.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from rung.ladder.surgery.graph.captured import add_weight, is_weight
 
 ALIGNED = 16  # bytes
 HOME, MEMBERS = "rung_home", "rung_members"
+_MOVING = threading.Lock()  # two threads that moved the same weights at once would leave them apart
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,15 @@ class Joined:
         laid = self._laid
         if laid is None or addresses != laid[0]:
             # The first call, another layer of the same code, or weights that were moved (`.to()`, a new state dict).
-            lie_together = _together(tensors)
-            self.copied = not lie_together and not _may_move(tensors)
-            if self.copied:
-                with torch.no_grad():
-                    return torch.cat([t.detach() for t in tensors])
-            if not lie_together:
-                self._move(tensors)
-            laid = self._laid = _laid(tensors)
+            with _MOVING:
+                lie_together = _together(tensors)
+                self.copied = not lie_together and not _may_move(tensors)
+                if self.copied:
+                    with torch.no_grad():
+                        return torch.cat([t.detach() for t in tensors])
+                if not lie_together:
+                    self._move(tensors)
+                laid = self._laid = _laid(tensors)
         return laid[1]
 
     def _move(self, tensors: Sequence[torch.Tensor]) -> None:
