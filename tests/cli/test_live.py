@@ -104,6 +104,23 @@ def test_a_terminal_that_was_never_told_its_width_shows_whole_lines(monkeypatch:
         assert "0:00  warming up\r" in text()
 
 
+@pytest.mark.parametrize(
+    ("message", "drawn"),
+    [
+        ("loading 型" + "号" * 40, "0:00  loading 型" + "号" * 11),  # a character takes two columns of the 39
+        ("loading new\nline\x1b.py", "0:00  loading new line .py"),
+    ],
+)
+def test_what_is_wide_or_breaks_a_line_stays_on_one(message: str, drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with terminal(40) as (descriptor, text):
+        with os.fdopen(os.dup(descriptor), "w", encoding="utf-8") as stderr:
+            monkeypatch.setattr(sys, "stderr", stderr)
+            with live.live():
+                log.info(message)
+        assert f"{CLEAR}{drawn}{CLEAR}" in text()
+
+
 @pytest.mark.parametrize("kind", ["dumb", ""])
 def test_a_terminal_that_cannot_draw_it_has_plain_lines(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("TERM", kind or "dumb")

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -42,7 +43,7 @@ class Live(logging.Handler):
         for_ = now - self._since
         text = f"{spent}  {self._text}" + (f" ({for_:.0f} s)" if for_ >= 2 else "")
         wide = os.get_terminal_size(self._terminal.fileno()).columns or 80  # 0: it was never told
-        return text[: wide - 1]
+        return _cut(text, wide - 1)
 
     def __enter__(self) -> Live:
         self._drawing.start()
@@ -107,3 +108,16 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _cut(text: str, columns: int) -> str:
+    """What of a text goes into so many columns, on one line: a target may be named in characters of two columns, or with a
+    line break."""
+    shown, left = "", columns
+    for c in text:
+        one = c if c.isprintable() else " "
+        left -= 2 if unicodedata.east_asian_width(one) in "WF" else 1
+        if left < 0:
+            break
+        shown += one
+    return shown
