@@ -37,7 +37,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
     lines.append(f"median step   {units.duration_interval(result['time'])}, {of}")
     lines += _timed_lines(result["timer"])
     if not result["reached"]:
-        lines.append(f"              not yet within ±{100 * result['precision']:.2g} %: give it more --time")
+        lines.append(f"              {_short_of(result)}: give it more --time")
     if summary["mean"]:
         lines.append(f"mean          {units.duration_interval(summary['mean'])}, standard deviation {units.duration(summary['std'])}")  # fmt: skip
     known = [f"{p} {units.duration(summary[p]['value'])}" for p in ("p90", "p99") if summary[p]]
@@ -62,6 +62,13 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
     ]
     lines += _sensor_lines(units.section(result, "sensors"))
     return lines + [f"note: {note}" for note in result["notes"]]
+
+
+def _short_of(result: dict[str, Any]) -> str:
+    """Why it was not the precision that ended it: an interval that is narrow may be of a stretch that was not steady."""
+    within, time = f"within ±{100 * result['precision']:.2g} %", result["time"]
+    narrow = time["high"] - time["low"] <= 2 * result["precision"] * time["value"]
+    return f"{within}, but not steady" if narrow and not result["steady"] else f"not yet {within}"
 
 
 def _work_rows(result: dict[str, Any]) -> list[tuple[str, str]]:

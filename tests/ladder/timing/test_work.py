@@ -70,6 +70,14 @@ def test_counted_work_stays_unless_it_is_told_and_nothing_is_made_up() -> None:
     assert achieved(roof(CPU, None), Told(nbytes=1), 1e6)["of_bandwidth"] is None
 
 
+def test_a_narrow_interval_is_not_said_to_miss_its_width(nap: dict[str, Any]) -> None:
+    unsteady = {**nap, "reached": False, "steady": False, "precision": 0.005}
+    narrow = "\n".join(bench_lines({**unsteady, "time": {**nap["time"], "value": 100.0, "low": 99.9, "high": 100.1}}))
+    assert "within ±0.5 %, but not steady: give it more --time" in narrow
+    wide = "\n".join(bench_lines({**unsteady, "time": {**nap["time"], "value": 100.0, "low": 99.0, "high": 101.0}}))
+    assert "not yet within ±0.5 %: give it more --time" in wide
+
+
 def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: dict[str, Any]) -> None:
     assert "95 % interval" in "\n".join(bench_lines(nap))
     few = "\n".join(bench_lines({**nap, "samples": nap["samples"][:3]}))
