@@ -18,7 +18,7 @@ NUMBERS = st.floats(allow_nan=False) | st.integers()
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(
-    rungs=st.lists(st.sampled_from(sorted(BY_NAME))),
+    rungs=st.lists(st.sampled_from(sorted(BY_NAME)), unique=True),
     workload=TEXTS,
     options=st.dictionaries(TEXTS, TEXTS),
     made_on=st.dictionaries(TEXTS, TEXTS),
@@ -59,6 +59,7 @@ def test_a_byte_order_mark_of_an_editor_is_no_damage(tmp_path: Path) -> None:
         (b"schema = 1\nrungs = []\n[options]\nsize = [1]", "options must be a table of texts or numbers"),
         (b'schema = 1\nrungs = []\n[measured]\nspeedup = "big"', "measured must be a table of numbers"),
         (b'schema = 1\nrungs = ["turbo"]', "there is no rung 'turbo'"),
+        (b'schema = 1\nrungs = ["compile", "bf16", "compile"]', "compile is named 2 times; once is enough"),
         (b"schema = 1\nrungs = [1]", "rungs must be names"),
         (b"schema = 2\nrungs = []", "no recipe of this version"),
         (
