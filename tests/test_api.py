@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -18,6 +19,7 @@ import rung
 from rung.errors import UsageError, WorkloadError
 
 HERE = Path(timed_functions.__file__)
+AT_HAND: Any = rung.Workload("mine", model=lambda: None, inputs=lambda seed: seed)
 
 
 def test_a_callable_is_measured_and_prints_as_the_command_does() -> None:
@@ -158,8 +160,12 @@ def test_a_target_can_be_a_plain_function_with_options() -> None:
         (lambda: rung.bench(timed_functions.long, rungs=["compile"]), "takes no options"),
         (lambda: rung.bench(timed_functions.long, preset="best"), "there is no preset 'best'"),
         (lambda: rung.bench("x.py:y", rungs=["compile"], recipe="r.toml"), "not both"),
+        (lambda: rung.bench(AT_HAND), "a Workload cannot be handed to a fresh process"),
+        (lambda: rung.compare(AT_HAND, AT_HAND), "a Workload cannot be handed to a fresh process"),
+        (lambda: rung.climb(AT_HAND), "a Workload cannot be handed to a fresh process"),
+        (lambda: rung.climb(timed_functions.long), "a function cannot be handed to a fresh process"),
     ],
-    ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "recipe"],
+    ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "recipe", "bench it", "compare it", "climb it", "function"],
 )  # fmt: skip
 def test_wrong_use_is_one_sentence(call, says: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=says):

@@ -16,7 +16,7 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.ladder.recipes.recipe import side_of
-from rung.ladder.side import Side
+from rung.ladder.side import Side, named
 from rung.ladder.timing.work import Told
 from rung.measure.stats import Interval
 
@@ -217,7 +217,7 @@ def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], 
     typed = {name.replace("_", "-"): str(value) for name, value in (options or {}).items()}
     if recipe and rungs:
         raise UsageError("give a recipe or rungs, not both.")
-    return side_of(target, typed, rungs, Path(recipe) if recipe else None, call=call)
+    return side_of(named(target), typed, rungs, Path(recipe) if recipe else None, call=call)
 
 
 def _as_side(what: str | Side, options: Mapping[str, Any] | None, call: bool) -> Side:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.ladder.climb import Request, start
+from rung.ladder.side import named
 
 
 def climb(target: str, out: str | Path | None = None, **request: Any) -> dict[str, Any]:
@@ -17,5 +18,6 @@ def climb(target: str, out: str | Path | None = None, **request: Any) -> dict[st
     """
     if request.get("rungs") is not None:
         request["rungs"] = tuple(request["rungs"])
-    running = start(Request(target, **request), Path(".rung"), Path(out) if out else None, lambda event, data: None)
+    asked = Request(named(target), **request)
+    running = start(asked, Path(".rung"), Path(out) if out else None, lambda event, data: None)
     return running.climb()

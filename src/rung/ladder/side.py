@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rung.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -44,3 +46,13 @@ class Setup:
     limits: Limits = Limits()
     together: int = 1
     files: Path = Path()
+
+
+def named(target: object) -> str:
+    """A target, which a fresh process finds by its name; anything else is refused, a Workload that is at hand among it."""
+    if isinstance(target, str):
+        return target
+    raise UsageError(
+        f"a {type(target).__name__} cannot be handed to a fresh process, which finds its workload by name; "
+        'give the name of the function that makes it, as in "model.py:make".'
+    )
