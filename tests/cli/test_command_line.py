@@ -87,6 +87,12 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (["climb", "tiny-transformer", "--device", "cuda:99"], 2, "--device cuda:99"),
         (["climb", "tiny-transformer", "--numeric", "bf16"], 2, "rung climb itself has --numerics."),
         (["bench", "tiny-transformer", "--prset=quick"], 2, "rung bench itself has --preset."),
+        (
+            ["runs", "--jsn"],
+            2,
+            "unexpected argument '--jsn'; `--help` shows what the command takes. Did you mean --json?",
+        ),
+        (["climb", "--resume", "nowhere", "--bugdet=9"], 2, "Did you mean --budget?"),
         (["climb", "--resume", "nowhere"], 3, "nowhere is no run directory"),
         (["bench", "tiny-transformer", "--recipe", "missing.toml"], 3, "missing.toml could not be read"),
         (["report", "nowhere"], 3, "nowhere is no run directory"),

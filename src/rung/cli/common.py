@@ -53,9 +53,9 @@ def add_command(
     def called(parsed: argparse.Namespace) -> int:
         if parsed.help:
             return show_help(parser, getattr(parsed, target) if target else None)
-        if not (target or rest):
-            no_rest(parsed.rest)
         try:
+            if not (target or rest):
+                no_rest(parsed.rest)
             return run(parsed)
         except RungError as error:
             error.args = (f"{error}{_meant(parser, parsed.rest, str(error))}",)
@@ -66,12 +66,14 @@ def add_command(
 
 
 def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -> str:
-    """What to add to a target's refusal of an option that the command itself has, spelt a little otherwise."""
+    """What to add to the refusal of an option, by a target or the command, that the command has, spelt a little otherwise."""
     own = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     for flag in (word.partition("=")[0] for word in rest):
-        near = difflib.get_close_matches(flag, own, 1, 0.8) if f"has no option {flag};" in refused else []
-        if near:
+        near = difflib.get_close_matches(flag, own, 1, 0.8)
+        if near and f"has no option {flag};" in refused:
             return f" {parser.prog} itself has {near[0]}."
+        if near and refused.startswith(f"unexpected argument '{flag}"):
+            return f" Did you mean {near[0]}?"
     return ""
 
 
