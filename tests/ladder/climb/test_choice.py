@@ -89,10 +89,18 @@ def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path
     assert isinstance(next_rung(made, [a]), Stop)
 
 
-def test_an_attempt_that_the_budget_cut_is_open_again(tmp_path: Path) -> None:
-    made = state(tmp_path)
-    a = rung("a", 0.5)
+@pytest.mark.parametrize("named", [False, True])
+def test_an_attempt_that_the_budget_cut_is_open_again_once_there_is_more_time(tmp_path: Path, named: bool) -> None:
+    """A second throw of the same dice in one sitting would tell no more, and may fall the other way."""
+    made = state(tmp_path, named=named, budget=900)
+    a, b = rung("a", 0.5), rung("b", 0.9)
     tried(made, "a", "inconclusive", cut=True)
+    assert next_rung(made, [a, b]) is b
+    said = next_rung(made, [a])
+    assert isinstance(said, Stop)
+    assert said.rule == "budget"
+    assert "too little time to decide a (up to" in said.why
+    made.cut.clear()  # as in another sitting
     assert next_rung(made, [a]) is a
 
 

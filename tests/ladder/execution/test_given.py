@@ -1,7 +1,6 @@
 """What a recorded graph takes as given of a model, and which calls are replayed when it changes."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,28 +151,32 @@ class Replays:
 
 
 class Stream:
-    """Dynamo asks of what it compiles whether it is one, so that it has to be a class."""
+    """Dynamo asks of what it compiles whether it is one, so that it has to be a class, as the next has to be."""
 
     def __init__(self, index: int) -> None: ...
 
     def wait_stream(self, other: Any) -> None: ...
 
 
+class Nothing:
+    def __init__(self, *arguments: Any) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
     """Captured calls without a GPU: what is recorded is the result of its first run."""
 
-    @contextlib.contextmanager
-    def nothing(*arguments: Any) -> Iterator[None]:
-        yield
-
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda other: None))
-    monkeypatch.setattr(torch.cuda, "stream", nothing)
-    monkeypatch.setattr(torch.cuda, "device", nothing)
+    monkeypatch.setattr(torch.cuda, "stream", Nothing)
+    monkeypatch.setattr(torch.cuda, "device", Nothing)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
-    monkeypatch.setattr(capture, "recording", nothing)
+    monkeypatch.setattr(capture, "recording", Nothing)
     gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
     return lambda model, run=None, optimizer=None: Captured(run or model, gpu, model, optimizer)
 

@@ -42,6 +42,10 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     worth, stop = _worth(state, rungs)
     if not worth:
         return stop
+    cut = [r for r in worth if r.name in state.cut]
+    worth = [r for r in worth if r not in cut]
+    if not worth:
+        return _out_of_budget(state, cut[0], stop.left)
     beside = _beside(state, rungs)
     fitting = [r for r in worth if _fits(state, r)]
     if fitting:
@@ -129,7 +133,7 @@ def _at_once(state: State, worth: Sequence[Rung], beside: Sequence[Rung], must: 
     """Several rungs as one, where the budget does not decide them one by one; not after one of them spoiled it once.
     beside: those that may come in beside the ones that are worth a try, because they apply there alone; must: those that are
     among them whatever they promise."""
-    made = [a for a in state.attempts if a["rung"] == NAME and not a.get("cut")]
+    made = [a for a in state.attempts if a["rung"] == NAME and (NAME in state.cut or not a.get("cut"))]
     if any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made):
         return None
     if sum(seconds(state, r) for r in worth) <= state.left():
@@ -184,6 +188,10 @@ def _applies(state: State, rung: Rung) -> bool:
 def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     told = {a["rung"] for a in state.attempts if not a.get("cut")}
     todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
+    cut = [r for r in todo if r.name in state.cut]
+    todo = [r for r in todo if r not in cut]
+    if cut and not todo:
+        return _out_of_budget(state, cut[0], {r.name: r.predict(state.context()).high for r in cut})
     if not todo:
         return Stop("tried", "every rung that was asked for was tried, or does not apply.", {})
     if state.left() <= CLIMB[0][0] * state.pace:

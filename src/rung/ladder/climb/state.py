@@ -61,6 +61,7 @@ class State:
         self.counters: Counters | None = None
         self.facts: dict[str, Any] = {}
         self.numerics: Numerics = "exact"
+        self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
 
     @cached_property
     def attempts(self) -> list[dict[str, Any]]:
@@ -86,6 +87,8 @@ class State:
         attempt["spent_seconds"] = self.spent()
         self.run.add_attempt(attempt)
         self.attempts.append(attempt)
+        if attempt.get("cut") and attempt["verdict"] == "inconclusive":
+            self.cut.add(attempt["rung"])
 
     @property
     def best_name(self) -> str:
