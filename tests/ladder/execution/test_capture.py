@@ -275,6 +275,38 @@ def test_a_thread_that_pins_memory_does_not_end_a_capture() -> None:
 
 
 @needs_gpu
+def test_another_tensor_as_an_attribute_and_another_setting_are_seen() -> None:
+    """A replay would read memory that was let go, and run the kernels of the setting before."""
+
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(512, 512, device="cuda")
+            self.scale = torch.ones(512, device="cuda")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.scale
+
+    model, x = Scaled(), torch.randn(512, 512, device="cuda")
+    run = Captured(model, pick("cuda"), model)
+    before = torch.get_float32_matmul_precision()
+    with torch.no_grad():
+        for _ in range(WARM_CALLS + 2):
+            assert torch.equal(run(x), model(x))
+        model.scale = torch.full_like(model.scale, 2)
+        torch.full((512,), 7.0, device="cuda")  # in the memory that was let go
+        for _ in range(WARM_CALLS + 2):
+            assert torch.equal(run(x), model(x))
+        try:
+            torch.set_float32_matmul_precision("high")
+            for _ in range(WARM_CALLS + 2):
+                assert torch.equal(run(x), model(x))
+        finally:
+            torch.set_float32_matmul_precision(before)
+        assert torch.equal(run(x), model(x))
+    assert run.shapes == 2
+
+
+@needs_gpu
 def test_a_model_that_changes_between_replays_gives_what_it_gives_uncaptured() -> None:
     model, x = (
         nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 16)).cuda().eval(),

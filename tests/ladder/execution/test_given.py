@@ -61,6 +61,7 @@ MOVES: dict[str, Callable[[Gated], Any]] = {
     "weights assigned": lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True),
     "another dtype": lambda m: m.to(torch.float64),
     "a buffer": lambda m: setattr(m, "shift", torch.ones(4)),
+    "an attribute": lambda m: setattr(m, "extra", torch.full_like(m.extra, 2)),
 }
 
 
@@ -70,7 +71,7 @@ def test_a_change_is_another_state_and_the_first_is_known_again(change: str) -> 
     seen = Given(model)
     assert [seen.look(), seen.look()] == [(0, False)] * 2
     CHANGES[change](model)
-    moved = change == "one buffer more"
+    moved = change in ("one buffer more", "a tensor that is none any more")
     assert [seen.look(), seen.look()] == [(0 if moved else 1, moved), (0 if moved else 1, False)]
 
 
@@ -80,6 +81,14 @@ def test_tensors_that_moved_are_told_once(move: str) -> None:
     seen = Given(model)
     MOVES[move](model)
     assert [seen.look(), seen.look()] == [(0, True), (0, False)]
+
+
+def test_a_tensor_that_the_forward_itself_sets_is_no_change() -> None:
+    model = Gated()
+    seen = Given(model)
+    model.extra = torch.zeros(3)
+    seen.settle()
+    assert seen.look() == (0, False)
 
 
 def test_values_that_change_where_they_lie_are_no_change() -> None:

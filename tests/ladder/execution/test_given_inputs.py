@@ -2,7 +2,7 @@
 
 import contextlib
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from rung.ladder.execution.given_inputs import as_copied, copied, laid_as_copied, recordable, signature
+from rung.ladder.execution.given_inputs import as_copied, copied, laid_as_copied, modes, recordable, signature
 
 
 def test_what_lies_otherwise_than_a_copy_would_is_copied() -> None:
@@ -89,3 +89,30 @@ def test_one_tensor_twice_is_not_two() -> None:
     assert signature([ONE, ONE]) == signature([other, other])
     assert signature([ONE, ONE]) != signature([ONE, other])
     assert signature([ONE, other, ONE]) != signature([ONE, other, other])
+
+
+@contextlib.contextmanager
+def less_precise() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        less_precise,
+        lambda: nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
+    ],
+    ids=["inference mode", "autocast", "the precision of products", "kinds of attention"],
+)
+def test_a_call_in_another_mode_or_under_another_setting_has_a_graph_of_its_own(within: Callable[[], Any]) -> None:
+    before = modes()
+    with within():
+        assert modes() != before
+    assert modes() == before

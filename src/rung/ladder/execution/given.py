@@ -27,9 +27,10 @@ KNOWN = ("torch.", "transformers.", "peft.")  # whose hooks compute, or do nothi
 
 class Given:
     """A model as far as replays depend on it: its modules with their plain attributes, functions, and lists, sets and tables of such; of
-    other attributes the type; its parameters and buffers. What changes inside of other objects is not seen.
+    other attributes the type; its parameters and buffers, and tensors that are attributes. What changes inside of other objects is not
+    seen.
 
-    What the model's own forward changes (a counter, a buffer that it sets) is no change: `settle` is told after it ran.
+    What the model's own forward changes (a counter, a tensor that it sets) is no change: `settle` is told after it ran.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -93,6 +94,7 @@ class Given:
         children = [(t["_modules"], list(t["_modules"])) for t in tables]
         self._readers = [(itemgetter(*keys, keys[0]), table) for table, keys in (*plain, *children) if keys]
         self._others = [(t, k) for t in tables for k, v in t.items() if k not in INNER and not _plain(v)]
+        self._attributes = [(t, k) for t, k in self._others if isinstance(t[k], torch.Tensor)]
         self._holders = [(t[kind], k) for t in tables for kind in ("_parameters", "_buffers") for k in t[kind]]
         self._found = next((name or "the model" for name, m in modules.items() if any(_foreign(m))), "")
 
@@ -107,7 +109,8 @@ class Given:
         ]
 
     def _lie(self) -> list[Any]:
-        return [_where(tensor) for tensor in self._tensors()]
+        attributes = (table.get(name) for table, name in self._attributes)
+        return [_where(tensor) for tensor in (*self._tensors(), *attributes)]
 
     def _tensors(self) -> list[torch.Tensor | None]:
         inside = [t for m in self._scripted for t in (*m.parameters(False), *m.buffers(False))]
@@ -131,9 +134,9 @@ def _hooked(tensor: torch.Tensor) -> tuple[bool, bool]:
     return bool(tensor._backward_hooks), bool(tensor._post_accumulate_grad_hooks)
 
 
-def _where(tensor: torch.Tensor | None) -> int | None:
-    """An address; a wrapped or sparse tensor has none of its own."""
-    if tensor is None:
+def _where(tensor: Any) -> int | None:
+    """An address; a wrapped or sparse tensor has none of its own, and what is in the place of a tensor has none."""
+    if not isinstance(tensor, torch.Tensor):
         return None
     plain = type(tensor) is nn.Parameter or not is_traceable_wrapper_subclass(tensor)
     return tensor.data_ptr() if plain and tensor.layout is torch.strided else id(tensor)

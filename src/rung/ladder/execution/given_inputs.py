@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from rung.hardware.device import matmul_precision_name
 from rung.ladder.execution.given import NAMED, PLAIN
 
 VALUES = (*PLAIN, *NAMED, complex, enum.Enum, torch.Size)
@@ -40,11 +41,17 @@ def signature(leaves: Sequence[Any]) -> Hashable:
 
 
 def modes() -> Hashable:
-    """Whether a call is made in inference mode, and under which autocast, where it is under any."""
+    """Whether a call is made in inference mode, under which autocast, where it is under any, and with which of torch's settings that
+    decide what kernels are launched."""
     autocasts = (
         torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cuda", "cpu")
     )
-    return torch.is_inference_mode_enabled(), *autocasts
+    cuda = torch.backends.cuda
+    attention = (
+        cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
+    )  # fmt: skip
+    settings = matmul_precision_name(), torch.are_deterministic_algorithms_enabled(), attention
+    return torch.is_inference_mode_enabled(), *autocasts, settings
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
