@@ -1,7 +1,7 @@
 """What a recorded graph takes as given of a model, and which calls are replayed when it changes."""
 
+import contextlib
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -159,34 +159,11 @@ class Replays:
         pass
 
 
-class Stream:
-    """Dynamo asks of what it compiles whether it is one, so that it has to be a class, as the next has to be."""
-
-    def __init__(self, index: int) -> None: ...
-
-    def wait_stream(self, other: Any) -> None: ...
-
-
-class Nothing:
-    def __init__(self, *arguments: Any) -> None: ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *exc: object) -> None: ...
-
-
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
+def recorded(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
     """Captured calls without a GPU: what is recorded is the result of its first run."""
-
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda other: None))
-    monkeypatch.setattr(torch.cuda, "stream", Nothing)
-    monkeypatch.setattr(torch.cuda, "device", Nothing)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
-    monkeypatch.setattr(capture, "recording", Nothing)
-    gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
+    monkeypatch.setattr(capture, "recording", lambda *arguments: contextlib.nullcontext())
     return lambda model, run=None, optimizer=None: Captured(run or model, gpu, model, optimizer)
 
 

@@ -3,7 +3,6 @@ replays them all where their results lay. Recording leaves weights and state as 
 
 import contextlib
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,12 +43,8 @@ def tensors() -> list[Callable[[], list[torch.Tensor]]]:
 
 @pytest.fixture
 def captured(
-    monkeypatch: pytest.MonkeyPatch, tensors: list[Callable[[], list[torch.Tensor]]]
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, tensors: list[Callable[[], list[torch.Tensor]]]
 ) -> Callable[..., Captured]:
-    @contextlib.contextmanager
-    def nothing(*arguments: Any) -> Iterator[None]:
-        yield
-
     @contextlib.contextmanager
     def recording(graph: Operations, *_: Any) -> Iterator[None]:
         before = [(t, t.detach().clone()) for t in tensors[0]()]
@@ -58,15 +53,8 @@ def captured(
         for t, value in before:
             t.data.copy_(value)
 
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda index: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "stream", nothing)
-    monkeypatch.setattr(torch.cuda, "device", nothing)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Operations)
     monkeypatch.setattr(capture, "recording", recording)
-    gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
     return lambda run, model, optimizer: Captured(run, gpu, model, optimizer)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import weakref
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,14 +22,11 @@ def done() -> list[str]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Made:
+def made(gpu: Any, monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Made:
     """Captured calls without a GPU: `done` holds what each of them did."""
-    monkeypatch.setattr(torch.cuda, "Stream", lambda index: None)
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(Captured, "_warm", lambda self, batch: done.append("ran"))
     monkeypatch.setattr(Captured, "_capture", lambda self, *a: done.append("recorded"))
     monkeypatch.setattr(Captured, "_replay", lambda self, *a: done.append("replayed"))
-    gpu: Any = SimpleNamespace(is_gpu=True, index=0, kind="cpu")
     return lambda model=None, optimizer=None: Captured(lambda batch: None, gpu, model or nn.Linear(4, 4), optimizer)
 
 
