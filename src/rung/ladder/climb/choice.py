@@ -42,10 +42,9 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     worth, stop = _worth(state, rungs)
     if not worth:
         return stop
-    cut = [r for r in worth if r.name in state.cut]
-    worth = [r for r in worth if r not in cut]
-    if not worth:
-        return _out_of_budget(state, cut[0], stop.left)
+    if not _uncut(state, worth):
+        return _out_of_budget(state, worth[0], stop.left)
+    worth = _uncut(state, worth)
     beside = _beside(state, rungs)
     fitting = [r for r in worth if _fits(state, r)]
     if fitting:
@@ -188,15 +187,17 @@ def _applies(state: State, rung: Rung) -> bool:
 def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     told = {a["rung"] for a in state.attempts if not a.get("cut")}
     todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
-    cut = [r for r in todo if r.name in state.cut]
-    todo = [r for r in todo if r not in cut]
-    if cut and not todo:
-        return _out_of_budget(state, cut[0], {r.name: r.predict(state.context()).high for r in cut})
     if not todo:
         return Stop("tried", "every rung that was asked for was tried, or does not apply.", {})
-    if state.left() <= CLIMB[0][0] * state.pace:
-        return _out_of_budget(state, todo[0], {r.name: r.predict(state.context()).high for r in todo if _applies(state, r)})  # fmt: skip
-    return todo[0]
+    now = _uncut(state, todo)
+    if not now or state.left() <= CLIMB[0][0] * state.pace:
+        return _out_of_budget(state, (now or todo)[0], {r.name: r.predict(state.context()).high for r in todo if _applies(state, r)})  # fmt: skip
+    return now[0]
+
+
+def _uncut(state: State, rungs: Sequence[Rung]) -> list[Rung]:
+    """Those that the budget did not cut short in this sitting."""
+    return [r for r in rungs if r.name not in state.cut]
 
 
 def _out_of_budget(state: State, rung: Rung, best_case: dict[str, float]) -> Stop:

@@ -135,8 +135,9 @@ class Captured:
             self._calls.clear()
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS:
+            buffers = dict(self._model.named_buffers())
             result, wrote = self._ordinary(leaves, spec)
-            if wrote:
+            if wrote or put_elsewhere(self._model, buffers):
                 self._calls[key] = 0
             return result
         if not self._recorded(key, leaves, spec, tensors):
@@ -177,11 +178,10 @@ class Captured:
         return result
 
     def _ordinary(self, leaves: list[Any], spec: Any) -> tuple[Any, bool]:
-        """The result of a call that is not replayed, and whether it wrote where no replay would: to its inputs, of which that has copies,
-        or to a buffer by another tensor in its place."""
+        """The result of a call that is not replayed, and whether it wrote to its inputs, of which a replay would have copies."""
         given = as_copied(leaves)
         pairs = [(own, t) for own, t in zip(leaves, given, strict=True) if isinstance(t, torch.Tensor)]
-        before, buffers = [t._version for _, t in pairs], dict(self._model.named_buffers())
+        before = [t._version for _, t in pairs]
         result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
         wrote = [t._version for _, t in pairs] != before
         if self._optimizer:
@@ -191,7 +191,7 @@ class Captured:
             for own, t in pairs if wrote else ():
                 if own.data_ptr() != t.data_ptr():
                     own.copy_(t)
-        return result, wrote or put_elsewhere(self._model, buffers)
+        return result, wrote
 
     def _warm(self, batch: Any) -> Any:
         self._stream.wait_stream(torch.cuda.current_stream())
