@@ -7,6 +7,7 @@ VENV ?= .venv
 SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda.is_available() else "tiny --batch-size 1")' 2>/dev/null || echo tiny --batch-size 1)
 BUDGET ?= 200
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 
 .PHONY: demo test lint clean
 
@@ -16,14 +17,19 @@ demo: $(READY)
 test: lint
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-$(READY): pyproject.toml setup.py tools/setup
+$(READY): pyproject.toml tools/setup
 	VENV=$(VENV) tools/setup
 	@touch $@
+
+# What the tests need, and with it all that the demo needs.
+$(TOOLS): pyproject.toml tools/setup
+	VENV=$(VENV) tools/setup dev
+	@touch $(READY) $@
 
 clean:
 	rm -rf $(VENV) .venv-boot .mypy_cache .ruff_cache .pytest_cache build src/*.egg-info

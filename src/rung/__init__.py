@@ -40,5 +40,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+        try:
+            return getattr(importlib.import_module(_WHERE[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            from rung.errors import NO_TORCH, UsageError
+
+            raise UsageError(NO_TORCH) from None
     raise AttributeError(f"module 'rung' has no attribute {name!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import traceback
 
@@ -36,6 +37,19 @@ class WorkloadError(RungError):
     """The user's workload raised, hung, ran out of memory or cannot be verified."""
 
     exit_code = 4
+
+
+NO_TORCH = (
+    "this needs PyTorch, which is not installed: `pip install torch` gets the build for CUDA, `pip install torch "
+    "--index-url https://download.pytorch.org/whl/cpu` the one for CPUs, and for ROCm "
+    "https://pytorch.org/get-started/locally shows the command."
+)
+
+
+def need_torch() -> None:
+    """One sentence instead of an import error, where torch is missing. Raises UsageError."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(NO_TORCH)
 
 
 def first_line(error: BaseException, most: int = 300) -> str:

@@ -322,12 +322,12 @@ def test_the_way_on_can_be_pasted_into_a_shell(
 
 
 @pytest.mark.parametrize("asked", [[], ["--json"]])
-def test_a_stack_that_was_not_confirmed_ends_with_the_same_code_either_way(
+def test_a_recipe_that_was_refuted_ends_with_the_same_code_either_way(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def done(climb: Climb, dry: bool) -> dict[str, Any]:
         climb.run.write("manifest.json", manifest())
-        return {**climb.run.data(), "result": {"confirmed": False}}
+        return {**climb.run.data(), "result": {"kept": [], "taken_back": [{"kept": ["compile"]}]}}
 
     monkeypatch.setattr(Climb, "climb", done)
     monkeypatch.setattr("rung.report.html.render", lambda data: "")

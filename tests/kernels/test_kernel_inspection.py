@@ -207,10 +207,11 @@ def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(k["kernels"] for k in listed)
 
 
-def test_numbers_that_come_in_float64_are_computed_with_in_float32() -> None:
+def test_numbers_that_come_in_float64_are_computed_with_in_float32(tmp_path: Path) -> None:
     if not HAS_TRITON:
         pytest.skip("Triton is not installed")
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}  # empty: what is cached is not compiled
+    env.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
         [sys.executable, str(HERE / "double_numbers.py")], env=env, capture_output=True, text=True, check=False,
         timeout=250,

@@ -17,6 +17,7 @@ from typing import Any
 
 from rung.cli.live import write
 from rung.errors import RungError, UsageError, WorkloadError, first_line, where
+from rung.errors import need_torch as need_torch  # for the commands
 
 ROOT = Path(".rung")
 
@@ -200,17 +201,6 @@ def opened(path: Path, **how: Any) -> Any:
     from rung.trace import read
 
     return read(path, **how)
-
-
-def need_torch() -> None:
-    """One sentence instead of an import error, where torch is missing."""
-    import importlib.util
-
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            "this needs PyTorch, which is not installed: install your ROCm or CUDA build, or `pip install torch==2.13.0` "
-            "for this machine."
-        )
 
 
 @contextmanager

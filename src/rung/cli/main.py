@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rung import __version__
-from rung.errors import InputError, RungError, UsageError, first_line
+from rung.errors import NO_TORCH, InputError, RungError, UsageError, first_line
 
 COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
@@ -92,6 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(f"rung: {text}")
         _document(text, InputError.exit_code, "--json" in words and not getattr(error, "told", False))
         return InputError.exit_code
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        if "--debug" in words:
+            traceback.print_exc()
+        _say(f"rung: {NO_TORCH}")
+        _document(NO_TORCH, UsageError.exit_code, "--json" in words and not getattr(error, "told", False))
+        return UsageError.exit_code
     except KeyboardInterrupt as stop:
         _say("rung: stopped.")
         _document("stopped by Ctrl-C or a kill", 130, "--json" in words and not getattr(stop, "told", False))

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import scipy  # its parts load when they are asked for: a worker, which judges nothing, need not wait
-
+from rung.measure.distributions import normal_quantile, student_quantile
 from rung.measure.stats import STUDENT, Interval, Method, hodges_lehmann
 
 # (restarts, share of the false alarms spent at this look)
@@ -145,7 +144,5 @@ def _visible(logs: Interval, n: int, spent: float, method: Method) -> float:
     half = logs.high - logs.value
     if not math.isfinite(half):
         return math.inf
-    error = half / float(
-        scipy.special.stdtrit(n - 1, 1 - spent / 2) if method is STUDENT else scipy.special.ndtri(1 - spent / 2)
-    )
-    return math.expm1(half + 0.842 * error)
+    quantile = student_quantile(n - 1, 1 - spent / 2) if method is STUDENT else normal_quantile(1 - spent / 2)
+    return math.expm1(half + 0.842 * half / quantile)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts load when they are asked for: a worker, which judges nothing, need not wait
+
+from rung.measure.distributions import normal_cdf, normal_quantile, student_cdf, student_quantile
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _end(x: np.ndarray, ordered: np.ndarray, away: float, confidence: float) -> 
 def _half_width(below: np.ndarray, confidence: float) -> float:
     """Of the interval of the share of samples below, were it one half."""
     count = max(2.0, _worth(below))
-    return float(scipy.special.stdtrit(max(1.0, count / 4), 0.5 + confidence / 2)) * 0.5 / math.sqrt(count)
+    return student_quantile(max(1.0, count / 4), 0.5 + confidence / 2) * 0.5 / math.sqrt(count)
 
 
 def _quantile(ordered: np.ndarray, share: float) -> float:
@@ -108,7 +109,7 @@ def trend(samples: Sequence[float]) -> float | None:
     error = math.sqrt(sum(half.var() / count for half, count in zip(halves, counts, strict=True)))
     apart = abs(float(halves[0].mean() - halves[1].mean()))
     first, second = float(np.median(x[:n])), float(np.median(x[-n:]))
-    if first <= 0 or first == second or apart <= float(scipy.special.stdtrit(sum(counts) / 2, 0.9995)) * error:
+    if first <= 0 or first == second or apart <= student_quantile(sum(counts) / 2, 0.9995) * error:
         return None
     return second / first - 1
 
@@ -133,7 +134,7 @@ def signed_rank_interval(values: Sequence[float], confidence: float) -> Interval
     n = len(x)
     i, j = np.triu_indices(n)
     walsh = np.sort((x[i] + x[j]) / 2)
-    out = math.floor(len(walsh) / 2 - float(scipy.special.ndtri(0.5 + confidence / 2)) * _signed_rank_error(n))
+    out = math.floor(len(walsh) / 2 - normal_quantile(0.5 + confidence / 2) * _signed_rank_error(n))
     value = float(np.median(walsh))
     return (
         Interval(value, float(walsh[out]), float(walsh[-1 - out])) if out >= 0 else Interval(value, -math.inf, math.inf)
@@ -145,9 +146,8 @@ def signed_rank_above(values: Sequence[float], shift: float) -> float:
     x = np.asarray(values, dtype=float) - shift
     n = len(x)
     ranks = np.argsort(np.argsort(np.abs(x))) + 1.0
-    return float(
-        scipy.special.ndtr(-(ranks[x > 0].sum() + ranks[x == 0].sum() / 2 - n * (n + 1) / 4) / _signed_rank_error(n))
-    )
+    above = float(ranks[x > 0].sum() + ranks[x == 0].sum() / 2)
+    return normal_cdf(-(above - n * (n + 1) / 4) / _signed_rank_error(n))
 
 
 def _signed_rank_error(n: int) -> float:
@@ -164,7 +164,7 @@ def t_above(values: Sequence[float], shift: float) -> float:
     away = float(x.mean()) - shift
     if error == 0:
         return 0.5 if away == 0 else float(away < 0)
-    return float(scipy.special.stdtr(n - 1, -away / error))
+    return student_cdf(n - 1, -away / error)
 
 
 def t_interval(values: Sequence[float], confidence: float) -> Interval:
@@ -173,7 +173,7 @@ def t_interval(values: Sequence[float], confidence: float) -> Interval:
     n = len(x)
     if n < 2:
         return Interval(float(x.mean()), -math.inf, math.inf)
-    half = float(scipy.special.stdtrit(n - 1, 0.5 + confidence / 2)) * float(x.std(ddof=1)) / math.sqrt(n)
+    half = student_quantile(n - 1, 0.5 + confidence / 2) * float(x.std(ddof=1)) / math.sqrt(n)
     return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half)
 
 

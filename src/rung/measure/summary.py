@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import scipy  # its parts load when they are asked for: a worker, which judges nothing, need not wait
 
+from rung.measure.distributions import binomial_cdf, student_quantile
 from rung.measure.stats import Interval, effective_count, median_interval
 
 FLOOR_FOR_MEAN = 10
@@ -29,7 +29,7 @@ def summarize(samples: Sequence[float]) -> dict[str, Any]:
     std = float(x.std(ddof=1)) if n > 1 else 0.0
     mean = None
     if n >= FLOOR_FOR_MEAN:
-        half = float(scipy.special.stdtrit(max(1.0, effective - 1), 0.975)) * std / math.sqrt(effective)
+        half = student_quantile(max(1.0, effective - 1), 0.975) * std / math.sqrt(effective)
         middle = float(x.mean())
         mean = Interval(middle, max(0.0, middle - half), middle + half).as_dict()  # no step takes less than no time
     return {
@@ -60,6 +60,6 @@ def samples_for(p: float) -> int:
     """How many samples the percentile p needs: the fewest of which more than one lies above it with 99 % certainty
     (MLPerf's early stopping with one query over the latency); 64 for p90, 662 for p99, 1 for the median."""
     n = 1
-    while p > 0.5 and scipy.special.bdtr(1, n, 1 - p) > CHANCE:
+    while p > 0.5 and binomial_cdf(1, n, 1 - p) > CHANCE:
         n += 1
     return n

@@ -1,1 +1,1 @@
-"""What is shown: reads the results of a run and computes nothing. rich and jinja2 load only when used."""
+"""What is shown: reads the results of a run and computes nothing. jinja2 loads only when used."""

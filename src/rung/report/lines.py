@@ -42,7 +42,8 @@ def run_line(data: dict[str, Any]) -> str:
     """A run in a list: where, what, how it stands and what it gave."""
     manifest, result = data["manifest"], data["result"] or {}
     gain = units.interval(result["speedup"]) if result.get("speedup") else "no speedup"
-    ended = gain + (", ended early" if manifest.get("why") else "")
+    status = f", {units.clean(result['status'])}" if result.get("status") else ""
+    ended = gain + status + (", ended early" if manifest.get("why") else "")
     outcome = ended if manifest["status"] == "complete" else standing(data)
     workload = manifest["workload"]
     return f"{data['directory']}  {workload['name']} ({workload['mode']}, {manifest['numerics']})  {outcome}"

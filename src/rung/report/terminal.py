@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rung.report import units, words
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from rung.report.layout import Cell, Column, styled, table_of, wrap
 
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
 _FEW = 5  # reasons that are told one by one
@@ -25,6 +22,21 @@ def prediction_line(attempt: dict[str, Any]) -> str:
         return f"{text}. No prediction."
     why = words.rests_on(attempt)
     return f"{text}. Predicted {words.predicted(attempt)}" + (f": {why}" if why else "")
+
+
+def mode_line(mode: dict[str, Any]) -> str:
+    """One plain mode of torch.compile, once it was timed."""
+    title, ready = units.clean(mode.get("title")), units.seconds(units.number(mode.get("ready_seconds")) or 0.0)
+    if mode.get("error"):
+        return f"  {title}: {units.clean(mode['error'])}"
+    step = units.duration(mode.get("step_ns"))
+    return f"  {title}: {units.ratio(mode.get('speedup'))}, {step} a step, ready after {ready}"
+
+
+def answer_line(answer: dict[str, Any]) -> str:
+    """The best recipe so far, each time that it is written."""
+    status, names = units.clean(answer.get("status")), " + ".join(units.clean(n) for n in answer.get("kept") or [])
+    return f"  recipe.toml: {names}, {units.interval(answer.get('speedup'))} over the untouched model, {status}"
 
 
 def attempt_line(attempt: dict[str, Any]) -> str:
@@ -72,24 +84,11 @@ def breakdown_lines(breakdown: Any, *, bottleneck: bool = True) -> list[str]:
 
 def summary(data: dict[str, Any], width: int | None = None, color: bool = False) -> str:
     """The whole climb on one screen: what was run, where its time went, every rung, and what to do now."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(
-        file=io.StringIO(),
-        width=width or 100,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    width = width or 100
+    lines: list[str] = []
 
     def say(text: str, style: str = "", indent: int = 0) -> None:
-        from rich.padding import Padding
-
-        console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
+        lines.extend(" " * indent + styled(line, style, color) for line in wrap(text, width - indent))
 
     def say_left(attempts: list[dict[str, Any]]) -> None:
         for text in left_lines(attempts):
@@ -104,7 +103,8 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
         rows = words.attempts(data)
         measured = [row for row in rows if row.get("log")]
         if measured:
-            console.print(_table(measured, wide=console.width >= _WIDE))
+            say("")
+            lines.extend(_table(measured, width, color))
         say_left([row for row in rows if not row.get("log")])  # nothing for the columns but the reason
     tried, left = words.planned(data)
     if tried or left:
@@ -113,8 +113,7 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
         for rung in tried:
             say(prediction_line(rung))
     _say_outcome(data, say)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 
 def _say_baseline(data: dict[str, Any], say: Any) -> None:
@@ -137,21 +136,13 @@ def _say_baseline(data: dict[str, Any], say: Any) -> None:
         say(line, indent=2)
 
 
-def _table(attempts: list[dict[str, Any]], wide: bool) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, expand=True)
-    table.title = Text(" ")
-    table.add_column("rung", overflow="fold", min_width=8)
-    table.add_column("predicted", justify="right", no_wrap=True)
-    table.add_column("measured", justify="right", no_wrap=True)
+def _table(attempts: list[dict[str, Any]], width: int, color: bool) -> list[str]:
+    wide = width >= _WIDE
+    columns = [Column("rung", wraps=True), Column("predicted", right=True), Column("measured", right=True)]
     if wide:
-        table.add_column("step,\nmemory", justify="right", no_wrap=True)
-        table.add_column("error ÷\nnoise", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("why", overflow="fold", ratio=1)
+        columns += [Column("step,\nmemory", right=True), Column("error ÷\nnoise", right=True)]
+    columns += [Column("verdict"), Column("why", wraps=True)]
+    rows = []
     for attempt in attempts:
         verdict = units.clean(attempt.get("verdict"))
         gain = words.speedup(attempt)
@@ -166,10 +157,10 @@ def _table(attempts: list[dict[str, Any]], wide: bool) -> Table:
             cells.append("\n".join(cost) if cost != [units.NONE, units.NONE] else units.NONE)
             cells.append(units.NONE if error is None else units.digits(error, 2))
         style = _COLORS.get(verdict, "dim")
-        row = [Text(cell) for cell in cells]
-        row.append(Text(f"{words.MARKS.get(verdict, ' ')} {verdict}", style=style))
-        table.add_row(*row, Text(units.clean(attempt.get("why"))))
-    return table
+        row = [Cell(cell) for cell in cells]
+        row.append(Cell(f"{words.MARKS.get(verdict, ' ')} {verdict}", style))
+        rows.append([*row, Cell(units.clean(attempt.get("why")))])
+    return table_of(columns, rows, width, color)
 
 
 def _say_outcome(data: dict[str, Any], say: Any) -> None:
