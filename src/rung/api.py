@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rung.errors import UsageError
+from rung.errors import UsageError, need_torch
 from rung.ladder.recipes.recipe import side_of
 from rung.ladder.side import Side, named
 from rung.ladder.timing.work import Told
@@ -172,6 +172,8 @@ def bench(
         if options or rungs or recipe or call:
             raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")
         return Measurement(bench_here(what, name, **how))
+    if not call:  # a plain function may need none
+        need_torch()
     return Measurement(target_bench(_side(what, options, rungs, recipe, call), deadline=deadline, **how))
 
 
@@ -207,6 +209,8 @@ def compare(
             raise UsageError("callables are timed only: leave `verify` and `options` out.")
         return Comparison(compare_here(by_name(tuple(calls)), margin=margin, seconds=seconds or 20.0, device=device))
     sides = [_importable(w) if callable(w) else _as_side(w, options, call) for w in what]
+    if not all(side.call for side in sides):
+        need_torch()
     found = compare_sides(
         *sides, device=device, margin=margin, verify=verify, budget=seconds, deadline=deadline, say=say
     )

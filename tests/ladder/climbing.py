@@ -10,8 +10,7 @@ import psutil
 
 MICRO = f"{Path(__file__).with_name('micro.py')}:make"
 SHORT = (
-    "from rung.ladder.timing import duel; from rung.ladder.climb import shapes; from rung.cli.main import command; "
-    "duel.ROUNDS_SECONDS['cpu'] = 0; shapes.SHAPE_SECONDS = 0; command()"
+    "from rung.ladder.timing import duel; from rung.cli.main import command; duel.ROUNDS_SECONDS['cpu'] = 0; command()"
 )
 
 

@@ -29,7 +29,7 @@ def record(target: str, folder: Path) -> dict[str, str]:
         real = Candidate()
         said: dict[str, Any] = {"open": real.open(target, {"seconds": "0"}, [rungs] if rungs else [], "cpu")}
         if not rungs:
-            said["survey"] = real.survey()
+            said |= {"facts": real.facts(), "audit": real.audit(), "survey": real.survey()}
         said["first"] = real.first()
         said["warm"] = real.warm(0.1)
         said["memory"] = real.memory()
@@ -56,7 +56,7 @@ def command(*arguments: str) -> list[str]:
 class Replayed:
     """Answers as `rung.ladder.candidate.Candidate` did."""
 
-    def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None, shape: int = 0) -> Any:
+    def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None) -> Any:
         self.fused = options.get("fused", "fast")
         self.rungs = "fused-optimizer" if "fused-optimizer" in rungs else ""
         self.folder = Path(os.environ[RECORDED])
@@ -85,8 +85,17 @@ class Replayed:
     def profile(self, path: str, steps: int) -> None:
         shutil.copy(self.folder / f"trace-{self.rungs}.json.gz", path)
 
+    def facts(self, save: str) -> Any:
+        return self.said["facts"]
+
+    def audit(self) -> Any:
+        return self.said["audit"]
+
     def survey(self) -> Any:
         return self.said["survey"]
+
+    def use_shape(self, shape: int, seconds: float) -> Any:
+        return self.said["warm"]
 
     def memory(self) -> Any:
         return self.said["memory"]

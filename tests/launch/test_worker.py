@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rung.errors import WorkloadError
-from rung.launch import Worker, WorkerFailed
+from rung.launch import Worker, WorkerFailed, first_answer, quiet
 from rung.launch.worker import describe
 
 HERE = str(Path(__file__).parent)
@@ -124,3 +124,137 @@ def test_a_line_that_only_leads_to_the_next_is_followed_by_it() -> None:
     assert first_line(error) == "backend='inductor' raised: AssertionError: no such layout"
     assert first_line(RuntimeError("what follows:\n")) == "what follows:"
     assert first_line(RuntimeError()) == ""
+
+
+def processes(worker: Worker) -> tuple[psutil.Process, list[psutil.Process]]:
+    """A worker's guard, and the processes behind it, which it has once it has answered."""
+    guard = psutil.Process(worker.pid)
+    return guard, guard.children(recursive=True)
+
+
+def is_stopped(process: psutil.Process, seconds: float = 30) -> bool:
+    """Whether it is stopped, or is a moment later."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if process.status() == psutil.STATUS_STOPPED:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def goes_on(process: psutil.Process, seconds: float = 30) -> bool:
+    """Whether it is not stopped, or is no more a moment later."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_while_one_is_timed_the_others_are_stopped_with_their_children_and_their_guards_are_not(
+    worker: Worker, tmp_path: Path
+) -> None:
+    with Worker("served:Served", tmp_path / "other", PATH) as other:
+        child = psutil.Process(other.call("child", 100))
+        worker.call("echo", 100, value=1)
+        guard, behind = processes(other)
+        timed, theirs = processes(worker)
+        assert child in behind
+        assert len(behind) == 2
+        with quiet([worker]):
+            assert all(is_stopped(process) for process in behind)
+            assert all(goes_on(process) for process in (guard, timed, *theirs))
+            assert worker.call("echo", 100, value=2) == 2
+            other.send("echo", value=3)
+            assert first_answer([other], 0.5) == []
+        assert all(goes_on(process) for process in behind)
+        assert other.receive("echo", 100) == 3
+
+
+def test_the_others_go_on_though_what_was_timed_failed(worker: Worker) -> None:
+    worker.call("echo", 100, value=1)
+    _, behind = processes(worker)
+
+    def timed() -> None:
+        with quiet([]):
+            assert all(is_stopped(process) for process in behind)
+            raise RuntimeError("while it was timed")
+
+    with pytest.raises(RuntimeError, match="while it was timed"):
+        timed()
+    assert all(goes_on(process) for process in behind)
+    assert worker.call("echo", 100, value=1) == 1
+
+
+def test_a_worker_that_was_ended_is_not_looked_for(worker: Worker, tmp_path: Path) -> None:
+    worker.call("echo", 100, value=1)
+    with Worker("served:Served", tmp_path / "other", PATH) as other:
+        assert {worker, other} <= Worker.running
+    assert other not in Worker.running
+    with quiet([worker]):
+        assert worker.call("echo", 100, value=2) == 2
+
+
+def test_a_worker_that_is_stopped_is_ended_by_a_kill(worker: Worker) -> None:
+    child = worker.call("child", 100)
+    _, behind = processes(worker)
+    with quiet([]):
+        assert all(is_stopped(process) for process in behind)
+        worker.kill()
+    assert gone(worker.pid)
+    assert gone(child)
+
+
+def test_what_is_stopped_does_not_outlive_a_coordinator_killed_with_sigkill(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from rung.launch import Worker, quiet\n"
+        f"timed, other = (Worker('served:Served', Path({str(tmp_path)!r}, name)) for name in ('timed', 'other'))\n"
+        "pids = [timed.pid, other.pid, timed.call('child', 100), other.call('child', 100)]\n"
+        "with quiet([timed]):\n"
+        "    print(*pids, flush=True); time.sleep(600)\n"
+    )
+    env = {**os.environ, **PATH}
+    coordinator = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    assert coordinator.stdout is not None
+    pids = [int(p) for p in coordinator.stdout.readline().split()]
+    assert is_stopped(psutil.Process(pids[-1]))
+    theirs = [process.pid for process in psutil.Process(coordinator.pid).children(recursive=True)]
+    assert {*pids} <= {*theirs}
+    assert len(theirs) == 6  # two guards, two workers, two children
+    coordinator.send_signal(signal.SIGKILL)
+    coordinator.wait()
+    assert all(gone(pid) for pid in theirs)
+
+
+def test_the_first_of_several_to_answer_is_told_as_soon_as_it_has(worker: Worker, tmp_path: Path) -> None:
+    with Worker("served:Served", tmp_path / "other", PATH) as other:
+        worker.call("echo", 100, value=1)
+        other.call("echo", 100, value=1)
+        assert first_answer([], 60) == []
+        assert first_answer([worker, other], 0.05) == []  # nothing was asked
+        worker.send("sleep", seconds=60)
+        other.send("echo", value=2)
+        began = time.monotonic()
+        assert first_answer([worker, other], 50) == [other]
+        assert time.monotonic() - began < 40
+        assert other.answered()
+        assert first_answer([worker, other], 50) == [other]  # until it is taken
+        assert other.receive("echo", 100) == 2
+        assert not other.answered()
+
+
+def test_a_worker_that_dies_has_answered(worker: Worker) -> None:
+    worker.call("echo", 100, value=1)
+    worker.send("die")
+    assert first_answer([worker], 100) == [worker]
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        worker.receive("die", 100)
+
+
+def test_answers_that_came_at_once_are_taken_one_by_one(worker: Worker) -> None:
+    for value in (1, 2):
+        worker.send("echo", value=value)
+    assert first_answer([worker], 100) == [worker]
+    assert [worker.receive("echo", 100) for _ in range(2)] == [1, 2]
+    assert not worker.answered()

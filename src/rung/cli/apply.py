@@ -38,6 +38,7 @@ def run(parsed: argparse.Namespace) -> int:
     need_torch()
     found: dict[str, Any] = {
         "recipe": str(parsed.recipe),
+        "status": recipe.status,
         "changes": changes(recipe),
         "variables": missing_variables(recipe),
         "original": recipe.original,

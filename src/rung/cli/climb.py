@@ -126,7 +126,8 @@ def run(parsed: argparse.Namespace) -> int:
         write_whole(page, render(data))
     if not parsed.json:
         print(f"report: {page}")
-    return 0 if (data["result"] or {}).get("confirmed", True) else 1
+    result = data["result"] or {}
+    return 1 if result.get("taken_back") and not result.get("kept") else 0
 
 
 def stopped(run: Run, as_json: bool) -> int:
@@ -153,16 +154,17 @@ def stopped(run: Run, as_json: bool) -> int:
 def progress(event: str, data: dict[str, Any]) -> None:
     """One plain line, or a few, an event; on stderr."""
     from rung.report.lines import baseline_lines, graph_lines
-    from rung.report.terminal import attempt_line, left_lines, prediction_line
+    from rung.report.terminal import answer_line, attempt_line, left_lines, mode_line, prediction_line
 
     if event == "survey":
-        say(f"looking at {data['target']}: does it run, does it train, what does its graph hold ...")
+        say(f"looking at {data['target']}: does it run, does it compute the same twice, what does its graph hold ...")
     elif event == "workload":
         d, e = data["manifest"]["workload"], data["manifest"]["environment"]
         say(
             f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {data['manifest']['numerics']}"
         )
         say(f"run directory: {data['directory']}")
+    elif event == "surveyed":
         for line in graph_lines(data["manifest"].get("facts") or {}):
             say(line)
     elif event == "baseline":
@@ -179,9 +181,14 @@ def progress(event: str, data: dict[str, Any]) -> None:
         say(f"  {data['rung']}: faster; verifying that it computes the same ...")
     elif event == "verdict":
         say(attempt_line(data))
+    elif event == "mode":
+        say(mode_line(data))
+    elif event == "answer":
+        say(answer_line(data))
+    elif event == "taken back":
+        say(f"  taken back: {' + '.join(data['kept'])}: {data['why']}.")
     elif event == "final":
-        say(f"comparing the whole stack ({' + '.join(data['kept'])}) with the baseline once more ...")
-    elif event == "shape":
-        say(f"comparing on a shape that was not used for the choice: {data['shape']} ...")
+        plain = " and the best plain mode" if data["plain"] else ""
+        say(f"confirming {' + '.join(data['kept'])} against the untouched model{plain}, in fresh processes ...")
     elif event == "warning":
         say(f"  note: {data['text']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -9,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from rung.errors import WorkloadError
-from rung.hardware import environment, pick
+from rung.hardware import Device, environment, pick
 from rung.hardware.device import (
     expandable_segments,
     reset_peak_memory,
@@ -22,22 +24,26 @@ from rung.hardware.device import (
     to_device,
 )
 from rung.ladder.execution.disturbed import elements, graphs_compiled, not_finite, shapes_of
-from rung.ladder.execution.dynamo import expect_changes
+from rung.ladder.execution.dynamo import expect_changes, inductor_settings
 from rung.ladder.execution.step import Step, matmul_precision
 from rung.ladder.plan import CONTRACTS, Numerics, Original, Plan
 from rung.ladder.recipes.fit import described, differences
 from rung.ladder.rungs import plan_of
-from rung.ladder.survey import flops, survey
+from rung.ladder.rungs.inductor import names
+from rung.ladder.survey import flops, quick_facts, survey
 from rung.ladder.timing.timed import Timed
 from rung.ladder.timing.work import roof
-from rung.ladder.verification.audit import audit
+from rung.ladder.verification.audit import audit, one_shape_only
 from rung.ladder.verification.dropout import active, without_dropout
 from rung.ladder.verification.reference import own_precision
-from rung.ladder.verification.verify import verify
+from rung.ladder.verification.verify import precompile, verify
 from rung.ladder.verification.witness import NEW, Watched, against_the_untouched, refill, too_large, unseen
 from rung.profilers import torch_profiler
-from rung.workload import load, seeded_model, shapes
+from rung.workload import Workload, load, seeded_model, shapes
+from rung.workload.load import find
+from rung.workload.saved import read_from, save_model
 
+SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
 
 
@@ -46,6 +52,15 @@ class Candidate(Timed):
 
     _first: float | None = None
     _watched: Watched | None = None
+    _made = False
+
+    def preload(self, target: str, device: str | None) -> None:
+        """Imports what running the target takes, before it is known under which recipe; nothing of it is made."""
+        importlib.import_module("torch._inductor.compile_fx")
+        with contextlib.suppress(Exception):  # what is wrong with the target is said when it is opened
+            find(target)
+        if pick(device).is_gpu:
+            torch.cuda.init()
 
     def open(
         self,
@@ -56,13 +71,20 @@ class Candidate(Timed):
         shape: int = 0,
         original: dict[str, int] | None = None,
         made_for: dict[str, str] | None = None,
+        one_shape: bool = False,
+        saved_model: str = "",
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
-        that are left to the workload as it is (`rung.ladder.plan.Original`); made_for: what its recipe was made for."""
+        that are left to the workload as it is (`rung.ladder.plan.Original`); made_for: what its recipe was made for; one_shape: it
+        runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`)."""
         self.device = pick(device)
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
         self.workload = load(target, options)
+        if one_shape:
+            self.workload = replace(self.workload, one_shape=True, other_shapes=())
+        if saved_model:
+            self.workload = read_from(self.workload, Path(saved_model))
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
         self.made_for = made_for or {}
@@ -72,17 +94,35 @@ class Candidate(Timed):
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
                 "environment": environment(self.device)}  # fmt: skip
 
+    def facts(self, save: str = "") -> dict[str, Any]:
+        """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,
+        if making it takes long; `saved` says whether it was."""
+        began = time.perf_counter()
+        self._make()
+        made = time.perf_counter() - began
+        kept = bool(save) and self.device.is_gpu and made > SLOW_TO_MAKE and save_model(self.model, Path(save))
+        return {**quick_facts(self.workload, self.step, self.device), "making_seconds": made, "saved": kept}
+
     def survey(self) -> dict[str, Any]:
-        """The facts that decide which rungs apply, after the audit that decides whether to climb at all."""
+        """The facts that decide which rungs apply, of a workload that was audited."""
         expect_changes()
         return survey(self.workload, self.device)
 
-    def audit(self, against: dict[str, Any] | None = None) -> None:
-        """Raises, with a sentence, where the workload itself, or the one that it is verified against, cannot be verified."""
-        audit(load(against["target"], against["options"]) if against else self.workload, self.device)
+    def audit(self, against: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Raises, with a sentence, where the workload itself, or the one that it is verified against, cannot be verified. Returns which
+        parameters are `without_gradient`, why the workload runs on `one_shape` alone, and Inductor's settings here, which take long to
+        import."""
+        if against:
+            return {
+                "without_gradient": audit(load(against["target"], against["options"]), self.device),
+                "one_shape": "",
+            }
+        self.workload, one_shape = probed(self.workload, self.device)
+        without_gradient = audit(self.workload, self.device)
+        return {"without_gradient": without_gradient, "one_shape": one_shape, "inductor": inductor_settings(names())}
 
-    def first(self) -> float:
-        """Builds the step and runs it once, compiling and loading included; the seconds of that run."""
+    def _make(self) -> None:
+        """The model, a few batches, and the step, which does not run yet."""
         self._scope = matmul_precision(self.plan)
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
@@ -90,6 +130,12 @@ class Candidate(Timed):
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device)
+        self._made = True
+
+    def first(self) -> float:
+        """Builds the step and runs it once, compiling and loading included; the seconds of that run."""
+        if not self._made:
+            self._make()
         if "torch._dynamo" in sys.modules:  # what never compiles need not wait for it: it loads as long as torch itself
             expect_changes()
         begin = time.perf_counter()
@@ -103,6 +149,16 @@ class Candidate(Timed):
         warmed = self._until_steady(seconds, first)
         applied = {**self.step.applied(), **self._environment()}
         return {**warmed, "applied": applied, "original": self._left(), "doubts": self.doubts()}
+
+    def use_shape(self, shape: int, seconds: float) -> dict[str, Any]:
+        """From now on runs another of the workload's input shapes, with the same model and step; warmed up as `warm` does."""
+        make = shapes(self.workload)[shape]
+        self.batches = [to_device(make(s), self.device) for s in range(1, BATCHES + 1)]
+        self._next = itertools.cycle(self.batches)
+        begin = time.perf_counter()
+        self._one()
+        self._first = time.perf_counter() - begin
+        return self.warm(seconds)
 
     def doubts(self) -> list[str]:
         """Why the time of this step may not be the one that is meant, in sentences: a recipe that was made for something
@@ -241,6 +297,11 @@ class Candidate(Timed):
         """Where this recipe is to be verified."""
         return list(self.plan.phases(own_precision(self.workload, seeded_model(self.workload), self.device)))
 
+    def precompile(self, numerics: Numerics, shape: int) -> None:
+        """Compiles what `verify` will at one precision and shape, so that it finds that in the cache."""
+        expect_changes()
+        precompile(self.workload, self.plan, self.device, numerics, shape)
+
     def verify(self, numerics: Numerics, against: dict[str, Any] | None = None) -> dict[str, Any]:
         """Compares this recipe with the reference at one precision.
 
@@ -254,3 +315,9 @@ class Candidate(Timed):
         else:
             found = verify(self.workload, self.plan, self.device, precisions=[numerics]).as_dict()
         return {**found, "seconds": time.perf_counter() - began}
+
+
+def probed(workload: Workload, device: Device) -> tuple[Workload, str]:
+    """The workload, and why it is of one shape alone; empty where others can be derived, or were named."""
+    why = one_shape_only(workload, device)
+    return (replace(workload, one_shape=True) if why else workload), why

@@ -22,7 +22,8 @@ class Side:
 
     call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
     input shapes is timed, the measured one first; original: inputs for which a recipe does not hold, by their
-    `elements_at_most` and `elements_at_least`; made_for: what a recipe was made for, by mode, device, torch and model.
+    `elements_at_most` and `elements_at_least`; made_for: what a recipe was made for, by mode, device, torch and model;
+    one_shape: the workload runs on the measured shape alone; saved_model: a file that holds its model, made before.
     """
 
     target: str
@@ -34,6 +35,8 @@ class Side:
     shape: int = 0
     original: dict[str, int] = field(default_factory=dict)
     made_for: dict[str, str] = field(default_factory=dict)
+    one_shape: bool = False
+    saved_model: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,34 +28,24 @@ from rung.ladder.reads import memory_read
 from rung.ladder.recipes import fit
 from rung.ladder.rungs.inductor import names
 from rung.ladder.timing.work import rates
-from rung.ladder.verification.audit import audit
 from rung.ladder.verification.reference import own_precision
 from rung.workload import Workload, seeded_model, shapes
 
 EXPERTS = "grouped-experts"
 
 
-def survey(workload: Workload, device: Device) -> dict[str, Any]:
-    """The facts, after the audit that decides whether to climb at all (`rung.ladder.verification.audit`)."""
-    without_gradient = audit(workload, device)
-    model = seeded_model(workload).to(device.torch_name)
-    step = Step(workload, model, Plan(), device)
-    optimizer = of_optimizer(step.optimizer)  # before the first step leaves state in it
-    weights = list(model.parameters())
+def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any]:
+    """What can be said of a step before it runs."""
+    weights = list(step.model.parameters())
     peaks = peaks_of(device)
-
-    def once() -> Any:
-        return step(to_device(workload.inputs(0), device))
-
     return {
         "workload": {
             "name": workload.name,
             "mode": workload.mode,
             "samples": workload.samples,
             "tokens": workload.tokens,
-            "model": fit.described(model),
+            "model": fit.described(step.model),
             "parameters": sum(p.numel() for p in weights),
-            "flops": flops(workload, step, device),
             "options": {k: str(v) for k, v in workload.options.items()},
         },
         "gpu": device.is_gpu,
@@ -68,13 +58,29 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "amp": str(workload.amp) if workload.amp else None,
         "dtype": str(weights[0].dtype) if weights else "none",
         "matmul_precision": matmul_precision_name(),
-        **optimizer,
-        "without_gradient": without_gradient,
-        "own_precision": own_precision(workload, model, device),
-        "contiguous_convolutions": len(ChannelsLast(model)),
+        **of_optimizer(step.optimizer),
         "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
-        **memory_read(weights, once, step.optimizer),
+        "hooked": Given(step.model).hooked,
+        "shapes": [described(workload.inputs(0))],
+        "own_precision": own_precision(workload, step.model, device),
+    }
+
+
+def survey(workload: Workload, device: Device) -> dict[str, Any]:
+    """All facts of a workload that can be verified (`rung.ladder.verification.audit`)."""
+    model = seeded_model(workload).to(device.torch_name)
+    step = Step(workload, model, Plan(), device)
+    quick = quick_facts(workload, step, device)  # before the first step leaves state in the optimizer
+
+    def once() -> Any:
+        return step(to_device(workload.inputs(0), device))
+
+    return {
+        **quick,
+        "workload": {**quick["workload"], "flops": flops(workload, step, device)},
+        "contiguous_convolutions": len(ChannelsLast(model)),
+        **memory_read(list(model.parameters()), once, step.optimizer),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),
         "products_widen": widening(device),
@@ -83,9 +89,8 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "takes_sdpa": takes_sdpa(model),
         "generates": generates(once, model),
         "blocks": len(blocks(model)),
-        "hooked": Given(model).hooked,
-        "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "inductor": inductor_settings(names()),
+        "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "environment": environment(device),
         **captured_graphs(workload, device),
     }

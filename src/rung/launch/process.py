@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import psutil
 
 from rung.errors import RungError, WorkloadError
 
@@ -57,6 +59,8 @@ def log_folder(prefix: str) -> Iterator[Path]:
 class Worker:
     """One process that serves one object, named `package.module:Class`. Use it as a context manager."""
 
+    running: ClassVar[set[Worker]] = set()  # those of this process that were not ended yet
+
     def __init__(self, serves: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +82,7 @@ class Worker:
         for fd in theirs:
             os.close(fd)
         self._pending = b""
+        Worker.running.add(self)
 
     @property
     def pid(self) -> int:
@@ -104,10 +109,8 @@ class Worker:
                     f"Its output: {self.log}",
                     "hung",
                 )
-            chunk = os.read(self._replies, 1 << 20)
-            if not chunk:
+            if not self._read():
                 raise self._ended(method)
-            self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
         reply = json.loads(line)
         if "error" in reply:
@@ -117,6 +120,21 @@ class Worker:
             message = e["message"] if e["kind"] == "refused" else raised
             raise WorkerFailed(message, e["kind"], e["traceback"], e["exit_code"])
         return reply["value"]
+
+    def _read(self) -> bool:
+        """Takes in what has come; False where the worker's end of the pipe is closed."""
+        chunk = os.read(self._replies, 1 << 20)
+        self._pending += chunk
+        return bool(chunk)
+
+    def answered(self) -> bool:
+        """Whether `receive` would return, or raise, without waiting."""
+        while b"\n" not in self._pending:
+            if not select.select([self._replies], [], [], 0)[0]:
+                return False
+            if not self._read():
+                return True
+        return True
 
     def call(self, method: str, deadline: float, **arguments: Any) -> Any:
         """Calls a method of the served object; WorkerFailed when it raises, hangs or its process dies."""
@@ -136,6 +154,7 @@ class Worker:
 
     def kill(self) -> None:
         """Ends the worker and everything it started."""
+        Worker.running.discard(self)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -146,8 +165,54 @@ class Worker:
                     os.close(fd)
         self._requests = self._replies = self._lifeline = -1
 
+    def fileno(self) -> int:
+        """What `select` waits on."""
+        return self._replies
+
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+@contextlib.contextmanager
+def quiet(timed: Collection[Worker]) -> Iterator[None]:
+    """Stops all workers of this process but these while it lasts: what compiles in the background would take cores and caches
+    from what is timed. Their guards go on: they end stopped ones, too, when this process is gone."""
+    groups = {worker.pid for worker in Worker.running if worker not in timed}
+    stopped = [pid for pid in psutil.pids() if pid not in groups and _group(pid) in groups] if groups else []
+    _signal(stopped, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(stopped, signal.SIGCONT)
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return -1
+
+
+def _signal(processes: Collection[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def first_answer(workers: Collection[Worker], seconds: float) -> list[Worker]:
+    """Those that have answered, as soon as any has, or none after so many seconds."""
+    ready = [worker for worker in workers if worker.answered()]
+    if ready or not workers:
+        return ready
+    select.select(list(workers), [], [], max(0.0, seconds))
+    return [worker for worker in workers if worker.answered()]
+
+
+def kill_all(workers: Iterable[Worker]) -> None:
+    """Ends many at once: each takes a moment, which is not waited for one after the other."""
+    for worker in Worker.running.intersection(workers):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGKILL)

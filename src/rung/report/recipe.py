@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rung.report import units
+from rung.report.words import STATUSES
 
 
 def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
@@ -26,6 +27,8 @@ def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
         lines.append(
             f"measured where it was made: {units.ratio(gain['speedup'])}" + (f" ({between})" if between else "")
         )
+    if found.get("status"):
+        lines.append(STATUSES[found["status"]])
     if found["variables"]:
         lines.append("note: variables are read when a process starts; rung.apply cannot set them afterwards.")
     if found.get("fits"):

@@ -31,6 +31,11 @@ MARKS = {
     "inconclusive": "?",
     "failed": "✗",
 }
+STATUSES = {
+    "provisional": "Provisional: timed in one restart, and its outputs checked there; gradients, other inputs and other shapes are not verified yet.",
+    "verified": "Verified: outputs, gradients and optimizer steps agree with the untouched model; the speed was not confirmed in fresh restarts.",
+    "confirmed": "Confirmed: verified, and the speed shown again in fresh restarts.",
+}
 OTHER = "each for a reason of its own"
 _COMPARED = (
     "The best so far and the candidate ran in separate worker processes in alternating blocks, and both were "
@@ -340,21 +345,24 @@ def total(data: dict[str, Any]) -> str:
         return "Nothing was kept: no rung was tried."
     if not kept(data):
         return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
-    gain = units.section(result, "speedup")
-    between = units.span(gain)
-    faster = "faster" if confirmed(data) else "in the final comparison, which did not confirm a gain"
-    text = f"{units.ratio(gain.get('value'))} {faster}" + (f" ({between})" if between else "")
+    text = f"{units.interval(units.section(result, 'speedup'))} over the untouched model"
+    over = units.section(result, "over_plain")
+    if units.number(over.get("value")) is not None:
+        itself = over["value"] == 1 and not units.span(over)
+        text += (
+            ": plain torch.compile itself" if itself else f", {units.interval(over)} over the best plain torch.compile"
+        )
     before = units.section(result, "times", "baseline").get("value")
     after = units.section(result, "times", "best").get("value")
-    text += f": {units.duration(before)} → {units.duration(after)}"
-    return text + (f", peak memory {memory(data)}" if memory(data) else "")
+    text += f"; {units.duration(before)} → {units.duration(after)} a step"
+    text += f", peak memory {memory(data)}" if memory(data) else ""
+    return f"{text}. {standing_of_recipe(result)}"
 
 
-def confirmed(data: dict[str, Any]) -> bool:
-    """Whether the final comparison showed a gain; one that was cut short may not have, though each rung has its own proof."""
-    result = units.section(data, "result")
-    low = units.number(units.section(result, "speedup").get("low"))
-    return bool(result.get("confirmed", True)) and (low is None or low > 1)
+def standing_of_recipe(result: dict[str, Any]) -> str:
+    """What the recipe's status means, in a sentence."""
+    status = units.clean(result.get("status"))
+    return STATUSES.get(status, f"Status: {status or 'unknown'}.")
 
 
 def memory(data: dict[str, Any]) -> str:

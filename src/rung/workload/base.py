@@ -43,6 +43,7 @@ class Workload:
                 one that holds two optimizers; no rung remakes that.
     other_shapes  more input makers, of other shapes: what is verified must hold for more than one. Left empty,
                 one is derived by taking another number of rows of every tensor's first dimension.
+    one_shape   the model runs on inputs of one shape alone (a fixed batch, an exported model): no other is derived.
     amp         the dtype of the workload's own autocast, if it runs under one.
     samples, tokens   how much one step processes, for throughput.
     steps       how many steps a plain measurement takes (`--num-steps`).
@@ -65,6 +66,7 @@ class Workload:
     steps: int = 50
     options: Mapping[str, Any] = field(default_factory=dict)
     output: bool = True
+    one_shape: bool = False
 
     def __post_init__(self) -> None:
         _check_maker(self.name, "model", self.model, "model=lambda: Net()", arguments=())
@@ -127,7 +129,7 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
 
 
 def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
-    """Input makers of at least two shapes: the measured one first.
+    """Input makers of at least two shapes, or of one where the workload has one alone: the measured one first.
 
     The derived second shape takes three rows (two, where there are three already) of every tensor, which is
     right when the first dimension is the batch. A workload whose tensors do not share it must name its own.
@@ -135,6 +137,8 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
     import torch
     from torch.utils import _pytree as pytree
 
+    if workload.one_shape:
+        return [workload.inputs]
     if workload.other_shapes:
         return [workload.inputs, *workload.other_shapes]
     tensors = [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]

@@ -8,6 +8,7 @@ import inspect
 import sys
 import types
 import typing
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -133,7 +134,8 @@ def _module_of_file(path: Path) -> types.ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}; give the path of a Python file, as in model.py:make.")
     path = path.resolve()
-    name = f"rung_target_{path.stem}_{abs(hash(str(path)))}"
+    # Of one name in all processes, because pickles name the modules of classes.
+    name = f"rung_target_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

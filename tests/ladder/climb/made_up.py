@@ -1,15 +1,32 @@
 """Rungs made up for a test, and climbs that have come so far."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rung.ladder.climb.state import Request, State
 from rung.ladder.rungs import Rung
 from rung.ladder.rungs.proofs import told
 from rung.ladder.rungs.rung import Inapplicable
+from rung.ladder.side import Side
+from rung.ladder.timing.tasks import Task
 from rung.runs import Run
 
 STEP = 10e6
+GIB = 1 << 30
+# A climb's manifest, as far as the tests go.
+MANIFEST: dict[str, Any] = {
+    "schema": 1, "status": "running", "why": "", "target": "x", "numerics": "exact", "request": {},
+    "environment": {"device": {"name": "a chip", "arch": "sm90", "memory": 80 * GIB}, "torch": "2.11.0"},
+    "workload": {"name": "x", "mode": "infer", "model": "Linear with 72 parameters in 2 tensors"},
+    "facts": {
+        "gpu": True, "mode": "infer", "rates": {}, "matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": [],
+    },
+}  # fmt: skip
+PASSED: dict[str, Any] = {
+    "passed": True, "cases": 1, "checks": 1, "precisions": ["exact"], "reference": "float64", "failures": [], "worst": None,
+}  # fmt: skip
 
 
 def rung(
@@ -42,6 +59,29 @@ def state(
     return made
 
 
+def leave(made: State, seconds: float) -> State:
+    """So many seconds of the climb's budget are left, however long the test takes."""
+    made.request = replace(made.request, budget=seconds)
+    made.left = lambda: seconds  # type: ignore[method-assign]
+    return made
+
+
+def on_a_gpu(made: State, memory: dict[str, int] | None = None) -> State:
+    """The same climb on a GPU of 80 GiB. memory: the peak of the untouched workload."""
+    made.run.write("manifest.json", MANIFEST)
+    made.facts |= {"gpu": True, "own_precision": "exact"}
+    made.baseline["memory"] = memory or {"allocated": GIB}
+    return made
+
+
 def tried(made: State, name: str, verdict: str, against: str = "baseline", **more: Any) -> None:
     number = len(made.attempts) + 1
     made.add({"number": number, "rung": name, "verdict": verdict, "against": against, "log": "x", **more})
+
+
+def answered(name: str, side: Side, **answers: Any) -> Task:
+    """A task whose worker has answered all that it was asked."""
+    task = Task(name, side, [])
+    task.worker = SimpleNamespace(kill=lambda: None)  # type: ignore[assignment]
+    task.answers, task.took = answers, {"open": 0.5, **dict.fromkeys(answers, 1.0)}
+    return task

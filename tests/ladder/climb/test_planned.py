@@ -5,24 +5,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import STEP, rung, state
+from made_up import STEP, leave, rung, state
 
-from rung.ladder.climb.choice import next_rung
 from rung.ladder.climb.climb import Climb
+from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
+from rung.ladder.climb.state import State
 from rung.ladder.rungs import BY_NAME, Rung
 
 RUNGS = [BY_NAME[name] for name in ("compile", "sdpa", "fused-optimizer", "fused-qkv", "tf32")]
 
 
-def plan(
-    tmp_path: Path, budget: float | None, rungs: Sequence[Rung] = RUNGS
-) -> tuple[list[dict[str, Any]], Rung, list[str]]:
-    """The records of plan.json, what a climb would try first, and what was said."""
-    made, said = state(tmp_path, budget=budget), []
+def climbing(tmp_path: Path) -> State:
+    made = state(tmp_path)
     made.facts |= {
         "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8}, "skipped": [], "graph_breaks": [], "optimizer_is_fused": False,
     }  # fmt: skip
     made.breakdown = {"parts": dict.fromkeys(("gemm", "pointwise", "attention", "optimizer"), 0.25 * STEP)}
+    return made
+
+
+def one_by_one(made: State, rungs: Sequence[Rung]) -> float:
+    """Seconds to decide all that apply, one at a time."""
+    return sum(seconds(made, r) for r in rungs if r.applies(made.context()) is None)
+
+
+def plan(made: State, rungs: Sequence[Rung] = RUNGS) -> tuple[list[dict[str, Any]], Rung, list[str]]:
+    """The records of plan.json, what a climb would try first, and what was said."""
+    said: list[str] = []
     climb = Climb(made.run, made.request, lambda event, data: said.append(f"{event} {data.get('rung', '')}".strip()))
     made.say = climb.say
     climb.state = made
@@ -33,30 +42,42 @@ def plan(
 
 
 def test_what_the_budget_has_tried_at_once_is_planned_as_one(tmp_path: Path) -> None:
-    records, first, said = plan(tmp_path, 250)
+    made = climbing(tmp_path)
+    records, first, said = plan(leave(made, 0.9 * one_by_one(made, RUNGS)))
     assert [m.name for m in first.members] == records[0]["members"]
     assert len(records[0]["members"]) > 1
-    assert [r["rung"] for r in records] == ["together", "tf32"]
-    assert said == ["inapplicable", "plan together"]
+    assert [r["rung"] for r in records] == [NAME, "tf32"]
+    assert said == ["inapplicable", f"plan {NAME}"]
 
 
-@pytest.mark.parametrize("budget", [60, 340])
-def test_what_a_climb_begins_with_is_planned_first_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float
-) -> None:
-    """It gives much and is quickly decided; the others may compete as one."""
+def test_what_a_climb_begins_with_is_planned_first_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is time for the quick one alone; the others would compete as one."""
     rungs = [rung("quick", 0.05), rung("core", 0.9, core=True, prepares=20), rung("c", 0.85, prepares=20)]
-    for made in rungs:
-        monkeypatch.setitem(BY_NAME, made.name, made)
-    records, first, _ = plan(tmp_path, budget, rungs)
+    for one in rungs:
+        monkeypatch.setitem(BY_NAME, one.name, one)
+    made = climbing(tmp_path)
+    records, first, _ = plan(leave(made, 1.05 * seconds(made, rungs[0]) / LATE), rungs)
     assert first is rungs[0]
     assert records[0]["rung"] == "quick"
     assert sorted(name for r in records for name in r.get("members", [r["rung"]])) == ["c", "core", "quick"]
 
 
-@pytest.mark.parametrize("budget", [None, 5000])
-def test_where_the_budget_decides_them_all_they_are_planned_one_by_one(tmp_path: Path, budget: float | None) -> None:
-    records, first, said = plan(tmp_path, budget)
+@pytest.mark.parametrize("times", [None, 1.5])
+def test_where_the_budget_decides_them_all_they_are_planned_one_by_one(tmp_path: Path, times: float | None) -> None:
+    made = climbing(tmp_path)
+    if times:
+        leave(made, times * one_by_one(made, RUNGS))
+    records, first, said = plan(made)
     assert records[0]["rung"] == first.name
     assert {r["rung"] for r in records} == {r.name for r in RUNGS}
     assert said[1:] == [f"plan {r['rung']}" for r in records if not r["verdict"]]
+
+
+def test_a_plan_of_a_budget_for_nothing_says_why(tmp_path: Path) -> None:
+    made = leave(climbing(tmp_path), 1.0)
+    warned: list[str] = []
+    climb = Climb(made.run, made.request, lambda event, data: warned.append(data.get("text", "")))
+    made.say = climb.say
+    climb.state = made
+    climb._planned(RUNGS)
+    assert any(text.startswith("a climb would try nothing: the budget of 1 s left too little time") for text in warned)

@@ -6,7 +6,7 @@ from torch import nn
 
 import rung
 from rung.errors import InputError
-from rung.ladder.climb.shapes import guard
+from rung.ladder.climb.confirm import guard
 from rung.ladder.recipes.fit import changes, described, differences, missing_variables
 from rung.ladder.recipes.recipe import Recipe
 

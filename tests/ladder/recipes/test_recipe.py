@@ -3,13 +3,14 @@
 import functools
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.errors import InputError
-from rung.ladder.recipes.recipe import Recipe
+from rung.ladder.recipes.recipe import STATUSES, Recipe, Status
 from rung.ladder.rungs import BY_NAME, added
 
 TEXTS = st.text() | st.sampled_from(["", "a b", "a.b", '"', "'", "\\", "😀", "\x00\x1f\x7f\x85\u2028", "\r\n"])
@@ -23,6 +24,7 @@ NUMBERS = st.floats(allow_nan=False) | st.integers()
     options=st.dictionaries(TEXTS, TEXTS),
     made_on=st.dictionaries(TEXTS, TEXTS),
     measured=st.dictionaries(TEXTS, NUMBERS),
+    status=st.sampled_from(["", *STATUSES]),
 )
 def test_every_recipe_that_is_written_is_read_back(
     rungs: list[str],
@@ -30,14 +32,22 @@ def test_every_recipe_that_is_written_is_read_back(
     options: dict[str, str],
     made_on: dict[str, str],
     measured: dict[str, float],
+    status: Status | Literal[""],
 ) -> None:
     kept = functools.reduce(lambda names, name: added(names, BY_NAME[name]), rungs, [])  # as a climb does
-    recipe = Recipe(tuple(kept), workload, options, "train", "fp8", made_on, measured)
+    recipe = Recipe(tuple(kept), workload, options, "train", "fp8", made_on, measured, status=status)
     assert Recipe.parse(recipe.text()) == recipe
 
 
 def test_a_speedup_that_is_no_number_is_written_as_such() -> None:
     assert math.isnan(Recipe.parse(Recipe((), measured={"speedup": math.nan}).text()).measured["speedup"])
+
+
+def test_a_recipe_that_no_climb_has_checked_has_no_status() -> None:
+    """As those that are written by hand, and those of earlier versions."""
+    assert Recipe.parse('schema = 1\nrungs = ["compile"]').status == ""
+    assert "status" not in Recipe(("compile",)).text()
+    assert Recipe(("compile",), status="verified").text().splitlines()[1] == 'status = "verified"'
 
 
 def test_numbers_written_by_hand_are_options_as_typed() -> None:
@@ -68,9 +78,14 @@ def test_a_byte_order_mark_of_an_editor_is_no_damage(tmp_path: Path) -> None:
         ),
         (
             b"schema = 1\nrungs = []\nnotes = 4",
-            "has 'notes', which is no part of a recipe; it takes schema, rungs, workload",
+            "has 'notes', which is no part of a recipe; it takes schema, rungs, status, workload",
         ),
         (b'schema = 1\nrungs = []\nmode = "infre"', "has mode = 'infre'; it is one of train, infer"),
+        (
+            b'schema = 1\nrungs = []\nstatus = "good"',
+            "has status = 'good'; it is one of provisional, verified, confirmed",
+        ),
+        (b"schema = 1\nrungs = []\nstatus = 1", "status must be a text"),
         (b'schema = 1\nrungs = []\nnumerics = "wild"', "has numerics = 'wild'; it is one of exact, tf32, bf16, fp8"),
         (b'schema = 1\nrungs = ["compile", "bf16"]\nnumerics = "tf32"', "has numerics = 'tf32', and bf16 needs 'bf16'"),
         (

@@ -169,7 +169,9 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
     state = SimpleNamespace(
         counters=Counters(1, 1, 1), say=lambda event, data: None, request=SimpleNamespace(slower_at_most=0.01)
     )
-    attempt._judge(state, BY_NAME[name], record, SimpleNamespace(comparison=comparison), name, Counters(1, 1, 1))  # type: ignore[arg-type]
+    attempt._judge(
+        state, BY_NAME[name], record, SimpleNamespace(comparison=comparison), name, (None, Counters(1, 1, 1))
+    )  # type: ignore[arg-type]
     assert record["verdict"] == "no-op"
     assert BY_NAME[name].effect in record["why"]
     assert says in record["why"]

@@ -1,10 +1,14 @@
 """Predictions beside what an H100 gave: the parts of a step as they were profiled there, in microseconds, and the measured speedup."""
 
+from typing import Any
+
 import pytest
 
 from rung.hardware.peaks import named
+from rung.ladder.climb import predictions
 from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
+from rung.ladder.rungs import BY_NAME, LADDER, Context
+from rung.ladder.rungs.inductor import never
 from rung.ladder.timing.work import rates
 
 CHIP = named("H100")
@@ -30,3 +34,33 @@ def test_what_was_measured_lies_inside_the_prediction(
     told = BY_NAME[name].predict(Context(plan, "bf16", facts, parts, rates(CHIP)))
     assert told.judge(measured) == "inside"
     assert abs(100 / told.value - 100 / measured) < 11  # points of the step
+
+
+def test_predictions_are_held_against_what_was_measured() -> None:
+    def attempt(name: str, low: float, high: float, measured: float, **more: Any) -> dict[str, Any]:
+        comparison = {"speedup": {"value": measured}}
+        told = {"low": low, "high": high, "shares": {}}
+        return {"rung": name, "prediction": told, "comparison": comparison, **more}
+
+    found = predictions.summary(
+        [
+            attempt("a", 1.0, 1.0, 1.25),  # the step takes 80 % and not 100: 20 points
+            attempt("a", 2.0, 2.0, 1.6),  # 62.5 % and not 50: 12.5
+            attempt("b", 1.0, 2.0, 4 / 3, forecast="inside"),  # 75 %, the middle of 100 and 50: 0
+            attempt("c", 1.0, 9.0, 1.0, cut=True),
+            {"rung": "d", "prediction": None, "comparison": None},
+        ]
+    )
+    assert found["median_error"] == pytest.approx(12.5)
+    assert (found["decided"], found["inside"]) == (3, 1)
+    assert found["by_rung"] == {"a": pytest.approx(16.25), "b": pytest.approx(0)}
+
+
+def test_names_on_the_ladder_are_unique_and_every_rung_says_how_it_shows() -> None:
+    assert len({r.name for r in LADDER}) == len(LADDER)
+    for one in LADDER:
+        assert one.effect
+        assert callable(one.proof)
+        assert one.contract in ("exact", "reassociated", "tf32", "bf16", "fp8")
+        assert one.change(Plan()) != Plan() or one.replaces or never(one.name)
+        assert {*one.replaces} <= {r.name for r in LADDER}

@@ -12,7 +12,7 @@ from torch import nn
 
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.verification.audit import audit
+from rung.ladder.verification.audit import audit, one_shape_only
 from rung.workload import Workload
 
 CPU = pick("cpu")
@@ -114,3 +114,52 @@ def test_what_is_not_finite_is_named_with_its_place(forward: Callable[..., Any],
 def test_random_numbers_in_the_forward_may_come_with_the_inputs() -> None:
     said = refused(forward=lambda model, batch: model(batch) + torch.randn(()))
     assert said.endswith("switch the randomness off for the climb, or draw it in inputs(seed).")
+
+
+class Fixed(nn.Linear):
+    """As exported models are: for the number of rows that they were exported with."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] != 64:
+            raise ValueError(f"made for 64 rows, not for {x.shape[0]}")
+        return super().forward(x)
+
+
+def test_why_a_model_runs_on_one_shape_alone_is_said() -> None:
+    why = one_shape_only(workload(model=Fixed), CPU)
+    assert why == "on another number of rows it raised ValueError: made for 64 rows, not for 3"
+
+
+def test_inputs_without_a_common_first_dimension_are_of_one_shape_alone() -> None:
+    def inputs(seed: int) -> dict[str, torch.Tensor]:
+        return {"x": workload().inputs(seed), "scale": torch.ones(WIDTH)}
+
+    given = workload(inputs=inputs, forward=lambda model, batch: model(batch["x"]) * batch["scale"])
+    assert one_shape_only(given, CPU) == "its inputs share no first dimension, so no other shape can be derived"
+    assert audit(replace(given, one_shape=True), CPU) == []
+
+
+def test_what_runs_on_the_derived_shape_or_names_its_own_is_not_of_one_shape() -> None:
+    assert one_shape_only(workload(), CPU) == ""
+    assert one_shape_only(workload(model=Fixed, one_shape=True), CPU) == ""  # as is known already
+    assert one_shape_only(workload(model=Fixed, other_shapes=(lambda seed: torch.ones(3, WIDTH),)), CPU) == ""
+
+
+def test_a_model_of_one_shape_is_audited_on_that_one() -> None:
+    assert audit(workload(model=Fixed, one_shape=True), CPU) == []
+    said = refused(
+        model=Fixed, one_shape=True, forward=lambda model, batch: model(batch) / 0.0, loss=lambda output, batch: output.mean()
+    )  # fmt: skip
+    assert "is not finite on fresh weights" in said  # what else is wrong with it is found
+
+
+def test_a_derived_shape_that_fails_is_still_refused_where_nobody_has_said_that_there_is_one_alone() -> None:
+    assert "made for 64 rows, not for 3; give Workload(other_shapes=" in refused(model=Fixed)
+
+
+def test_a_named_shape_that_fails_is_refused() -> None:
+    said = refused(model=Fixed, other_shapes=(lambda seed: torch.ones(3, WIDTH),))
+    assert "made for 64 rows, not for 3" in said

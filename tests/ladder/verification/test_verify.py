@@ -586,3 +586,43 @@ def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:
     assert not passes(1e-3, 2e-3)
     assert not passes(1e-2, 0.0)
     assert not passes(1e-3, math.nan)
+
+
+def for_eight_rows(**changes: Any) -> Workload:
+    """Of a model that refuses any other number."""
+
+    class Fixed(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.view(8, 4))
+
+    def inputs(seed: int) -> torch.Tensor:
+        return torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
+
+    return Workload("fixed", lambda: Fixed(4, 4), inputs, **changes)
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_a_model_of_one_shape_is_verified_on_that_one(mode: str) -> None:
+    training: dict[str, Any] = {
+        "loss": lambda y, batch: y.square().mean(),
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    }
+    w = for_eight_rows(one_shape=True, **(training if mode == "train" else {}))
+    found = verifying.verify(w, EXACT, CPU)
+    assert found.passed, found.failures
+    assert found.cases == len(verifying.SEEDS)
+
+    def scaled(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        Wrong(lambda real, batch: (lambda loss, y: (loss, y * 1.01))(*real(batch)))(step)
+        return step
+
+    found = verifying.verify(w, EXACT, CPU, scaled)
+    assert not found.passed
+    assert "shape 1" in " ".join(found.as_dict()["failures"])
+
+
+@pytest.mark.parametrize("changes", [{}, {"other_shapes": (lambda seed: torch.ones(3, 4),)}], ids=["derived", "named"])
+def test_a_shape_on_which_the_untouched_model_fails_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises((WorkloadError, RuntimeError), match="8, 4"):
+        verifying.verify(for_eight_rows(**changes), EXACT, CPU)

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, RungError, UsageError
-from rung.ladder.climb.attempt import attempt, opened, taken_up
-from rung.ladder.climb.baseline import measure_baseline, survey
-from rung.ladder.climb.choice import Stop, at_once, gain_per_second, next_rung, untold
-from rung.ladder.climb.finish import finish
-from rung.ladder.climb.state import Request, Say, State
+from rung.hardware.cores import usable_cores
+from rung.ladder.climb.answer import read_back, write
+from rung.ladder.climb.attempt import attempt, attempt_plain, opened, prepare_next, prepared_rung, taken_up
+from rung.ladder.climb.begin import begin, surveyed
+from rung.ladder.climb.confirm import confirm
+from rung.ladder.climb.plain import NAME as PLAIN
+from rung.ladder.climb.plain import start_modes
+from rung.ladder.climb.schedule import Stop, bundle, gain_per_second, next_rung, untold
+from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.rungs import LADDER, Rung, chosen
+from rung.ladder.timing.tasks import Pool
 from rung.ladder.timing.workers import open_worker
 from rung.runs import Run
 
@@ -44,18 +49,59 @@ class Climb:
     def _climb(self, dry: bool) -> None:
         state, request = self.state, self.request
         rungs = chosen(request.rungs) if request.rungs is not None else list(LADDER)
-        survey(state, rungs)
-        measure_baseline(state)
+        cores = usable_cores()
+        with Pool(state.setup, request.jobs or max(2, cores // 2)) as state.pool:
+            try:
+                stop = self._climbed(dry, rungs)
+            except OutOfTime:
+                if self.run.maybe("baseline.json") is None:
+                    raise UsageError(
+                        f"the budget of {request.budget:.0f} s ended before {request.target} was loaded and timed; give a larger --budget."
+                    ) from None
+                why = f"the budget of {request.budget:.0f} s ended"
+                stop = Stop("budget", why + ("" if state.answer else " before there was an answer"), {})
+            finally:
+                state.model_file.unlink(missing_ok=True)
+        if stop:
+            self._finish(stop)
+
+    def _climbed(self, dry: bool, rungs: Sequence[Rung]) -> Stop | None:
+        """Until there is nothing to do, or the time is over; None after a dry run."""
+        state, request = self.state, self.request
+        race_plain = (
+            request.rungs is None
+            and not dry
+            and not any(a["rung"] == PLAIN and not a.get("cut") for a in state.attempts)
+        )
+        if race_plain:
+            state.on_best = lambda stack: prepare_next(state, stack, (None, None))
+            state.on_ready = None if state.attempts else lambda warm: start_modes(state, warm)
+        resumed = bool(state.attempts)
+        begin(state, rungs)
+        read_back(state)
         taken_up(state)
+        if race_plain:
+            attempt_plain(state)
+        surveyed(state)
         if dry:
             self._planned(rungs)
-            return
-        while not isinstance(said := next_rung(state, rungs), Stop):
+            return None
+        if resumed:
+            confirm(state)  # what is there is raised to a higher status before more is tried
+        while not isinstance(said := prepared_rung(state) or next_rung(state, rungs), Stop):
             attempt(state, said)
         if said.rule != "budget":
             for rung in untold(state, rungs):
                 state.add({**opened(state, rung), "seconds": 0.0})
-        finish(state, said)
+        confirm(state)
+        return said
+
+    def _finish(self, stop: Stop) -> None:
+        state = self.state
+        write(state, stop.as_dict())
+        self.run.write("manifest.json", {**self.run.read("manifest.json"), "stopped": stop.as_dict()})
+        unconfirmed = state.answer is not None and state.answer.status != "confirmed"
+        state.status("complete", stop.why if stop.rule == "budget" or unconfirmed else "")
 
     def _planned(self, rungs: Sequence[Rung]) -> None:
         """The rungs as they would be tried now: what a climb begins with, then the best gain per second first, those that do not
@@ -63,7 +109,7 @@ class Climb:
         state = self.state
         first = next_rung(state, rungs)
         others = [r for r in rungs if r is not first]
-        several = None if isinstance(first, Stop) else first if first.members else at_once(state, others)
+        several = None if isinstance(first, Stop) else first if first.members else bundle(state, others)
         members, whole = (several.members, [several]) if several else ((), [])
         plan = [(opened(state, r, planned=True), r) for r in [*whole, *(r for r in rungs if r not in members)]]
         if self.request.rungs is None:

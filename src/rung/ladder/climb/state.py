@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.analysis.breakdown import breakdown
 from rung.errors import RungError
 from rung.ladder.climb.evidence import counters
 from rung.ladder.plan import Numerics
-from rung.ladder.rungs import Context, Counters, plan_of
+from rung.ladder.rungs import Context, Counters, Rung, plan_of
 from rung.ladder.side import Limits, Setup, Side
 from rung.ladder.timing.duel import PROFILED_STEPS
+from rung.ladder.timing.tasks import Pool, Task
 from rung.runs import Run
 from rung.trace import read
 
+if TYPE_CHECKING:
+    from rung.ladder.climb.answer import Answer
+
 Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
+
+USABLE = 0.95  # of the GPU's memory
+CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' workspaces
+WARM_SECONDS = (
+    3.0  # the most that a worker runs to become steady: others compile meanwhile, and blocks settle by themselves
+)
+AGAIN = 0.5  # of what preparing took at first, in a restart that finds compiled code in the cache: 0.4 to 0.6 were seen
+
+
+class OutOfTime(Exception):
+    """The budget, or the part of it that something may take, is gone."""
 
 
 @dataclass(frozen=True)
 class Request:
     """What to climb. numerics: None takes the default of the device (tf32 on a GPU, exact on a CPU);
     rungs: None tries the whole ladder, in the order that the profile suggests; names are tried in the order given;
-    budget: seconds after which no further rung is begun; slower_at_most: the share of its time that a step may lose for
+    budget: seconds after which the climb ends; jobs: workers that may prepare side by side, None for what the cores allow;
+    slower_at_most: the share of its time that a step may lose for
     what a rung spares beside it (`Rung.spares`)."""
 
     target: str
@@ -38,6 +55,7 @@ class Request:
     deadline: float = 900.0
     slower_at_most: float = 0.01
     command: str = ""
+    jobs: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {k: getattr(self, k) for k in self.__dataclass_fields__}
@@ -55,7 +73,37 @@ class State:
             Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
             files=run.directory,
         )
+        self.pool: Pool  # of this sitting
         self.kept: list[str] = []
+        self.plain: dict[str, Any] = {}  # the best plain mode: its `rungs`, its `step_ns`
+        self.model_file = run.directory / "model.pt"  # this climb's own, gone when it ends
+        self.confirmed_restarts = 0
+        self.saved_model = ""  # a file that holds the model, where making it takes long
+        # Tasks in the background: the survey; the untouched workload; a warm worker of the best so far, and of what is tried
+        # against it; the plain modes; the verification of what is tried; a candidate that may be the next one.
+        self.surveying: Task | None = None
+        self.untouched: Task | None = None
+        self.champion: Task | None = None
+        self.challenger: Task | None = None
+        self.racing: dict[str, Task] = {}
+        self.verifying: list[Task] = []
+        self.likely = ""  # the plain mode that is likely to be the fastest, while it is compiled for the first time
+        self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
+        self.ahead: list[Task] = []  # the verification of the plain mode that is likely to be the fastest
+        self.confirming: list[Task] = []
+        self.next: Task | None = None
+        self.next_rung: Rung | None = None
+        self.next_ahead: list[Task] = []  # the verification of the next candidate, as far as it was begun
+        self.audited = False  # whether the workload is known to be one that can be verified
+        self.on_best: Callable[[list[str]], None] | None = (
+            None  # told of the plain mode that is likely to stay the best
+        )
+        self.on_ready: Callable[[dict[str, Any]], None] | None = None  # told once the untouched workload is warm
+        self.answer: Answer | None = None
+        self.earlier: list[Answer] = []  # those that the answer took the place of, the latest last
+        self.offered: list[str] = []  # what the attempt of now offered as provisional, all members of a bundle in it
+        self.history: list[dict[str, Any]] = []
+        self.taken_back: list[dict[str, Any]] = []
         self.baseline: dict[str, Any] = {}
         self.breakdown: dict[str, Any] | None = None
         self.counters: Counters | None = None
@@ -107,15 +155,46 @@ class State:
         return float(max((kept[-1] if kept else self.baseline["memory"]).values()))
 
     @property
-    def pace(self) -> float:
-        """Seconds that a restart took in the last attempt that was measured, what its rung took to prepare apart; 0 before the
-        first."""
-        made = [a for a in self.attempts if a.get("restarts")]
+    def plain_is_another(self) -> bool:
+        """Whether the best so far is more than a plain mode of torch.compile."""
+        return bool(self.plain) and self.plain["rungs"] != self.kept
+
+    @property
+    def prepared_in(self) -> float:
+        """Seconds that a worker of the best so far took until it was warm, when it was compiled for the first time."""
+        made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
         if not made:
-            return 0.0
-        last = made[-1]
-        prepared = max(0.0, (last.get("pay_back") or {}).get("seconds", 0.0))
-        return float(max(last["seconds"] - prepared, 0.0) / len(last["restarts"]))
+            return float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
+        return float(made[-1]) + self.baseline.get("opening_seconds", 0.0)
+
+    @property
+    def prepared_again(self) -> float:
+        """The same for workers that find the compiled code in the cache, many at once, so that none was started ahead."""
+        made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
+        loading = float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
+        return loading + AGAIN * float(made[-1] if made else 0.0)
+
+    def over_untouched(self) -> float:
+        """How many times as fast as the untouched model the best so far is: the product of what each kept attempt gave."""
+        gains = [
+            a["comparison"]["speedup"]["value"] for a in self.attempts if a["verdict"] == "kept" and a.get("comparison")
+        ]
+        return math.prod(gains)
+
+    def prefetched(self, stack: Sequence[str]) -> Task | None:
+        """The candidate that was prepared ahead, if it is this one; another one is given up."""
+        task, self.next = self.next, None
+        if task is not None and list(task.side.rungs) != list(stack):
+            for other in (task, *self.next_ahead):
+                other.end()
+            self.next_ahead = []
+            return None
+        return task
+
+    def free_bytes(self) -> float:
+        """Of the GPU's memory, what no worker of this climb holds; others may use it, too."""
+        held = self.pool.held() if hasattr(self, "pool") else 0.0
+        return USABLE * self.gpu_bytes - held
 
     def context(self) -> Context:
         parts = self.breakdown["parts"] if self.breakdown else {}
@@ -128,12 +207,27 @@ class State:
         return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed, memory)
 
     def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
-        return Side(self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape)
+        one = bool(self.facts.get("one_shape"))
+        return Side(
+            self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape, one_shape=one,
+            saved_model=self.saved_model,
+        )  # fmt: skip
 
     def left(self) -> float:
         if self.request.budget is None:
             return float("inf")
         return self.request.budget - (time.monotonic() - self.started)
+
+    def wait(self, *tasks: Task, keep: float = 0.0) -> None:
+        """Until all of these have answered or failed. Raises OutOfTime where only `keep` seconds of the budget are left."""
+        if not self.pool.wait(lambda: all(task.done for task in tasks), lambda: self.left() - keep):
+            raise OutOfTime
+
+    def setup_within(self, seconds: float, setup: Setup | None = None) -> Setup:
+        """How workers run that must answer within so many seconds."""
+        setup = setup or self.setup
+        limits = Limits(min(setup.limits.prepare, max(1.0, seconds)), min(setup.limits.block, max(1.0, seconds)))
+        return replace(setup, limits=limits)
 
     def status(self, status: str, why: str) -> None:
         manifest = self.run.maybe("manifest.json")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from rung.errors import InputError, UsageError
 from rung.ladder.plan import CONTRACTS, Numerics, Original, Plan
@@ -15,8 +15,10 @@ from rung.ladder.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
 
 SCHEMA = 1
-TEXTS = ("workload", "mode", "numerics")
-WORDS = {"mode": ("train", "infer"), "numerics": get_args(Numerics)}
+Status = Literal["provisional", "verified", "confirmed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+TEXTS = ("status", "workload", "mode", "numerics")
+WORDS = {"status": STATUSES, "mode": ("train", "infer"), "numerics": get_args(Numerics)}
 TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "options": ((str, int, float), "texts or numbers"),
     "variables": ((str,), "texts"),
@@ -30,7 +32,8 @@ TABLES: dict[str, tuple[tuple[type, ...], str]] = {
 class Recipe:
     """rungs: names, in the order in which they are applied; workload and options: what was climbed, as typed;
     variables: what its process is to be started with; original: for which inputs the recipe loses, and the model runs
-    as it is (`elements_at_most`, `elements_at_least`, of all tensors together); the rest is for the record."""
+    as it is (`elements_at_most`, `elements_at_least`, of all tensors together); status: how far a climb has checked it, empty
+    where none did; the rest is for the record."""
 
     rungs: tuple[str, ...]
     workload: str = ""
@@ -41,11 +44,12 @@ class Recipe:
     measured: dict[str, float] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     original: dict[str, int] = field(default_factory=dict)
+    status: Status | Literal[""] = ""
 
     def text(self) -> str:
         """The recipe as TOML."""
         lines = [f"schema = {SCHEMA}"]
-        lines += [f"{k} = {as_toml(getattr(self, k))}" for k in TEXTS]
+        lines += [f"{k} = {as_toml(getattr(self, k))}" for k in TEXTS if k != "status" or self.status]
         lines += ["rungs = [" + ", ".join(as_toml(r) for r in self.rungs) + "]"]
         for table in TABLES:
             if values := getattr(self, table):

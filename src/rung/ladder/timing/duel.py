@@ -15,8 +15,9 @@ from typing import Any
 
 from rung.ladder.execution.disturbed import compiled_anew, left_to_the_original
 from rung.ladder.side import Setup, Side
+from rung.ladder.timing.tasks import Task
 from rung.ladder.timing.workers import open_worker
-from rung.launch import WorkerFailed
+from rung.launch import WorkerFailed, quiet
 from rung.measure import (
     CLIMB,
     Comparison,
@@ -109,14 +110,16 @@ def fight(
     trace: Path | None = None,
     seen: Callable[[Duel], None] = lambda duel: None,
     at_least: int = 1,
+    duel: Duel | None = None,
 ) -> Duel:
     """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone.
 
     looks, margin: as in `rung.measure.decide`; trace: where the last side is profiled to, in its first restart,
-    after it was timed; seen: is told after every restart; at_least: restarts, however little is left.
+    after it was timed; seen: is told after every restart; at_least: restarts, however little is left; duel: what was seen
+    already, to go on from.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
-    duel = Duel()
+    duel = duel or Duel()
     took: list[float] = []  # by each round of restarts
     while True:
         began = time.monotonic()
@@ -175,6 +178,16 @@ class Start:
         self.state: dict[str, dict[str, Any]] = {}
         self.facts: dict[str, dict[str, Any]] = {}
 
+    @classmethod
+    def of(cls, setup: Setup, tasks: Mapping[str, Task]) -> Start:
+        """Of workers that were opened and warmed up already."""
+        start = cls.__new__(cls)
+        start.limits = setup.limits
+        start.workers = {name: task.worker for name, task in tasks.items() if task.worker is not None}
+        start.facts = {name: task.answers["open"] for name, task in tasks.items()}
+        start.state = {name: dict(task.answers["warm"]) for name, task in tasks.items()}
+        return start
+
     def warm(self, deadline: float) -> None:
         """Waits until all sides have loaded and warmed up."""
         for side in self.workers:
@@ -203,7 +216,8 @@ class Start:
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         rounds = _rounds(_once(estimates.values(), gpu), gpu)
         blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
-        restart, samples = interleaved(blocks, rounds)
+        with quiet(list(self.workers.values())):
+            restart, samples = interleaved(blocks, rounds)
         duel.samples.append(dict(zip(self.workers, samples, strict=True)))
         for side in self.workers:
             self.state[side]["memory"] = self._ask(side, "memory")
@@ -221,19 +235,36 @@ class Start:
         samples: list[float] = block["samples"]
         return samples
 
-    def witness(self) -> dict[str, Any]:
-        """Looks at a block of the last side as it was timed."""
-        side = list(self.workers)[-1]
+    def go_to_shape(self, shape: int) -> None:
+        """Has all sides run another of the workload's input shapes; `at_shape` waits until they are warmed up."""
+        for side in self.workers:
+            self._send(side, "use_shape", shape=shape, seconds=WARM_SECONDS)
+
+    def at_shape(self, deadline: float) -> None:
+        """Raises SideFailed once all sides have answered, so that each of them can be asked more."""
+        failures = []
+        for side in self.workers:
+            try:
+                self.state[side] = self._receive(side, "use_shape", deadline)
+            except SideFailed as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def witness(self, side: str = "") -> dict[str, Any]:
+        """Looks at a block of a side as it was timed, the last one unless another is named."""
+        side = side or list(self.workers)[-1]
         if self._ask(side, "watch"):
             self._ask(side, "block", count=2)
         self._send(side, "witness")
         found: dict[str, Any] = self._receive(side, "witness", self.limits.prepare)
         return found
 
-    def profile(self, trace: Path) -> None:
-        """Records the last side. A profile that fails costs the next predictions, and no verdict."""
+    def profile(self, trace: Path, side: str = "") -> None:
+        """Records a side, the last one unless another is named. A profile that fails costs the next predictions, and no verdict."""
+        worker = self.workers[side or list(self.workers)[-1]]
         with contextlib.suppress(WorkerFailed):
-            list(self.workers.values())[-1].call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
+            worker.call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
 
     def _ask(self, side: str, method: str, **arguments: Any) -> Any:
         self._send(side, method, **arguments)

@@ -55,8 +55,8 @@ def audit(workload: Workload, device: Device) -> list[str]:
     """Checks that the baseline itself can be verified; returns the names of parameters without a gradient.
 
     Refuses, with a sentence: results that are not finite, that depend on torch's random state or on the calls before, inputs that
-    do not change with the seed or have no second shape, and a training step in which most trainable parameters
-    get no gradient.
+    do not change with the seed, shapes on which it raises (`one_shape_only` tells beforehand of those that are derived), and a
+    training step in which most trainable parameters get no gradient.
     """
     workload = without_dropout(workload)
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
@@ -118,3 +118,19 @@ def audit(workload: Workload, device: Device) -> list[str]:
             f"({shown}): part of the model runs outside autograd, so it does not train; mend that first."
         )
     return without
+
+
+def one_shape_only(workload: Workload, device: Device) -> str:
+    """Why a workload that names no other shape runs on the measured one alone, in a few words; empty where it runs on the one that
+    is derived. Where the model refuses a size, that is its nature and no fault of a candidate."""
+    if workload.other_shapes or workload.one_shape:
+        return ""
+    try:
+        derived = shapes(workload)[1](1)
+    except WorkloadError:
+        return "its inputs share no first dimension, so no other shape can be derived"
+    try:
+        Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)(to_device(derived, device))
+    except Exception as error:
+        return f"on another number of rows it raised {type(error).__name__}: {first_line(error)}"
+    return ""

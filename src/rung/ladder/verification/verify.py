@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -72,6 +73,17 @@ def verify(
         if result.wrong:
             break
     return result
+
+
+def precompile(workload: Workload, plan: Plan, device: Device, numerics: Numerics, shape: int) -> None:
+    """Runs a candidate once as `verify` builds it, on one of the shapes, so that its compiled code is in the cache when another
+    process verifies it. Nothing is compared."""
+    exact, at = numerics == "exact", plan.at(numerics)
+    judged = without_dropout(exactly(workload) if exact else workload)
+    with full_precision() if exact else matmul_precision(at):
+        model = seeded_model(judged).to(device.torch_name)
+        step = Step(judged, model, replace(at, capture=False), device)
+        step(to_device(shapes(judged)[shape](SEEDS[0] + 100), device))
 
 
 def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None) -> list[str]:

@@ -1,0 +1,165 @@
+"""The best answer so far, on disk from the first one on: `recipe.toml` and `result.json`, each written whole.
+
+A recipe has a status. `provisional`: timed in one restart, its outputs checked in the process that was timed, more than 5 %
+faster. `verified`: all checks of docs/verification.md passed. `confirmed`: faster in fresh restarts that chose nothing, than the
+untouched model and no slower than the best plain mode of torch.compile, on other shapes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rung.ladder.climb import predictions
+from rung.ladder.climb.state import State
+from rung.ladder.plan import Original
+from rung.ladder.recipes.recipe import STATUSES, Recipe, Status
+from rung.ladder.rungs import plan_of
+from rung.ladder.timing.workers import variables
+from rung.runs import write_whole
+
+PROVISIONAL_GAIN = 1.05  # times as fast, in one restart: two processes of one program differ by less
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One recipe and what was measured of it.
+
+    kept: its rungs; speedup: over the untouched model, `value`, and `low`, `high` where restarts gave an interval; over_plain: the
+    same over the best plain mode; times: nanoseconds a step by side (`baseline`, `plain`, `best`); memory: bytes by side; shapes:
+    what it gives on other shapes (`rung.ladder.climb.confirm`); original: inputs that are left to the untouched model.
+    """
+
+    kept: tuple[str, ...]
+    status: Status
+    speedup: dict[str, float]
+    over_plain: dict[str, float] | None = None
+    confidence: float | None = None
+    times: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    shapes: list[dict[str, Any]] = field(default_factory=list)
+    original: dict[str, int] = field(default_factory=dict)
+    restarts: list[Any] = field(default_factory=list)
+    first_run_seconds: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        return STATUSES.index(self.status)
+
+
+def offer(state: State, answer: Answer) -> bool:
+    """Makes it the answer, unless it is provisional and the one that there is is not, or is faster. What is verified was kept against
+    the best so far."""
+    now = state.answer
+    if now is not None and now.kept == answer.kept:
+        if answer.rank < now.rank:
+            return False
+    elif now is not None:
+        if answer.status == "provisional" and (
+            now.status != "provisional" or answer.speedup["value"] <= now.speedup["value"]
+        ):
+            return False
+        state.earlier.append(now)
+    state.answer = answer
+    state.history.append(
+        {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup["value"], "seconds": state.spent()}
+    )  # fmt: skip
+    write(state)
+    state.say("answer", {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup})
+    return True
+
+
+def take_back(state: State, kept: Sequence[str], why: str) -> None:
+    """Withdraws a recipe that a later check refuted; the one before it, if there was one, is the answer again."""
+    state.earlier = [a for a in state.earlier if list(a.kept) != list(kept)]
+    if state.answer is None or list(state.answer.kept) != list(kept):
+        return
+    state.answer = state.earlier.pop() if state.earlier else None
+    state.taken_back.append({"kept": list(kept), "why": why, "seconds": state.spent()})
+    write(state)
+    state.say("taken back", {"kept": list(kept), "why": why})
+
+
+def write(state: State, stopped: dict[str, Any] | None = None) -> None:
+    """result.json, and recipe.toml where there is an answer; stopped: why nothing more is tried, once the climb has ended."""
+    answer, path = state.answer, state.run.directory / "recipe.toml"
+    result: dict[str, Any] = {
+        "kept": list(answer.kept) if answer else [],
+        "status": answer.status if answer else None,
+        "speedup": answer.speedup if answer else None,
+        "over_plain": answer.over_plain if answer else None,
+        "confidence": answer.confidence if answer else None,
+        "times": answer.times if answer else None,
+        "memory": answer.memory if answer else None,
+        "first_run_seconds": answer.first_run_seconds if answer else None,
+        "restarts": answer.restarts if answer else [],
+        "shapes": answer.shapes if answer else [],
+        "plain": state.plain or None,
+        "history": state.history,
+        "taken_back": state.taken_back,
+        "breakdown": state.breakdown,
+        "recipe": "recipe.toml" if answer else None,
+        "recipe_text": "",
+        "stopped": stopped,
+        "predictions": predictions.summary(state.attempts),
+        "seconds": state.spent(),
+    }
+    if answer:
+        recipe = recipe_of(state, answer)
+        result["recipe_text"] = recipe.text()
+        write_whole(path, recipe.text())
+    else:
+        path.unlink(missing_ok=True)
+    state.run.write("result.json", result)
+
+
+def read_back(state: State) -> None:
+    """Goes on from the answer of an earlier sitting."""
+    result = state.run.maybe("result.json") or {}
+    state.history, state.taken_back = list(result.get("history") or []), list(result.get("taken_back") or [])
+    if not result.get("kept") or result.get("status") not in STATUSES:
+        return
+    known = {
+        name: result[name]
+        for name in ("times", "memory", "shapes", "restarts", "first_run_seconds")
+        if result.get(name)
+    }
+    guard = Recipe.parse(result["recipe_text"]).original if result.get("recipe_text") else {}
+    state.answer = Answer(
+        tuple(result["kept"]), result["status"], result["speedup"], result.get("over_plain"), result.get("confidence"),
+        original=guard, **known,
+    )  # fmt: skip
+
+
+def recipe_of(state: State, answer: Answer) -> Recipe:
+    """The answer as a file that can be applied."""
+    manifest = state.run.read("manifest.json")
+    environment, device = manifest["environment"], manifest["environment"]["device"]
+    figures = {"speedup": answer.speedup.get("value"), "low": answer.speedup.get("low"), "high": answer.speedup.get("high"),
+               "over_plain": (answer.over_plain or {}).get("value")}  # fmt: skip
+    measured = {name: round(value, 4) for name, value in figures.items() if value is not None}
+    if answer.confidence is not None:
+        measured["confidence"] = answer.confidence
+    return Recipe(
+        answer.kept,
+        state.request.target,
+        state.request.options,
+        state.facts["mode"],
+        state.numerics,
+        {"device": device["name"], "arch": device["arch"], "torch": environment["torch"],
+         "model": manifest["workload"].get("model", "")},
+        measured,
+        variables(plan_of(answer.kept), state.setup.files),
+        answer.original or _measured_shape_only(state, answer),
+        answer.status,
+    )  # fmt: skip
+
+
+def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:
+    """Other inputs are left to the untouched model where nobody has seen the recipe run on them."""
+    measured = (state.facts.get("shapes") or [{"elements": 0}])[0]["elements"]
+    if not measured or not (answer.status == "provisional" or state.facts.get("one_shape")):
+        return {}
+    only = Original(measured - 1, measured + 1)
+    return {"elements_at_most": only.elements_at_most, "elements_at_least": only.elements_at_least or 0}

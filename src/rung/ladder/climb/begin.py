@@ -1,0 +1,218 @@
+"""The beginning of a climb: what the workload is, whether it can be verified, and how long it takes as it is.
+
+Two workers begin at once: one runs the untouched workload, which is timed as soon as it is warm, and one surveys it. The plain
+modes of torch.compile need the first alone; the graph rewrites need the survey.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from rung.errors import RungError, UsageError
+from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.hardware.state import crowded
+from rung.ladder.aiter import list_untuned
+from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
+from rung.ladder.floor import floor
+from rung.ladder.plan import CONTRACTS
+from rung.ladder.rungs import Rung
+from rung.ladder.timing.duel import PROFILED_STEPS
+from rung.ladder.timing.tasks import Call, Task
+from rung.launch import WorkerFailed, quiet
+from rung.measure import median_interval
+
+progress = logging.getLogger(__name__)
+
+# From so many cores on, workers are started ahead of their use: so many at first, and so many later.
+FIRST_SPARES, SPARES = 3, 6
+GRACE = 8.0  # seconds after the budget within which the untouched workload is still measured: without it there is nothing to show
+TIMED_SECONDS = 2.0  # of the untouched workload by itself; comparisons time it again beside others
+# What the survey will tell, for those who read the manifest before.
+NOT_SURVEYED: dict[str, Any] = {"matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": []}
+
+
+def begin(state: State, rungs: Sequence[Rung]) -> None:
+    """Starts the survey, and measures the untouched workload, unless an earlier sitting did. Raises OutOfTime, and what keeps the
+    workload from being climbed at all."""
+    manifest, known = state.run.maybe("manifest.json"), state.run.maybe("baseline.json")
+    request = state.request
+    state.say("survey", {"target": request.target})
+    if manifest:
+        state.facts, state.numerics = manifest["facts"], manifest["numerics"]
+        state.status("running", "")
+    if not (manifest and manifest["facts"].get("surveyed")):
+        state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})]))
+    if known is None or not manifest:
+        known = _measured(state, rungs)
+        state.run.write("baseline.json", known)
+    state.baseline = known
+    if known["breakdown"]:
+        state.take(*state.profiled("baseline", known["time"]["value"]))
+    state.say("measured", state.run.data())
+
+
+def surveyed(state: State, *, wait: bool = True) -> bool:
+    """Takes in what the survey found; False where it goes on, and is not waited for. Raises what it refuses the workload for."""
+    task = state.surveying
+    if task is None:
+        return True
+    if wait:
+        progress.info("looking at its graph")
+        state.wait(task, keep=-GRACE)
+    if task.error:
+        _refuse(state, task.error)
+    if not task.done:
+        return False
+    facts = {**task.answers["survey"], **task.answers["audit"]}
+    state.surveying, state.audited = None, True
+    task.end()
+    state.facts = {**{k: v for k, v in facts.items() if k not in ("workload", "environment")}, "surveyed": True}
+    manifest = state.run.read("manifest.json")
+    aiter = state.facts.get("aiter") or {}
+    if command := list_untuned(aiter, state.run.directory):
+        aiter["command"] = command
+    state.run.write("manifest.json", {**manifest, "workload": facts["workload"], "facts": state.facts})
+    state.baseline["floor"] = _floor(state, state.baseline["time"]["value"])
+    state.baseline["without_gradient"] = state.facts["without_gradient"]
+    state.run.write("baseline.json", state.baseline)
+    state.say("surveyed", state.run.data())
+    if why := state.facts.get("one_shape"):
+        state.say("warning", {"text": f"the workload runs on one input shape alone ({why}): so will the recipe."})
+    if command:
+        state.say("warning", {"text": f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"})  # fmt: skip
+    return True
+
+
+def audited(state: State) -> None:
+    """Waits until it is known that the workload can be verified. Takes in on which shapes it runs, and Inductor's settings."""
+    task = state.surveying
+    if task is None:
+        return
+    if not state.pool.wait(lambda: task.done or "audit" in task.answers, state.left):
+        raise OutOfTime
+    if task.error and "audit" not in task.answers:
+        _refuse(state, task.error)
+    state.facts |= task.answers["audit"]
+    state.audited = True
+
+
+def _refuse(state: State, error: WorkerFailed) -> None:
+    """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
+    if not state.attempts:
+        for name in ("manifest.json", "recipe.toml", "result.json"):
+            (state.run.directory / name).unlink(missing_ok=True)
+    raise error
+
+
+def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
+    limits = state.setup.limits
+    save = str(state.model_file)
+    calls: list[Call] = [("facts", {"save": save}), ("warm", {"seconds": WARM_SECONDS})]
+    task = state.pool.add(Task("baseline", state.side([]), calls))
+
+    def answered(method: str) -> None:
+        if not state.pool.wait(lambda: task.done or method in task.answers, lambda: state.left() + GRACE):
+            raise OutOfTime
+
+    progress.info("loading %s", state.request.target)
+    many = usable_cores() >= MANY_CORES
+    if many:
+        state.pool.keep_spares(
+            state.side([]), FIRST_SPARES
+        )  # no more: what is needed first is to have the disk to itself
+    answered("facts")
+    if many:
+        state.pool.keep_spares(state.side([]), SPARES)
+    if "facts" in task.answers and not state.facts:
+        _write_manifest(state, rungs, task.answers["open"], task.answers["facts"])
+    if not task.error:
+        state.say("baseline", {})
+        answered("warm")
+    if task.error:
+        if state.surveying:  # it says more of what is wrong with a workload
+            state.wait(state.surveying, keep=-GRACE)
+            _refuse(state, state.surveying.error or task.error)
+        raise task.error
+    facts, warm, worker = task.answers["facts"], task.answers["warm"], task.worker
+    assert worker is not None
+    state.saved_model = save if facts["saved"] else ""
+    state.untouched = state.champion = task
+    if facts["gpu"]:
+        peak = float(max(warm["memory"].values()))
+        state.pool.memory = USABLE * state.gpu_bytes
+        task.memory = peak + CONTEXT_BYTES
+        if state.surveying:
+            state.surveying.memory = task.memory
+    if state.on_ready:
+        state.on_ready(warm)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(quiet([worker]))
+        progress.info("timing the untouched workload")
+        steps = int(max(5, min(50, TIMED_SECONDS * 1e9 / max(worker.call("estimate", limits.block), 1))))
+        block = worker.call("block", limits.prepare, count=steps)
+        time_ = median_interval(block["samples"]).as_dict()
+        memory = worker.call("memory", limits.block)
+        parts = None
+        if many:
+            stack.close()  # what others compile takes other cores, and kernels are timed by the GPU
+        try:
+            progress.info("recording a profile")
+            path = str(state.trace("baseline"))
+            worker.call("profile", limits.prepare, path=path, steps=PROFILED_STEPS)
+            parts, _ = state.profiled("baseline", time_["value"])
+        except RungError as error:
+            state.say("warning", {"text": f"no profile of baseline: {error}"})
+    return {
+        "time": time_,
+        "samples": block["samples"],
+        "first_run_seconds": warm["first_run_seconds"],
+        "loading_seconds": task.took["warm"],
+        "opening_seconds": 0.0 if many else task.took["open"],
+        "warm_up_runs": warm["runs"],
+        "steady": warm["steady"],
+        "memory": memory,
+        "floor": None,
+        "breakdown": parts,
+        "without_gradient": [],
+        "trace": "traces/baseline.json.gz",
+    }
+
+
+def _write_manifest(state: State, rungs: Sequence[Rung], opened: dict[str, Any], facts: dict[str, Any]) -> None:
+    """What is known of the workload before it is surveyed."""
+    request, environment = state.request, opened["environment"]
+    state.numerics = request.numerics or ("tf32" if facts["gpu"] else "exact")
+    if state.numerics not in CONTRACTS:
+        raise UsageError(f"--numerics is {state.numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
+    state.facts = {**NOT_SURVEYED, **{k: v for k, v in facts.items() if k != "workload"}, "surveyed": False}
+    state.run.write(
+        "manifest.json",
+        {
+            "schema": 1,
+            "kind": "climb",
+            "status": "running",
+            "why": "",
+            "target": request.target,
+            "options": request.options,
+            "numerics": state.numerics,
+            "command": request.command,
+            "created": environment["time"],
+            "request": request.as_dict(),
+            "rungs": [r.name for r in rungs],
+            "workload": {**facts["workload"], "flops": None},
+            "environment": environment,
+            "facts": state.facts,
+        },
+    )
+    state.say("workload", state.run.data())
+    if said := crowded(environment["now"].get("load", ()), os.cpu_count() or 1):
+        state.say("warning", {"text": said})
+
+
+def _floor(state: State, step_ns: float) -> dict[str, Any] | None:
+    found = floor(state.run.read("manifest.json")["workload"], state.facts, state.numerics)
+    return found and {**found, "share": found["seconds"] * 1e9 / step_ns}

@@ -1,0 +1,331 @@
+"""The plain modes of torch.compile, what a user would write in one line: the first candidates, and what every answer is held against.
+
+Each runs at the precision that the climb's numeric contract permits, with the fused optimizer. They need a few facts of the
+workload, not its survey, and all of them prepare side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer
+from rung.ladder.climb.begin import audited, surveyed
+from rung.ladder.climb.state import CONTEXT_BYTES, WARM_SECONDS, OutOfTime, State
+from rung.ladder.plan import Numerics
+from rung.ladder.rungs import BY_NAME, Context, plan_of
+from rung.ladder.timing.duel import Duel, SideFailed, Start
+from rung.ladder.timing.tasks import Task
+
+progress = logging.getLogger(__name__)
+
+NAME = "plain"  # of the attempt
+WARM = [("warm", {"seconds": WARM_SECONDS})]
+TITLES = {
+    "cuda-graph": "CUDA or HIP graph of the model as it is",
+    "default": "torch.compile",
+    "reduce-overhead": 'torch.compile(mode="reduce-overhead")',
+    "compile-and-graph": "torch.compile, the whole step as one CUDA or HIP graph",
+    "max-autotune": 'torch.compile(mode="max-autotune")',
+}
+MODES = {
+    "cuda-graph": ("capture",),
+    "compile-and-graph": ("compile", "capture"),
+    "default": ("compile",),
+    "reduce-overhead": ("compile", "reduce-overhead"),
+    "max-autotune": ("compile", "max-autotune"),
+}
+SLOW = ("max-autotune",)  # waited for only where the budget leaves this many seconds, or there is none
+SLOW_SECONDS = 240.0
+LIKELY = (
+    "compile-and-graph",
+    "default",
+)  # to be the fastest: verified while it is compiled, where there are many cores
+MEMORY = (
+    0.8  # of the untouched model's, in lower precision and compiled; one that finds too little is tried again alone
+)
+UNSEEN = 1.3  # times the untouched model's memory, for a step whose peak is not known
+# How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
+PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
+ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
+
+
+@dataclass
+class Race:
+    """What was seen of the modes, one record each: `name`, `title`, `rungs`, `ready_seconds` since the climb began, `step_ns` and
+    `speedup` over the untouched model in one restart; or `error`. best: the name of the fastest; duel: with the best as candidate."""
+
+    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    best: str = ""
+    duel: Duel = field(default_factory=Duel)
+    task: Task | None = None
+    asked: bool = False  # whether the audit has told which further modes there are
+
+
+def modes(context: Context, slow: bool) -> dict[str, tuple[str, ...]]:
+    """The rungs of each plain mode that this device and workload permit; slow: also those that take minutes."""
+    before: list[str] = []
+    for name in ("bf16", "tf32", "fused-optimizer"):
+        if BY_NAME[name].applies(_on(context, before)) is None:
+            before.append(name)
+    found: dict[str, tuple[str, ...]] = {}
+    for mode, names in MODES.items():
+        stack = list(before)
+        for name in names:
+            if BY_NAME[name].applies(_on(context, stack)) is not None:
+                break
+            stack.append(name)
+        else:
+            if slow or mode not in SLOW:
+                found[mode] = tuple(stack)
+    return found
+
+
+def _on(context: Context, names: list[str]) -> Context:
+    """Without the profile: what is compared with must not depend on where the time goes."""
+    return Context(plan_of(names), context.numerics, context.facts, {}, context.rates)
+
+
+def start_modes(state: State, warm: Mapping[str, Any]) -> None:
+    """Has workers prepare the first modes: the graph of the model as it is, and one that compiles. The others wait until that one
+    is ready, for they find its code in the cache. warm: what the untouched workload's worker said."""
+    peak = float(max(warm["memory"].values()))
+    state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    wanted = modes(state.context(), slow=False)
+    state.racing = {name: _prepared(state, name, rungs) for name, rungs in wanted.items()}
+    for name in _first(state):
+        state.pool.add(state.racing[name])
+    likely = next((name for name in LIKELY if name in state.racing), "")
+    spacious = state.pool.held() + _verifying_bytes(state, peak) + state.mode_bytes <= state.pool.memory
+    if likely and spacious and usable_cores() >= MANY_CORES:
+        state.likely = likely
+        state.ahead = verifying(state, wanted[likely], ["exact"])
+
+
+def _prepared(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
+    return Task(f"01-{NAME}-{name}{again}", state.side(rungs), WARM, state.mode_bytes)
+
+
+def _first(state: State) -> list[str]:
+    """One mode that compiles, and those that do not."""
+    compile_first = next((name for name in MODES if name in state.racing and "compile" in MODES[name]), None)
+    return [name for name in state.racing if name == compile_first or "compile" not in MODES[name]]
+
+
+def race(state: State) -> Race:
+    """Times each mode as soon as it is ready, against the untouched model and the best mode so far, in one restart."""
+    if state.untouched is None:  # an earlier sitting measured it
+        state.untouched = state.pool.add(Task(f"01-{NAME}-untouched", state.side([]), WARM))
+        state.wait(state.untouched)
+        if state.untouched.error:
+            raise state.untouched.error
+        start_modes(state, state.untouched.answers["warm"])
+    result = Race()
+    open_ = {name: state.racing[name] for name in _first(state)}
+    leader = next((name for name in open_ if "compile" in MODES[name]), "")
+    later = {name: task for name, task in state.racing.items() if name not in open_}
+    tried_again: set[str] = set()
+    while open_ or later or not result.asked:
+        if leader not in open_:  # the others find in the cache what it compiled
+            if not result.asked:
+                result.asked = True
+                audited(state)
+                new = modes(state.context(), state.left() > SLOW_SECONDS)
+                later |= {name: _prepared(state, name, new[name]) for name in new if name not in state.racing}
+                state.racing |= later
+            open_ |= {name: state.pool.add(task) for name, task in later.items()}
+            later = {}
+        quick = {name: task for name, task in open_.items() if name not in SLOW or not result.best}
+        if not quick and not later:
+            break
+        progress.info("compiling: %s", ", ".join(quick))
+        if not _something_new(state, result, list(quick.values())):
+            if not result.best:
+                raise OutOfTime
+            for name in quick:
+                result.modes[name] = {"name": name, "title": TITLES[name], "rungs": list(open_[name].side.rungs), "error": "it was not ready in time"}  # fmt: skip
+                state.say("mode", result.modes[name])
+            break
+        surveyed(state, wait=False)  # what refuses the workload ends the climb
+        done = {name: open_.pop(name) for name, task in quick.items() if task.done}
+        for name, task in list(done.items()):
+            # Beside others there was no memory for it: once more, when they are gone.
+            if task.error and task.error.kind == "out of memory" and name not in tried_again:
+                tried_again.add(name)
+                later[name] = state.racing[name] = _prepared(state, name, task.side.rungs, "-again")
+                del done[name]
+        if state.likely in done:  # its compiled code is in the cache now
+            stack = done[state.likely].side.rungs
+            rest = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n != "exact"]
+            state.ahead += verifying(state, stack, rest)
+            state.likely = ""
+        _time(state, result, done)
+        _use_the_time(state, result)
+    for task in open_.values():
+        task.end()
+    if state.untouched:
+        state.untouched.spare = True
+    return result
+
+
+def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
+    """Waits until a mode is ready, or the survey or the verification ahead has answered; False where the time is over, or where the
+    modes that are left take much longer than the best did while that is verified already."""
+    before = state.surveying is None, all(task.done for task in state.ahead)
+    began = time.monotonic()
+
+    def new() -> bool:
+        now = state.surveying is None or state.surveying.done, all(task.done for task in state.ahead)
+        return now != before or any(task.done for task in tasks)
+
+    def left() -> float:
+        if state.answer is None or state.answer.status == "provisional" or not result.best:
+            return state.left()
+        patience = PATIENCE * result.modes[result.best]["prepared_seconds"] + PATIENCE_SECONDS
+        return min(state.left(), began + patience - time.monotonic())
+
+    return state.pool.wait(new, left)
+
+
+def _use_the_time(state: State, result: Race) -> None:
+    """While further modes compile: what is verified already is said, and the candidate after the best is begun."""
+    best = result.modes.get(result.best)
+    if best is None or result.best not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
+        return
+    checks, answer = state.ahead, state.answer
+    complete = len(checks) == len(plan_of(best["rungs"]).phases(state.facts["own_precision"]))
+    passed = all(task.answers.get("verify", {}).get("passed") for task in checks)
+    usual = state.audited and not state.facts.get("one_shape")
+    of_this = answer is not None and answer.kept == tuple(best["rungs"]) and answer.status == "provisional"
+    if complete and passed and usual and answer and of_this:
+        offer(state, replace(answer, status="verified"))
+    if state.on_best and state.next is None and not state.pool.waiting() and surveyed(state, wait=False):
+        state.on_best(best["rungs"])
+
+
+def verifying(
+    state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str = f"01-{NAME}"
+) -> list[Task]:
+    """Has workers verify a candidate in the background, one a precision. Where there are many cores, another one compiles meanwhile for
+    the second shape in full precision, which the verification comes to last."""
+    peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
+    checks = [
+        Task(f"{name}-verify-{n}", state.side(stack), [("verify", {"numerics": n})], _verifying_bytes(state, peak))
+        for n in precisions
+    ]
+    for task in checks:
+        task.passing = True
+        state.pool.add(task)
+    several = plan_of(stack).compiles and not state.facts.get("one_shape")
+    if "exact" in precisions and several and usable_cores() >= MANY_CORES:
+        memory = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+        call = ("precompile", {"numerics": "exact", "shape": 1})
+        helper = Task(f"{name}-precompile", state.side(stack), [call], memory)
+        helper.passing = True
+        state.pool.add(helper)
+    return checks
+
+
+def _verifying_bytes(state: State, peak: float) -> float:
+    """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate."""
+    return 2 * UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+
+
+def _time(state: State, result: Race, done: dict[str, Task]) -> None:
+    for name, task in done.items():
+        record = {"name": name, "title": TITLES[name], "rungs": list(task.side.rungs), "ready_seconds": state.spent()}
+        result.modes[name] = record
+        if task.error:
+            record["error"] = f"{task.error.kind}: {task.error}"
+            state.say("mode", record)
+    ready = {name: task for name, task in done.items() if not task.error}
+    if not ready:
+        return
+    untouched = state.untouched
+    assert untouched is not None
+    sides = {"best": untouched, **({result.best: result.task} if result.task and result.task.ready else {}), **ready}
+    progress.info("timing %s", ", ".join(ready))
+    duel = Duel()
+    start = Start.of(state.setup_within(state.left()), sides)
+    try:
+        restart = start.timed(duel)
+        duel.restarts.append(restart)
+    except SideFailed as failure:
+        failed = failure.side
+        if failed == "best":
+            raise OutOfTime from failure
+        result.modes[failed]["error"] = f"{failure.error.kind}: {failure}"
+        state.say("mode", result.modes[failed])
+        sides[failed].end()
+        if failed == result.best:
+            result.best, result.task = "", None
+        _time(state, result, {name: task for name, task in ready.items() if name != failed})
+        return
+    names = list(sides)
+    for k, name in enumerate(names[1:], start=1):
+        record = result.modes[name]
+        record["speedup"] = math.exp(restart.log_ratio(0, k))
+        record["step_ns"] = statistics.median_high(duel.samples[-1][name])
+        record["prepared_seconds"] = sides[name].since_open("warm")
+        if name in ready:
+            state.say("mode", record)
+    fastest = max(names[1:], key=lambda name: result.modes[name]["speedup"])
+    if result.best and result.modes[fastest]["speedup"] < ALIKE * result.modes[result.best]["speedup"]:
+        fastest = result.best
+    if fastest != result.best:
+        _take(state, result, fastest, duel, start)
+    for name, task in ready.items():
+        if name != result.best:
+            task.end()
+    if result.task and state.pool.held() + state.mode_bytes > state.pool.memory:
+        result.task.end()  # the next mode needs its memory
+
+
+def _take(state: State, result: Race, name: str, duel: Duel, start: Start) -> None:
+    """Makes a mode the best so far: its outputs are checked in the process that was timed."""
+    if result.task:
+        result.task.end()
+    result.best, result.task = name, state.racing[name]
+    result.duel = between(duel, name)
+    try:
+        result.duel.witness = start.witness(name)
+    except SideFailed as failure:
+        result.modes[name]["error"] = f"{failure.error.kind}: {failure}"
+        result.task.end()
+        result.best, result.task = "", None
+        return
+    state.champion = result.task
+    record = result.modes[name]
+    if record["speedup"] >= PROVISIONAL_GAIN and not result.duel.witness.get("failures"):
+        seen = result.duel.as_dict()
+        offer(
+            state,
+            Answer(
+                tuple(record["rungs"]), "provisional", {"value": record["speedup"]}, {"value": 1.0},
+                times={"baseline": seen["times"]["best"], "best": seen["times"]["candidate"]},
+                memory={"baseline": seen["memory"]["best"], "best": seen["memory"]["candidate"]},
+                first_run_seconds={"baseline": seen["first_run_seconds"]["best"], "best": seen["first_run_seconds"]["candidate"]},
+            ),
+        )  # fmt: skip
+
+
+def between(duel: Duel, name: str) -> Duel:
+    """What was seen of the untouched model and one of the others, as a comparison of two."""
+    sides = {"best": "best", "candidate": name}
+    found = Duel(warnings=duel.warnings, environments=duel.environments)
+    found.samples = [{new: row[old] for new, old in sides.items()} for row in duel.samples]
+    found.warm = [{new: row[old] for new, old in sides.items()} for row in duel.warm]
+    for of in ("outside", "blocks", "compiled"):
+        setattr(found, of, {new: getattr(duel, of)[old] for new, old in sides.items() if old in getattr(duel, of)})
+    order = list(duel.warm[-1])
+    k, n = order.index(name), len(order)
+    # A round visits all sides and then all again in reverse.
+    rows = [(r[0], r[k], r[2 * n - 1 - k], r[2 * n - 1]) for r in duel.restarts[-1].rounds]
+    found.restarts = [type(duel.restarts[-1])(tuple(rows))]
+    return found

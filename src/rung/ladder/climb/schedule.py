@@ -1,0 +1,303 @@
+"""Which candidate is next, and when the climb ends.
+
+1. Rungs that the user named are tried in that order, one at a time.
+2. A rung is worth a try when it applies and can give 0.5 % or more by the profile. The core of the ladder (compile, capture) and
+   what saves memory or compile time are worth it in any case.
+3. Within 10 % of the roofline bound, only the core is tried.
+4. If the budget is too short to try all of them one at a time, those that combine are tried as one bundle, once for each best.
+5. Otherwise the largest expected gain per second comes first.
+6. A candidate is begun only if it should end before the time that confirming the answer takes.
+7. A rung that gave nothing is tried once more when the best has changed.
+8. What the budget cut short is not begun again in the same sitting.
+9. As many pairs of workers load side by side as cores and GPU memory allow, three at most.
+
+Times are those that this climb has seen: how long the best took to prepare, the untouched model to load, a step to run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
+from rung.ladder.plan import CONTRACTS, Plan
+from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of
+from rung.ladder.side import Setup
+from rung.ladder.timing.duel import blocks_seconds
+from rung.measure import CLIMB
+
+LEAST_GAIN = 0.005  # rule 2
+NEAR = 1.10  # rule 3: times the roofline bound; what is left then is less than most rungs' luck
+NAME = "together"  # of a bundle
+LATE = (
+    1.25  # rule 6: times the time that is left; estimates are rough, and an attempt that is cut off costs nothing else
+)
+PAIRS = 3  # rule 9
+NAMED = 3  # rungs that a sentence names, the most promising first
+STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
+
+# A rung's own guess of what preparing takes is for a step of so many kernels. On a CPU, which has no kernels to count, a
+# transformer's step has so many operations for each matrix product.
+KERNELS, A_PRODUCT = 2000, 5
+LEAST_OF_A_GUESS = 0.25
+PROFILING = {True: 1.0, False: 4.0}  # seconds of a restart beside its blocks, by whether it is on a GPU
+SETTLING = 1.0  # seconds of a restart beside its blocks and its preparation: a shape is warmed up, workers are asked
+VERIFYING = 1.5  # times as long as preparing: it compiles for two shapes, and finds some of it in the cache
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why the climb ends. rule: `tried` (everything that applies was), `rest`, `floor` or `budget`; left: the rungs
+    that apply and were not tried, with what they were expected to give at best."""
+
+    rule: str
+    why: str
+    left: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"rule": self.rule, "why": self.why, "left": self.left}
+
+
+def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
+    """The rung, or the bundle, to try now; or why nothing more is tried."""
+    if state.request.rungs is not None:
+        return _in_order(state, rungs)
+    worth, stop = _worth(state, rungs)
+    if not worth:
+        return stop
+    uncut = [r for r in worth if r.name not in state.cut]
+    several = bundle(state, rungs)
+    candidates = [*([several] if several else []), *sorted(uncut, key=lambda r: -gain_per_second(state, r))]
+    fitting = [r for r in candidates if seconds(state, r) < LATE * room(state)]
+    return fitting[0] if fitting else _out_of_budget(state, (uncut or worth)[0], stop.left)
+
+
+def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
+    """Rule 4: several rungs as one, None where the budget lets them be tried one at a time, or one was tried against this best."""
+    if state.request.rungs is not None:
+        return None
+    worth, _ = _worth(state, rungs)
+    made = [a for a in state.attempts if a["rung"] == NAME and (NAME in state.cut or not a.get("cut"))]
+    spoiled = any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made)
+    if spoiled or sum(seconds(state, r) for r in worth) <= room(state):
+        return None
+    ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
+    if not near_floor(state):
+        ranked += [r for r in rungs if r not in worth and not tries(state, r)]  # they may apply beside the others
+    most = 1 if state.numerics == "exact" else 2
+    return bundled(state.context(), state.kept, ranked, lambda prepares: _deciding(state, prepares, most))
+
+
+def room(state: State) -> float:
+    """Seconds of the budget that a candidate may take: confirming the answer is not given up for the sake of a better one."""
+    return state.left() - confirming(state)
+
+
+def confirming(state: State) -> float:
+    """Seconds that confirming the answer takes: three restarts of the untouched model, the best plain mode and the best, whose
+    compiled code is in the cache, on each input shape; 0 where there is no answer."""
+    if not state.kept or state.request.budget is None:
+        return 0.0
+    sides = [state.baseline["time"]["value"], *[state.step_ns] * (2 if state.plain_is_another else 1)]
+    rounds = math.ceil(CLIMB[0][0] / pairs_at_once(state, [state.peak] * len(sides), alone=True).together)
+    shapes = max(1, len(state.facts.get("shapes") or [0]))
+    timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts["gpu"]) + SETTLING)
+    return rounds * state.prepared_again + timed
+
+
+def seconds(state: State, rung: Rung) -> float:
+    """What deciding a rung takes: prepared, timed in three restarts, verified."""
+    plan = rung.change(plan_of(state.kept))
+    return _deciding(state, rung.prepares, len(plan.phases(state.facts.get("own_precision", "exact"))))
+
+
+def _deciding(state: State, prepares: float, precisions: int) -> float:
+    """prepares: the rung's guess of what preparing takes on top of the best so far; precisions: at how many it is verified."""
+    gpu, more = state.facts["gpu"], _guessed(state, prepares)
+    one = blocks_seconds([state.step_ns] * 2, gpu) + PROFILING[gpu]
+    rounds = math.ceil((CLIMB[0][0] - 1) / pairs_at_once(state, [state.peak] * 2).together)
+    verifying = math.ceil(precisions / (2 if gpu else 1)) * VERIFYING * (state.prepared_in + more)
+    further = (CLIMB[0][0] - 1) * one + rounds * state.prepared_again
+    # On many cores, further restarts load while it is verified.
+    rest = max(verifying, further) if usable_cores() >= MANY_CORES else verifying + further / 2
+    return state.prepared_in + more + one + rest
+
+
+def _guessed(state: State, guess: float) -> float:
+    seen = state.breakdown or {}
+    kernels = seen.get("kernels") or A_PRODUCT * seen.get("gemms", 0.0) or KERNELS
+    return guess * min(1.0, max(LEAST_OF_A_GUESS, kernels / KERNELS))
+
+
+def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) -> Setup:
+    """How workers run, with so many groups of them loading side by side. peaks: bytes that the steps of one group take; alone: all
+    other workers will have ended by then.
+
+    On a CPU the device is what compiles, so there it is one at a time.
+    """
+    if not state.facts["gpu"]:
+        return state.setup
+    free = USABLE * state.gpu_bytes if alone else state.free_bytes()
+    fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)
+    return replace(state.setup, together=int(max(1, min(PAIRS, fit, usable_cores() // 4))))
+
+
+def gain_per_second(state: State, rung: Rung) -> float:
+    """The logarithm of the speedup that is expected, per second that deciding it should take."""
+    return math.log(rung.predict(state.context()).value) / seconds(state, rung)
+
+
+def near_floor(state: State) -> bool:
+    floor = state.baseline.get("floor")
+    return bool(floor and state.step_ns < NEAR * floor["seconds"] * 1e9)
+
+
+def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
+    """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too."""
+    return [
+        a
+        for a in state.attempts
+        if rung.name in (a["rung"], *a.get("without", ())) and not a.get("cut") and a.get("log")
+    ]
+
+
+def worth_another(state: State, rung: Rung) -> bool:
+    """Rule 7: faster matrix products do not show on a GPU that waits for its launches, and do once that is mended."""
+    made = tries(state, rung)
+    if len(made) != 1 or made[0]["against"] == state.best_name or rung.name in state.kept:
+        return False
+    no_gain = made[0]["verdict"] == "inconclusive" or (
+        made[0]["verdict"] == "reverted" and "verification" not in made[0]
+    )
+    return no_gain and _applies(state, rung)
+
+
+def untold(state: State, rungs: Sequence[Rung]) -> list[Rung]:
+    """Those that do not apply and have not said so yet."""
+    told = {a["rung"] for a in state.attempts} | set(state.kept)
+    return [r for r in rungs if r.name not in told and not _applies(state, r)]
+
+
+def _worth(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stop]:
+    """Rules 2, 3 and 7: the rungs that are worth a try now, and why the climb ends where there are none."""
+    applying = [r for r in rungs if not tries(state, r) and _applies(state, r)]
+    best_case = {r.name: r.predict(state.context()).high for r in applying}
+    worth = [r for r in applying if r.core or r.spares != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
+    rule, why = "tried", "every rung that applies was tried."
+    if len(worth) < len(applying):
+        rule, why = "rest", f"none of the rungs left can give {LEAST_GAIN:.1%} or more, by the profile."
+    worth = worth or [r for r in rungs if worth_another(state, r)]
+    if worth and near_floor(state):
+        worth = [r for r in worth if r.core and not tries(state, r)]
+        rule, why = "floor", f"the step takes less than {NEAR:.2f} times the least that its arithmetic and its weights take."  # fmt: skip
+    return worth, Stop(rule, why, best_case)
+
+
+def _applies(state: State, rung: Rung) -> bool:
+    return rung.name not in state.kept and rung.applies(state.context()) is None
+
+
+def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
+    told = {a["rung"] for a in state.attempts if not a.get("cut")}
+    todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
+    if not todo:
+        return Stop("tried", "every rung that was asked for was tried, or does not apply.", {})
+    now = [r for r in todo if r.name not in state.cut]
+    if not now or room(state) <= 0:
+        return _out_of_budget(state, (now or todo)[0], {r.name: r.predict(state.context()).high for r in todo if _applies(state, r)})  # fmt: skip
+    return now[0]
+
+
+def _out_of_budget(state: State, rung: Rung, best_case: dict[str, float]) -> Stop:
+    most = sorted(best_case, key=lambda name: -best_case[name])[:NAMED]
+    known = [f"{name} (up to {best_case[name]:.3g}×)" for name in most] or [rung.name]
+    more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
+    why = f"the budget of {state.request.budget:.0f} s left too little time to decide {', '.join(known)}{more}"
+    if (needs := seconds(state, rung)) > state.left():
+        why += f"; {rung.name} alone takes some {needs:.0f} s"
+    return Stop("budget", why, best_case)
+
+
+def bundled(
+    context: Context, kept: Sequence[str], rungs: Sequence[Rung], seconds: Callable[[float], float]
+) -> Rung | None:
+    """Those of the rungs that are not kept yet and raise the expected gain per second of deciding them all at once, as one;
+    None where fewer than two do. A step is compiled, timed and verified once for all of them, so their gains add up at the price
+    of one; what each gives alone is not known then.
+
+    rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of the best.
+    """
+    members: list[Rung] = []
+    worth = 0.0
+    # Twice, because some apply only once another one is in effect.
+    for rung in (*rungs, *rungs):
+        at, stack = _with(context, members), [*(BY_NAME[name] for name in kept), *members]
+        if rung in stack or not _combines(rung, stack) or rung.applies(at):
+            continue
+        if not rung.core and rung.predict(at).high < 1 + LEAST_GAIN:
+            continue
+        # One that comes in later may leave those before it nothing to do (bf16 after tf32).
+        found = [*members, rung]
+        found = [m for m in found if not m.applies(_with(context, [other for other in found if other is not m]))]
+        whole = _as_one(context, found)
+        gain = math.log(whole.predict(context).value) / seconds(whole.prepares)
+        if rung in found and (gain > worth or rung.core):
+            members, worth = found, gain
+    return _as_one(context, members) if len(members) > 1 else None
+
+
+def without_effect(rung: Rung, e: Evidence) -> list[str]:
+    """Members of a bundle that did nothing, by what the candidate's worker says of itself and by the names of kernels. How many
+    kernels there were before and are now is the work of all."""
+    alone = Evidence(None, e.after, e.worker)
+    return [member.name for member in rung.members if member.proof(alone).shown is False]
+
+
+def stacked(kept: Sequence[str], rung: Rung) -> list[str]:
+    """The best so far with the rung, or with all its members, in it."""
+    return reduce(added, rung.members or (rung,), list(kept))
+
+
+def _combines(rung: Rung, others: Sequence[Rung]) -> bool:
+    """Whether it can be one of several: it is for the step and takes the place of none. A setting, of the environment or of
+    Inductor, as often costs as it gives, and is tried alone."""
+    apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
+    change = rung.change(Plan())
+    return rung.spares == "step" and not (rung.first or change.env or change.inductor or apart)
+
+
+def _with(context: Context, members: Sequence[Rung]) -> Context:
+    return replace(context, plan=reduce(lambda plan, rung: rung.change(plan), members, context.plan))
+
+
+def _as_one(context: Context, members: Sequence[Rung]) -> Rung:
+    shrinks: dict[str, tuple[float, float]] = {}
+    for k, member in enumerate(members):
+        for part, (best, worst) in member.shrinks(_with(context, members[:k])).items():
+            so_far = shrinks.get(part, (1.0, 1.0))
+            shrinks[part] = (so_far[0] * best, so_far[1] * worst)
+
+    def proof(e: Evidence) -> Proof:
+        without = without_effect(whole, e)
+        spoilt = [member.name for member in members if member.name in without and not _a_pass(member)]
+        but = f", not {', '.join(without)}" if without else ""
+        says = f"{len(members) - len(without)} of {len(members)} are{but}"
+        return Proof(len(without) < len(members) and not spoilt, says)
+
+    count = f"{len(members)} more" if context.plan != Plan() else f"{len(members)}"
+    whole = Rung(
+        NAME, max(r.level for r in members), f"a bundle of {count} rungs, which the budget is too short to try one at a time",
+        max((r.contract for r in members), key=STRONGER.index), ", ".join(r.name for r in members), lambda c: None,
+        lambda c: shrinks, lambda p: reduce(lambda plan, r: r.change(plan), members, p), "each of them is in effect", proof,
+        prepares=max(r.prepares for r in members), members=tuple(members),
+    )  # fmt: skip
+    return whole
+
+
+def _a_pass(rung: Rung) -> bool:
+    """Whether all that it changes is a pass of its name: without it, where that found nothing, the step is the one that was timed."""
+    return rung.change(Plan()) in (Plan(passes=(rung.name,)), Plan(within=(rung.name,)))

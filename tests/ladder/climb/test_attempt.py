@@ -1,0 +1,188 @@
+"""What becomes of a candidate that one restart showed to be faster, by what is found of it afterwards."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_up import MANIFEST, PASSED, STEP, answered, state
+
+from rung.ladder.climb import attempt as attempts
+from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.schedule import _as_one
+from rung.ladder.climb.state import State
+from rung.ladder.rungs import BY_NAME, Rung
+from rung.ladder.timing.tasks import Task
+from rung.launch import WorkerFailed
+from rung.measure import Comparison, Interval
+from rung.measure.compare import Answer as Compared
+
+FUSED, SDPA, BF16 = BY_NAME["fused-optimizer"], BY_NAME["sdpa"], BY_NAME["bf16"]
+WRONG = {**PASSED, "passed": False, "failures": ["exact: gradients: fc.weight differs"]}
+Try = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> State:
+    """A climb that has no answer yet."""
+    made = state(tmp_path)
+    made.run.write("manifest.json", MANIFEST)
+    made.facts |= {"mode": "train", "optimizer_is_fused": False, "matches": {"sdpa": 8}, "graph_breaks": [], "dtype": "torch.float32",
+                   "amp": None, "own_precision": "exact"}  # fmt: skip
+    made.numerics = "bf16"
+    made.pool = SimpleNamespace(wait=lambda until, left: until(), idle=lambda: 0)  # type: ignore[assignment]
+    return made
+
+
+class Tried:
+    """Tries rungs of which one restart, and what follows it, were seen already. `verified` holds the stacks whose verification
+    was asked for, in their order, `workers` the candidates' own."""
+
+    def __init__(self, made: State, patch: pytest.MonkeyPatch) -> None:
+        self.made, self.patch = made, patch
+        self.verified: list[list[str]] = []
+        self.workers: list[Task] = []
+        self.verification: dict[str, Any] | WorkerFailed = PASSED
+        patch.setattr(attempts, "_verifying", self._verifying)
+
+    def _verifying(self, state: State, stack: Sequence[str], name: str) -> list[Task]:
+        self.verified.append(list(stack))
+        task = answered(f"{name}-verify-exact", state.side(stack), verify=self.verification)
+        if isinstance(self.verification, WorkerFailed):
+            task.answers, task.error = {}, self.verification
+        return [task]
+
+    def __call__(
+        self, rung: Rung, gain: float, then: Compared = "faster", applied: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The record of an attempt; gain: of the first restart; then: what all restarts say together."""
+
+        def compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Any:
+            seen = {
+                "applied": {"optimizer_fused": True, "autocast": "torch.bfloat16", "matches": {"sdpa": 8}, **(applied or {})},
+                "times": {"best": {"value": STEP}, "candidate": {"value": STEP / gain}}, "memory": {"best": {}, "candidate": {}},
+                "comparison": {"speedup": {"value": gain}}, "hidden": {"best": 0.0, "candidate": 0.0},
+                "first_run_seconds": {"best": 1.0, "candidate": 1.0}, "restarts": [{}],
+            }  # fmt: skip
+            speedup = Interval(gain, gain - 0.01, gain + 0.01)
+            duel: Any = SimpleNamespace(
+                comparison=Comparison(then, speedup, 3, 0.98, None, 0.01, True), as_dict=lambda: seen
+            )
+            self.workers.append(answered(f"{name}-1-candidate", state.side(record["stack"])))
+            state.challenger = self.workers[-1]
+            if gain >= attempts.PROVISIONAL_GAIN:
+                attempts._offer_provisional(state, record["stack"], duel)
+                state.verifying = attempts._verifying(state, record["stack"], name)
+            return duel
+
+        self.patch.setattr(attempts, "_compared", compared)
+        attempts.attempt(self.made, rung)
+        return self.made.attempts[-1]
+
+
+@pytest.fixture
+def tries(made: State, monkeypatch: pytest.MonkeyPatch) -> Tried:
+    return Tried(made, monkeypatch)
+
+
+def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
+    return (made.answer.status, made.answer.kept) if made.answer else None
+
+
+def test_what_is_verified_is_kept_and_its_status_rises(made: State, tries: Tried) -> None:
+    assert tries(FUSED, 2.0)["verdict"] == "kept"
+    assert [step["status"] for step in made.history] == ["provisional", "verified"]
+    assert kept(made) == ("verified", ("fused-optimizer",))
+    assert tries.verified == [["fused-optimizer"]]  # which went on beside the timing, and is not done twice
+
+
+def test_what_computes_something_else_is_taken_back(made: State, tries: Tried) -> None:
+    tries.verification = WRONG
+    record = tries(FUSED, 2.0)
+    assert (record["verdict"], made.kept) == ("reverted", [])
+    assert kept(made) is None
+    assert "fc.weight differs" in made.taken_back[0]["why"]
+    assert not (made.run.directory / "recipe.toml").exists()
+
+
+def test_what_cannot_be_verified_is_taken_back(made: State, tries: Tried) -> None:
+    tries.verification = WorkerFailed("no such kernel", "raised")
+    assert tries(FUSED, 2.0)["verdict"] == "failed"
+    assert kept(made) is None
+    assert made.taken_back[0]["why"] == "raised: no such kernel"
+
+
+def test_a_gain_that_multiplies_is_told_over_the_untouched_model(made: State, tries: Tried) -> None:
+    tries(FUSED, 2.0)
+    tries(SDPA, 1.5)
+    assert kept(made) == ("verified", ("fused-optimizer", "sdpa"))
+    assert made.answer is not None
+    assert made.answer.speedup["value"] == pytest.approx(3.0)
+
+
+def test_what_is_wrong_leaves_what_was_verified_before(made: State, tries: Tried) -> None:
+    tries(FUSED, 2.0)
+    tries.verification = WRONG
+    assert tries(SDPA, 1.5)["verdict"] == "reverted"
+    assert kept(made) == ("verified", ("fused-optimizer",))
+    assert made.taken_back == []  # it was never the answer
+
+
+@pytest.mark.parametrize("then", ["undecided", "slower"])
+def test_what_further_restarts_do_not_show_to_be_faster_is_taken_back(
+    made: State, tries: Tried, then: Compared
+) -> None:
+    assert tries(FUSED, 1.06, then)["verdict"] in ("inconclusive", "reverted")
+    assert kept(made) is None
+
+
+def test_what_is_not_in_effect_is_taken_back(made: State, tries: Tried) -> None:
+    assert tries(FUSED, 1.3, applied={"optimizer_fused": False})["verdict"] == "no-op"
+    assert kept(made) is None
+
+
+def test_a_bundle_that_is_wrong_is_taken_back_with_who_did_nothing_in_it(made: State, tries: Tried) -> None:
+    both = _as_one(made.context(), [FUSED, SDPA])
+    tries.verification = WRONG
+    record = tries(both, 2.0, applied={"matches": {"sdpa": 0}})
+    assert (record["verdict"], record["without"]) == ("reverted", ["sdpa"])
+    assert kept(made) is None
+
+
+def test_a_verification_that_was_begun_for_one_is_never_taken_for_that_of_another(made: State, tries: Tried) -> None:
+    """The first is faster in one restart and in no more; the second is too little faster to be verified ahead, and is wrong."""
+    assert tries(FUSED, 1.06, "undecided")["verdict"] == "inconclusive"
+    tries.verification = WRONG
+    assert tries(SDPA, 1.03)["verdict"] == "reverted"
+    assert tries.verified == [["fused-optimizer"], ["sdpa"]]
+
+
+def test_the_worker_of_what_is_kept_is_that_of_the_best_from_then_on(made: State, tries: Tried) -> None:
+    before = made.champion = answered("baseline", made.side([]))
+    tries(FUSED, 2.0)
+    assert made.champion is tries.workers[0]
+    assert tries.workers[0].ready
+    assert before.ended
+
+
+def test_the_worker_of_what_is_not_kept_is_given_up(made: State, tries: Tried) -> None:
+    for rung in (FUSED, SDPA):
+        assert tries(rung, 1.01, "undecided")["verdict"] == "inconclusive"
+    assert tries.workers[0].ended
+
+
+def test_a_provisional_recipe_that_the_budget_leaves_open_stays_provisional(
+    made: State, tries: Tried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made, "pool", SimpleNamespace(wait=lambda until, left: False, idle=lambda: 0))
+    record = tries(FUSED, 2.0)
+    assert (record["verdict"], record["cut"]) == ("inconclusive", True)
+    assert kept(made) == ("provisional", ("fused-optimizer",))
+    assert made.taken_back == []
+
+
+def test_a_provisional_plain_mode_gives_way_to_what_was_verified(made: State, tries: Tried) -> None:
+    offer(made, Answer(("compile",), "provisional", {"value": 3.0}))
+    assert tries(FUSED, 2.0)["verdict"] == "kept"
+    assert kept(made) == ("verified", ("fused-optimizer",))

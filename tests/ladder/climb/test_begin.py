@@ -1,0 +1,137 @@
+"""What a climb says of the machine and writes down before it has tried anything."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_up import STEP, state
+
+from rung.ladder.climb import begin as beginning
+from rung.ladder.climb.begin import begin, surveyed
+from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.timing.tasks import Task
+from rung.launch import WorkerFailed
+
+Answers = dict[str, dict[str, Any]]
+
+
+class Answered:
+    """A pool whose workers have answered already. answers: by the task's name and the method; an exception ends the task."""
+
+    memory = 0.0
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def add(self, task: Task) -> Task:
+        said = self.answers[task.name]
+        if isinstance(said, WorkerFailed):
+            task.error = said
+        else:
+            task.answers, task.took = dict(said), dict.fromkeys(said, 1.0)
+        task.worker = SimpleNamespace(call=self.call, kill=lambda: None)  # type: ignore[assignment]
+        return task
+
+    def call(self, method: str, limit: float, **_: Any) -> Any:
+        if method == "profile":
+            raise WorkerFailed("no profiler here", "raised")
+        block = {"samples": [STEP] * 9, "outside": 0.0, "calls": 9}
+        return {"estimate": STEP, "block": block, "memory": {"resident": 1}}[method]
+
+    def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
+        return until()
+
+    def keep_spares(self, *_: Any) -> None:
+        pass
+
+
+def begun(tmp_path: Path, busy: float = 0.1, **changed: Any) -> tuple[State, list[str]]:
+    """A climb that has begun, and the warnings that it gave; changed: what other tasks answer."""
+    made = state(tmp_path)
+    device = {"name": "a chip", "arch": "x86_64", "memory": 1}
+    now = {"load": [busy * (os.cpu_count() or 1), 0.0, 0.0]}
+    facts = {
+        "gpu": False, "mode": "infer", "rates": {}, "saved": False, "workload": {"name": "x", "mode": "infer"},
+        "shapes": [{"elements": 64}],
+    }  # fmt: skip
+    told: dict[str, Any] = {
+        "baseline": {
+            "open": {"environment": {"time": "now", "now": now, "device": device, "torch": "2.11.0"}},
+            "facts": facts,
+            "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
+        },
+        "survey": {
+            "audit": {"without_gradient": [], "one_shape": ""},
+            "survey": {
+                **facts, "environment": {}, "workload": {"name": "x", "mode": "infer", "flops": None}, "matches": {"sdpa": 8},
+                "skipped": [], "graph_breaks": [],
+            },
+        },
+    }  # fmt: skip
+    warnings: list[str] = []
+    made.say = lambda event, data: warnings.append(data["text"]) if event == "warning" else None
+    made.facts, made.baseline = {}, {}
+    made.pool = Answered({**told, **changed})  # type: ignore[assignment]
+    begin(made, [])
+    return made, warnings
+
+
+@pytest.mark.parametrize(("busy", "said"), [(2.0, 1), (0.1, 0)], ids=["crowded", "quiet"])
+def test_a_machine_whose_cpus_are_taken_is_named_before_anything_is_timed(
+    busy: float, said: int, tmp_path: Path
+) -> None:
+    _, warnings = begun(tmp_path, busy)
+    assert len([text for text in warnings if "processes wanted to run" in text]) == said
+
+
+def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    made, warnings = begun(tmp_path)
+    before = made.run.read("manifest.json")
+    assert (before["status"], before["facts"]["surveyed"], before["facts"]["matches"]) == ("running", False, {})
+    assert made.run.read("baseline.json")["time"]["value"] == made.baseline["time"]["value"] == STEP
+    assert warnings == ["no profile of baseline: no profiler here"]
+    assert surveyed(made)
+    after = made.run.read("manifest.json")["facts"]
+    assert (after["surveyed"], after["matches"], made.facts["matches"]) == (True, {"sdpa": 8}, {"sdpa": 8})
+    assert surveyed(made)  # once is enough
+
+
+def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    made, warnings = begun(tmp_path)
+    assert made.surveying is not None
+    made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
+    assert surveyed(made)
+    assert "runs on one input shape alone (on another number of rows it raised): so will the recipe" in warnings[-1]
+    assert made.side([]).one_shape
+
+
+def test_a_workload_that_the_audit_refuses_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
+    made, _ = begun(tmp_path, survey=WorkerFailed("its results are not finite", "refused"))
+    with pytest.raises(WorkerFailed, match="not finite"):
+        surveyed(made)
+    assert made.run.maybe("manifest.json") is None
+
+
+def test_a_workload_that_cannot_run_is_refused_in_the_words_of_the_audit(tmp_path: Path) -> None:
+    failed = {
+        "baseline": WorkerFailed("it raised somewhere", "raised"),
+        "survey": WorkerFailed("its results are not finite", "refused"),
+    }
+    with pytest.raises(WorkerFailed, match="not finite"):
+        begun(tmp_path, **failed)
+
+
+def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path) -> None:
+    made, _ = begun(tmp_path)
+    assert made.surveying is not None
+    made.surveying.start(SimpleNamespace(send=lambda *_, **__: None), ["open"])  # type: ignore[arg-type]
+    assert surveyed(made, wait=False) is False
+    with pytest.raises(OutOfTime):
+        surveyed(made)

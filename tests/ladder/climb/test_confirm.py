@@ -1,0 +1,209 @@
+"""The answer in fresh restarts that chose nothing: confirmed, left as it was, or taken back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import MANIFEST, STEP, answered, state
+
+from rung.ladder.climb import confirm as confirming
+from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.confirm import confirm
+from rung.ladder.climb.state import State
+from rung.ladder.recipes.recipe import Status
+from rung.ladder.timing.duel import Duel, SideFailed
+from rung.ladder.timing.tasks import Task
+from rung.launch import WorkerFailed
+from rung.measure import Restart
+
+WARM = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
+Steps = dict[tuple[str, int], float]  # times STEP, by side and shape; what is not in it takes 1; 0 fails
+
+
+class Pool:
+    """Of tasks whose workers are warm at once."""
+
+    def __init__(self, in_time: bool = True) -> None:
+        self.tasks: list[Task] = []
+        self.in_time = in_time
+
+    def add(self, task: Task) -> Task:
+        done = answered(task.name, task.side, open={}, warm=WARM)
+        self.tasks.append(done)
+        return done
+
+    def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
+        return self.in_time and until()
+
+    def held(self) -> float:
+        return 0.0
+
+
+def starts(steps: Steps) -> type:
+    class Start:
+        """One restart, in which steps take what was given."""
+
+        def __init__(self, tasks: Mapping[str, Task]) -> None:
+            self.workers = {name: task.worker for name, task in tasks.items()}
+            self.shape = 0
+
+        @classmethod
+        def of(cls, setup: Any, tasks: Mapping[str, Task]) -> "Start":
+            return cls(tasks)
+
+        def drop(self, side: str) -> None:
+            del self.workers[side]
+
+        def go_to_shape(self, shape: int) -> None:
+            self.shape = shape
+
+        def at_shape(self, deadline: float) -> None:
+            pass
+
+        def timed(self, duel: Duel) -> Restart:
+            took = {side: STEP * steps.get((side, self.shape), 1.0) for side in self.workers}
+            if failed := next((side for side, ns in took.items() if not ns), None):
+                raise SideFailed(failed, WorkerFailed("no such kernel", "raised"))
+            duel.samples.append({side: [ns] * 8 for side, ns in took.items()})
+            duel.warm.append(dict.fromkeys(took, WARM))
+            # Restarts differ a little, as processes do.
+            off = [ns * (1 + 0.001 * (len(duel.samples) % 3) * k) for k, ns in enumerate(took.values())]
+            return Restart(tuple((*off, *reversed(off)) for _ in range(8)))
+
+    return Start
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> State:
+    """A climb whose verified answer is a mode of torch.compile and one more rung."""
+    made = state(tmp_path)
+    made.run.write("manifest.json", MANIFEST)
+    made.facts["shapes"] = [{"shape": "8 x 8", "elements": 64}]
+    made.pool = Pool()  # type: ignore[assignment]
+    made.kept = ["compile", "sdpa"]
+    made.plain = {"rungs": ["compile"], "title": "torch.compile", "speedup": 1.8}
+    offer(made, Answer(("compile",), "verified", {"value": 1.8}))
+    offer(made, Answer(("compile", "sdpa"), "verified", {"value": 2.2}))
+    return made
+
+
+def confirmed(made: State, patch: pytest.MonkeyPatch, steps: Steps) -> tuple[Status, tuple[str, ...]] | None:
+    patch.setattr(confirming, "Start", starts(steps))
+    confirm(made)
+    return (made.answer.status, made.answer.kept) if made.answer else None
+
+
+BOTH: tuple[str, ...] = ("compile", "sdpa")
+FASTER: Steps = {("plain", 0): 0.55, ("candidate", 0): 0.5}
+
+
+def test_what_is_faster_than_the_untouched_model_and_the_best_plain_mode_is_confirmed(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert confirmed(made, monkeypatch, FASTER) == ("confirmed", BOTH)
+    assert made.answer is not None
+    assert made.answer.speedup["value"] == pytest.approx(2.0, rel=0.01)
+    assert made.answer.over_plain is not None
+    assert made.answer.over_plain["value"] == pytest.approx(1.1, rel=0.01)
+    assert made.answer.speedup["low"] > 1
+    assert {*made.answer.times} == {"baseline", "plain", "best"}
+    assert len(made.answer.restarts) >= 3
+
+
+def test_the_restarts_are_fresh_ones(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [answered(name, made.side([])) for name in ("champion", "untouched", "next")]
+    made.champion, made.untouched, made.next = before
+    confirmed(made, monkeypatch, FASTER)
+    assert all(task.ended for task in before)
+    tasks = made.pool.tasks  # type: ignore[attr-defined]
+    assert [task.side.rungs for task in tasks[:3]] == [(), ("compile",), BOTH]
+    assert len({task.name for task in tasks}) == len(tasks) >= 9
+
+
+def test_a_plain_mode_that_is_the_answer_is_no_side_of_its_own(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.kept, made.answer = ["compile"], made.earlier.pop()
+    assert confirmed(made, monkeypatch, {("candidate", 0): 0.5}) == ("confirmed", ("compile",))
+    assert made.answer is not None
+    assert made.answer.over_plain == {"value": 1.0}
+
+
+@pytest.mark.parametrize("untouched_is", ["as fast", "faster"])
+def test_what_is_not_faster_than_the_untouched_model_is_taken_back(
+    made: State, monkeypatch: pytest.MonkeyPatch, untouched_is: str
+) -> None:
+    took = {"as fast": 1.0, "faster": 1.2}[untouched_is]
+    found = confirmed(made, monkeypatch, {("plain", 0): 2.0, ("candidate", 0): took})
+    assert found == ("verified", ("compile",))  # the one before it
+    assert "did not show it to be faster than the untouched model" in made.taken_back[0]["why"]
+
+
+def test_what_is_slower_than_the_best_plain_mode_is_taken_back(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = confirmed(made, monkeypatch, {("plain", 0): 0.5, ("candidate", 0): 0.55})
+    assert found == ("verified", ("compile",))
+    assert "slower than torch.compile" in made.taken_back[0]["why"]
+
+
+def test_what_fails_in_the_end_is_taken_back(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert confirmed(made, monkeypatch, {("candidate", 0): 0.0}) == ("verified", ("compile",))
+    assert "no such kernel" in made.taken_back[0]["why"]
+
+
+@pytest.mark.parametrize("side", ["best", "plain"])
+def test_a_failure_of_another_side_refutes_nothing(made: State, monkeypatch: pytest.MonkeyPatch, side: str) -> None:
+    assert confirmed(made, monkeypatch, {**FASTER, (side, 0): 0.0}) == ("verified", BOTH)
+    assert made.taken_back == []
+
+
+def test_where_the_budget_ends_before_it_stays_what_it_is(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.pool = Pool(in_time=False)  # type: ignore[assignment]
+    assert confirmed(made, monkeypatch, FASTER) == ("verified", BOTH)
+
+
+@pytest.mark.parametrize("status", ["provisional", "confirmed"])
+def test_only_what_is_verified_is_confirmed(made: State, monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
+    made.answer = Answer(BOTH, status, {"value": 2.2})
+    assert confirmed(made, monkeypatch, FASTER) == (status, BOTH)
+    assert made.pool.tasks == []  # type: ignore[attr-defined]
+
+
+def test_shapes_on_which_it_loses_or_fails_are_left_to_the_original(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]
+    steps = {**FASTER, ("candidate", 1): 1.5, ("candidate", 2): 0.5}
+    assert confirmed(made, monkeypatch, steps) == ("confirmed", BOTH)
+    assert made.answer is not None
+    assert [shape["answer"] for shape in made.answer.shapes] == ["slower", "faster"]
+    assert made.answer.original == {"elements_at_most": 24}
+
+
+def test_a_shape_on_which_it_fails_costs_that_shape_alone(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}]
+    assert confirmed(made, monkeypatch, {**FASTER, ("candidate", 1): 0.0}) == ("confirmed", BOTH)
+    assert made.answer is not None
+    assert [(shape["answer"], shape["speedup"]) for shape in made.answer.shapes] == [("fails", None)]
+    assert made.answer.original == {"elements_at_most": 24}
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        1,
+        3,
+    ],
+)
+def test_a_shape_on_which_it_fails_leaves_the_other_shapes_to_be_seen(
+    made: State, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(confirming, "pairs_at_once", lambda *_, **__: replace(made.setup, together=together))
+    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]
+    assert confirmed(made, monkeypatch, {**FASTER, ("candidate", 1): 0.0, ("candidate", 2): 1.5}) is not None
+    assert made.answer is not None
+    assert made.answer.original == {"elements_at_most": 24, "elements_at_least": 792}
+
+
+def test_restarts_that_are_over_hold_no_memory_any_more(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    confirmed(made, monkeypatch, FASTER)
+    assert all(task.ended for task in made.pool.tasks)  # type: ignore[attr-defined]

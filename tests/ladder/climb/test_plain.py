@@ -1,0 +1,209 @@
+"""The plain modes of torch.compile: which there are on a device, at which precision, and what is told of the best."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import MANIFEST, STEP, state
+
+from rung.ladder.climb import plain
+from rung.ladder.climb.plain import MODES, SLOW, TITLES, between, modes, verifying
+from rung.ladder.climb.state import State
+from rung.ladder.plan import Numerics, Plan
+from rung.ladder.rungs import BY_NAME, Context, plan_of
+from rung.ladder.timing.duel import Duel
+from rung.ladder.timing.tasks import Task
+from rung.measure import Restart
+
+GPU: dict[str, Any] = {
+    "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",
+    "matches": {}, "skipped": [], "inductor": {"max_autotune": False, "triton.cudagraphs": False},
+}  # fmt: skip
+TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
+CPU = {**GPU, "gpu": False, "arch": "x86_64"}
+
+
+def found(facts: dict[str, Any], numerics: Numerics = "exact", slow: bool = True) -> dict[str, tuple[str, ...]]:
+    return modes(Context(Plan(), numerics, facts, {}, {}), slow)
+
+
+# Which modes
+
+
+def test_on_a_gpu_there_are_all_modes_and_the_graph_of_the_model_as_it_is() -> None:
+    assert found(GPU) == {
+        "cuda-graph": ("capture",),
+        "compile-and-graph": ("compile", "capture"),
+        "default": ("compile",),
+        "reduce-overhead": ("compile", "reduce-overhead"),
+        "max-autotune": ("compile", "max-autotune"),
+    }
+
+
+def test_on_a_cpu_there_is_the_default_and_no_graph_to_replay() -> None:
+    stacks = found(CPU)
+    assert stacks["default"] == ("compile",)
+    assert not {"capture", "reduce-overhead"} & {name for stack in stacks.values() for name in stack}
+
+
+def test_on_a_cpu_there_is_max_autotune_too() -> None:
+    assert found(CPU) == {"default": ("compile",), "max-autotune": ("compile", "max-autotune")}
+
+
+@pytest.mark.parametrize(
+    ("numerics", "before"),
+    [
+        ("exact", ("fused-optimizer",)),
+        ("tf32", ("tf32", "fused-optimizer")),
+        ("bf16", ("bf16", "fused-optimizer")),  # which takes the place of TF32
+        ("fp8", ("bf16", "fused-optimizer")),
+    ],
+)
+def test_each_runs_at_the_precision_that_is_permitted_with_the_fused_optimizer(
+    numerics: Numerics, before: tuple[str, ...]
+) -> None:
+    stacks = found(TRAINING, numerics)
+    assert set(stacks) == set(MODES)
+    for mode, stack in stacks.items():
+        assert stack == (*before, *MODES[mode])
+        assert plan_of(stack).numerics == ("bf16" if numerics == "fp8" else numerics)
+
+
+def test_in_inference_there_is_no_optimizer_to_fuse() -> None:
+    assert found(GPU, "bf16")["default"] == ("bf16", "compile")
+
+
+@pytest.mark.parametrize(
+    ("facts", "numerics", "stack"),
+    [
+        ({"optimizer_is_fused": True}, "exact", ("compile",)),
+        ({"amp": "torch.bfloat16", "optimizer_is_fused": True}, "bf16", ("tf32", "compile")),
+        ({"dtype": "torch.bfloat16", "optimizer_is_fused": True}, "bf16", ("compile",)),
+        ({"matmul_precision": "high"}, "tf32", ("fused-optimizer", "compile")),
+    ],
+    ids=["a fused optimizer", "autocast", "16-bit weights", "TF32"],
+)
+def test_what_the_workload_has_already_is_not_added(
+    facts: dict[str, Any], numerics: Numerics, stack: tuple[str, ...]
+) -> None:
+    assert found({**TRAINING, **facts}, numerics)["default"] == stack
+
+
+def test_a_mode_that_does_not_apply_is_left_out_and_the_others_are_not() -> None:
+    uncaptured = found({**TRAINING, "optimizer_not_captured": "its optimizer reads a number"})
+    assert not {"cuda-graph", "compile-and-graph"} & {*uncaptured}
+    assert {"default", "max-autotune"} <= {*uncaptured}
+
+
+def test_what_takes_minutes_is_left_out_where_there_is_no_time_for_it() -> None:
+    assert {*found(GPU)} - {*found(GPU, slow=False)} == {*SLOW}
+
+
+def test_every_mode_has_a_title_and_rungs_of_the_ladder() -> None:
+    assert {*TITLES} == {*MODES}
+    assert {name for names in MODES.values() for name in names} <= {*BY_NAME}
+
+
+# What prepares at first
+
+
+class Added:
+    """A pool that only writes down what was added."""
+
+    memory = float("inf")
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def add(self, task: Task) -> Task:
+        self.tasks.append(task)
+        return task
+
+    def held(self) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def climb(tmp_path: Path) -> Callable[..., tuple[State, Added]]:
+    def made(facts: dict[str, Any]) -> tuple[State, Added]:
+        made, pool = state(tmp_path), Added()
+        made.run.write("manifest.json", MANIFEST)
+        made.facts, made.pool = {**facts, "rates": {}}, pool  # type: ignore[assignment]
+        return made, pool
+
+    return made
+
+
+@pytest.mark.parametrize(("facts", "graph"), [(TRAINING, True), (CPU, False)], ids=["gpu", "cpu"])
+def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], graph: bool
+) -> None:
+    monkeypatch.setattr(plain, "usable_cores", lambda: 2)
+    made, pool = climb(facts)
+    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    compiling = [task for task in pool.tasks if "compile" in task.side.rungs]
+    assert len(compiling) == 1
+    assert len(pool.tasks) - len(compiling) == graph
+    assert not {*made.racing} & {*SLOW}
+    assert all(task.worker is None for task in made.racing.values())
+    assert all(bool(task.memory) == facts["gpu"] for task in pool.tasks)
+
+
+def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "usable_cores", lambda: 64)
+    made, pool = climb(TRAINING)
+    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    ahead = [task for task in pool.tasks if task.name.endswith("verify-exact")]
+    assert made.ahead == ahead != []
+    assert ahead[0].side.rungs == made.racing[made.likely].side.rungs
+
+
+def test_each_precision_is_verified_by_a_worker_of_its_own(climb: Callable[..., tuple[State, Added]]) -> None:
+    made, pool = climb(TRAINING)
+    verifying(made, ["bf16", "compile"], ["exact", "bf16"], "02-compile")
+    assert [task.name for task in pool.tasks] == ["02-compile-verify-exact", "02-compile-verify-bf16"]
+    assert all(task.side.rungs == ("bf16", "compile") for task in pool.tasks)
+
+
+# What is told of the best
+
+
+def seen(*sides: str) -> Duel:
+    """A restart of several sides, in which the k-th takes 1 / (k + 1) of the untouched model's time, and all more and more."""
+    took = {side: STEP / (k + 1) for k, side in enumerate(sides)}
+    slower = [1.2 * ns for ns in reversed(took.values())]
+    warm = {side: {"memory": {"resident": k}, "first_run_seconds": float(k), "runs": 5, "steady": True, "applied": {"of": side}}
+            for k, side in enumerate(sides)}  # fmt: skip
+    return Duel(
+        restarts=[Restart(tuple((*took.values(), *slower) for _ in range(8)))],
+        samples=[{side: [ns] * 8 for side, ns in took.items()}],
+        warm=[warm],
+        blocks={side: [(ns, ns)] for side, ns in took.items()},
+        compiled={side: k for k, side in enumerate(sides)},
+        warnings=["the machine is busy"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "times"), [("default", 2.0), ("cuda-graph", 3.0), ("reduce-overhead", 4.0)])
+def test_a_comparison_of_many_is_told_as_one_of_two(name: str, times: float) -> None:
+    whole = seen("best", "default", "cuda-graph", "reduce-overhead")
+    two = between(whole, name)
+    assert math.exp(two.restarts[0].log_ratio()) == pytest.approx(times)
+    assert [len(row) for row in two.restarts[0].rounds] == [4] * 8
+    told = two.as_dict()
+    assert {*told["times"]} == {*told["memory"]} == {*told["hidden"]} == {"best", "candidate"}
+    assert told["times"]["best"]["value"] / told["times"]["candidate"]["value"] == pytest.approx(times)
+    assert told["applied"] == {"of": name}
+    assert told["memory"]["candidate"] == {"resident": times - 1}
+    assert told["compiled_while_timed"] == {"best": 0, "candidate": times - 1}
+    assert "the machine is busy" in told["warnings"]
+    assert len(whole.restarts[0].rounds[0]) == 8  # which stays as it was
+
+
+def test_a_comparison_of_two_is_told_as_it_is() -> None:
+    whole = seen("best", "default")
+    assert between(whole, "default").restarts == whole.restarts

@@ -1,0 +1,409 @@
+"""Which candidate is next, and when the climb ends: the rules of `rung.ladder.climb.schedule`, in their order."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_up import GIB, STEP, leave, on_a_gpu, rung, state, tried
+
+from rung.ladder.climb import schedule
+from rung.ladder.climb.schedule import (
+    LATE,
+    NEAR,
+    Stop,
+    bundle,
+    confirming,
+    gain_per_second,
+    next_rung,
+    pairs_at_once,
+    room,
+    seconds,
+    untold,
+    worth_another,
+)
+from rung.ladder.climb.state import State
+from rung.ladder.rungs import Rung
+
+THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
+Cores = Callable[[int], None]
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Cores:
+    """Sets how many cores there are."""
+    return lambda count: monkeypatch.setattr(schedule, "usable_cores", lambda: count)
+
+
+def members(found: Rung | Stop | None) -> list[str]:
+    return [member.name for member in found.members] if isinstance(found, Rung) else []
+
+
+def one_by_one(made: State, rungs: Sequence[Rung]) -> float:
+    """Seconds to decide them all, one at a time."""
+    return sum(seconds(made, r) for r in rungs)
+
+
+def stopped(made: State, rungs: Sequence[Rung]) -> Stop:
+    said = next_rung(made, rungs)
+    assert isinstance(said, Stop)
+    return said
+
+
+# 1. Rungs that the user named
+
+
+def test_rungs_that_were_named_are_tried_in_that_order(tmp_path: Path) -> None:
+    made = state(tmp_path, named=True)
+    little, much, never = rung("little", 0.99), rung("much", 0.4), rung("never", 0.4, no="not here")
+    assert next_rung(made, [little, never, much]) is little
+    tried(made, "little", "reverted", verification={})
+    assert next_rung(made, [little, never, much]) is never  # it says why, in its turn
+    tried(made, "never", "inapplicable")
+    assert next_rung(made, [little, never, much]) is much
+    tried(made, "much", "kept")
+    assert stopped(made, [little, never, much]).rule == "tried"
+
+
+def test_rungs_that_were_named_are_tried_one_at_a_time_however_short_the_budget_is(tmp_path: Path) -> None:
+    made = state(tmp_path, named=True)
+    leave(made, 0.5 * one_by_one(made, THREE))
+    assert bundle(made, THREE) is None
+    assert next_rung(made, THREE) is THREE[0]
+    assert stopped(leave(made, 0.0), THREE).rule == "budget"
+
+
+# 2. What is worth a try
+
+
+def test_what_cannot_give_half_a_percent_is_left_out_but_not_the_core(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    tiny, core = rung("tiny", 0.995), rung("core", 1.0, core=True)
+    assert next_rung(made, [tiny, core]) is core
+    tried(made, "core", "inconclusive")
+    said = stopped(made, [tiny, core])
+    assert said.rule == "rest"
+    assert list(said.left) == ["tiny"]
+    assert isinstance(next_rung(made, [rung("enough", 0.98)]), Rung)
+
+
+@pytest.mark.parametrize("spares", ["memory", "first run", "graphs"])
+def test_what_saves_memory_or_compile_time_is_tried_though_it_makes_no_step_faster(tmp_path: Path, spares: str) -> None:
+    sparing = replace(rung("sparing", 1.0), spares=spares)
+    assert next_rung(state(tmp_path), [sparing]) is sparing
+
+
+def test_what_does_not_apply_says_so_once_at_the_end(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    never = rung("never", 0.4, no="not here")
+    assert isinstance(next_rung(made, [never]), Stop)
+    assert untold(made, [never]) == [never]
+    tried(made, "never", "inapplicable")
+    assert untold(made, [never]) == []
+
+
+# 3. Near the roofline bound
+
+
+def test_near_the_floor_only_the_core_is_still_tried(tmp_path: Path) -> None:
+    near = state(tmp_path / "a", floor=STEP / 1e9 / (NEAR - 0.05))
+    large, core = rung("large", 0.2), rung("core", 1.0, core=True)
+    assert next_rung(near, [large, core]) is core
+    tried(near, "core", "reverted")
+    assert stopped(near, [large, core]).rule == "floor"
+    far = state(tmp_path / "b", floor=STEP / 1e9 / (NEAR + 0.05))
+    assert next_rung(far, [large, core]) is large
+
+
+# 4. Bundles
+
+
+def test_several_are_tried_as_one_where_the_budget_is_too_short_for_one_at_a_time(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    assert bundle(made, THREE) is None  # without a budget
+    assert next_rung(made, THREE) is THREE[1]
+    each = one_by_one(made, THREE)
+    assert bundle(leave(made, each), THREE) is None
+    assert next_rung(made, THREE) is THREE[1]
+    assert sorted(members(bundle(leave(made, 0.99 * each), THREE))) == ["a", "b", "c"]
+    said = next_rung(made, THREE)
+    assert members(said) == ["b", "c", "a"]  # the most promising first
+    assert isinstance(said, Rung)
+    assert said.predict(made.context()).value == pytest.approx(1 / (0.5 + 0.5 * 0.9 * 0.5 * 0.8))
+    assert seconds(made, said) < one_by_one(made, THREE)
+
+
+def test_what_confirming_takes_is_not_there_for_one_at_a_time(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    made.kept = ["compile"]
+    each = one_by_one(leave(made, 1.0), THREE)
+    assert confirming(made) > 1
+    assert bundle(leave(made, each + confirming(made)), THREE) is None
+    assert members(bundle(leave(made, each + 0.9 * confirming(made)), THREE)) == ["b", "c", "a"]
+
+
+def test_a_bundle_is_tried_once_for_each_best(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    leave(made, 0.9 * one_by_one(made, THREE))
+    tried(made, schedule.NAME, "kept")
+    assert bundle(made, THREE) is None
+    made.kept = ["compile"]
+    leave(made, 0.9 * one_by_one(made, THREE) + confirming(made))
+    assert members(bundle(made, THREE)) == ["b", "c", "a"]
+
+
+def test_after_a_bundle_that_was_not_kept_its_members_are_tried_one_at_a_time(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    leave(made, 0.9 * one_by_one(made, THREE))
+    tried(made, schedule.NAME, "reverted")
+    assert next_rung(made, THREE) is THREE[1]
+    made.kept = ["compile"]  # nor against another best
+    assert bundle(leave(made, 0.9 * one_by_one(made, THREE)), THREE) is None
+
+
+def test_what_can_only_be_tried_alone_makes_no_bundle(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    two = [rung("alone", 0.2, alone=True), rung("b", 0.5)]
+    leave(made, 0.9 * one_by_one(made, two))
+    assert bundle(made, two) is None
+    assert next_rung(made, two) is max(two, key=lambda r: gain_per_second(made, r))
+
+
+def test_where_the_bundle_would_take_too_long_one_that_fits_is_tried(tmp_path: Path) -> None:
+    quick, two = rung("quick", 0.9), [rung("b", 0.5, prepares=60), rung("c", 0.5, prepares=60)]
+    made = state(tmp_path)
+    leave(made, 1.1 * seconds(made, quick) / LATE)
+    assert members(bundle(made, [quick, *two])) == ["b", "c", "quick"]
+    assert next_rung(made, [quick, *two]) is quick
+
+
+# 5. The order
+
+
+def test_the_best_gain_per_second_comes_first(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    little, much, slow = rung("little", 0.9), rung("much", 0.4), rung("slow", 0.3, prepares=2000)
+    assert next_rung(made, [little, slow, much]) is much
+    tried(made, "much", "kept")
+    assert next_rung(made, [little, slow, much]) is little
+    tried(made, "little", "reverted")
+    assert next_rung(made, [little, slow, much]) is slow
+
+
+def test_a_gain_counts_by_its_logarithm_over_the_seconds_that_deciding_it_takes(tmp_path: Path) -> None:
+    made, half = state(tmp_path), rung("half", 0.5, prepares=20)
+    expected = half.predict(made.context()).value
+    assert gain_per_second(made, half) == pytest.approx(math.log(expected) / seconds(made, half))
+
+
+# 6. The end of the budget
+
+
+def test_a_candidate_is_begun_only_if_it_should_end_in_time(tmp_path: Path) -> None:
+    made, one = state(tmp_path), rung("one", 0.5)
+    needs = seconds(made, one)
+    assert next_rung(leave(made, 1.01 * needs / LATE), [one]) is one
+    said = stopped(leave(made, 0.99 * needs / LATE), [one])
+    assert said.rule == "budget"
+    assert said.why.endswith(f"one alone takes some {needs:.0f} s")
+
+
+def test_confirming_the_answer_is_not_given_up_for_a_better_one(tmp_path: Path) -> None:
+    made, one = state(tmp_path), rung("one", 0.5)
+    leave(made, 1.01 * seconds(made, one) / LATE)
+    assert room(made) == made.left()
+    assert next_rung(made, [one]) is one
+    made.kept = ["compile"]
+    assert confirming(made) > 1
+    assert room(made) == pytest.approx(made.left() - confirming(made))
+    assert stopped(made, [one]).rule == "budget"
+    enough = made.left() + confirming(made)
+    assert next_rung(leave(made, enough), [one]) is one
+
+
+def test_confirming_takes_longer_where_the_best_plain_mode_is_another_side(tmp_path: Path) -> None:
+    made = leave(state(tmp_path), 100)
+    made.baseline["time"] = {"value": 1e9}  # of a short step, a restart has more rounds
+    made.kept, made.plain = ["compile", "sdpa"], {"rungs": ["compile", "sdpa"], "step_ns": STEP}
+    two_sides = confirming(made)
+    made.plain["rungs"] = ["compile"]
+    assert confirming(made) > two_sides > 0
+    made.kept = []  # there is nothing to confirm
+    assert confirming(made) == 0
+    made.kept, made.request = ["compile"], replace(made.request, budget=None)
+    assert confirming(made) == 0
+
+
+def test_what_is_quickly_prepared_is_begun_where_the_rest_does_not_fit(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    large, core = rung("large", 0.2, alone=True, prepares=60), rung("core", 0.95, core=True)
+    assert next_rung(leave(made, one_by_one(made, [large, core])), [large, core]) is large
+    assert next_rung(leave(made, 1.01 * seconds(made, core) / LATE), [large, core]) is core
+    said = stopped(leave(made, 0.5 * seconds(made, core) / LATE), [large, core])
+    assert said.rule == "budget"
+    assert set(said.left) == {"large", "core"}
+    assert "too little time to decide large (up to 1.67×), core (up to 1.03×); " in said.why
+    assert re.search(r"(large|core) alone takes some \d+ s$", said.why)
+
+
+def test_what_a_budget_left_undecided_is_told_by_what_it_could_give(tmp_path: Path) -> None:
+    rungs = [rung(f"rung{k}", 1 - 0.1 * k) for k in range(1, 6)]
+    said = stopped(leave(state(tmp_path), 1.0), rungs)
+    assert "decide rung5 (up to 1.33×), rung4 (up to 1.25×), rung3 (up to 1.18×) and 2 more; rung" in said.why
+
+
+# 7. Once more
+
+
+def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    a = rung("a", 0.5)
+    tried(made, "a", "inconclusive")
+    assert isinstance(next_rung(made, [a]), Stop)
+    made.kept = ["compile"]
+    assert next_rung(made, [a]) is a
+    tried(made, "a", "inconclusive", "compile")
+    made.kept = ["compile", "capture"]
+    assert isinstance(next_rung(made, [a]), Stop)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "more", "again"),
+    [
+        ("inconclusive", {}, True),
+        ("reverted", {}, True),  # it was slower
+        ("reverted", {"verification": {"passed": False}}, False),  # it was wrong
+        ("failed", {}, False),
+        ("kept", {}, False),
+    ],
+)
+def test_what_was_wrong_or_failed_is_not_tried_again(
+    tmp_path: Path, verdict: str, more: dict[str, Any], again: bool
+) -> None:
+    made = state(tmp_path)
+    tried(made, "a", verdict, **more)
+    made.kept = ["compile"]
+    assert worth_another(made, rung("a", 0.5)) is again
+
+
+# 8. What the budget cut short
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_attempt_that_the_budget_cut_is_open_again_once_there_is_more_time(tmp_path: Path, named: bool) -> None:
+    """A second throw of the same dice in one sitting would tell no more, and may fall the other way."""
+    made = leave(state(tmp_path, named=named), 900)
+    a, b = rung("a", 0.5), rung("b", 0.9)
+    tried(made, "a", "inconclusive", cut=True)
+    assert next_rung(made, [a, b]) is b
+    said = stopped(made, [a])
+    assert said.rule == "budget"
+    assert "too little time to decide a (up to" in said.why
+    made.cut.clear()  # as in another sitting
+    assert next_rung(made, [a]) is a
+
+
+def test_a_bundle_that_the_budget_cut_is_not_begun_again_in_the_same_sitting(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    leave(made, 0.9 * one_by_one(made, THREE))
+    tried(made, schedule.NAME, "inconclusive", cut=True)
+    assert members(next_rung(made, THREE)) == []
+
+
+def test_a_bundle_that_the_budget_cut_is_open_again_once_there_is_more_time(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    leave(made, 0.9 * one_by_one(made, THREE))
+    tried(made, schedule.NAME, "inconclusive", cut=True)
+    made.cut.clear()  # as in another sitting
+    assert members(next_rung(made, THREE)) == ["b", "c", "a"]
+
+
+# 9. Pairs of workers side by side
+
+
+def test_as_many_pairs_load_side_by_side_as_the_memory_allows_and_three_at_most(tmp_path: Path, cores: Cores) -> None:
+    cores(16)
+    made = on_a_gpu(state(tmp_path))
+    assert pairs_at_once(made, [GIB] * 2).together == 3
+    assert pairs_at_once(made, [17 * GIB] * 2).together == 2  # with 2 for each context, into 76
+    assert pairs_at_once(made, [17 * GIB] * 3).together == 1
+    assert pairs_at_once(made, [70 * GIB] * 2).together == 1  # then it runs out of memory, and says so
+
+
+def test_what_workers_in_the_background_hold_is_not_there_for_pairs(tmp_path: Path, cores: Cores) -> None:
+    cores(16)
+    made = on_a_gpu(state(tmp_path))
+    made.pool = SimpleNamespace(held=lambda: 40.0 * GIB)  # type: ignore[assignment]
+    assert pairs_at_once(made, [13 * GIB] * 2).together == 1
+    made.pool = SimpleNamespace(held=lambda: 0.0)  # type: ignore[assignment]
+    assert pairs_at_once(made, [13 * GIB] * 2).together == 2
+
+
+def test_it_is_one_pair_at_a_time_where_cores_are_few_or_the_device_compiles(tmp_path: Path, cores: Cores) -> None:
+    made = on_a_gpu(state(tmp_path))
+    for count, together in ((1, 1), (4, 1), (8, 2), (64, 3)):
+        cores(count)
+        assert pairs_at_once(made, [GIB] * 2).together == together
+    made.facts["gpu"] = False
+    assert pairs_at_once(made, [GIB] * 2).together == 1
+
+
+def test_what_is_loaded_side_by_side_is_waited_for_once(tmp_path: Path, cores: Cores) -> None:
+    made, one = on_a_gpu(state(tmp_path)), rung("one", 0.5)
+    cores(16)
+    side_by_side = seconds(made, one)
+    cores(2)
+    assert seconds(made, one) > side_by_side
+
+
+# What deciding takes
+
+
+def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
+    """A rung's guess is for a step of 2000 kernels; on a CPU matrix products are counted."""
+    made, long, short = state(tmp_path), rung("long", 0.5, prepares=80), rung("short", 0.5)
+    assert made.breakdown is not None
+    parts = made.breakdown
+
+    def guessed(**seen: float) -> float:
+        made.breakdown = {**parts, **seen}
+        return seconds(made, long) - seconds(made, short)
+
+    unknown = guessed()
+    assert unknown >= 80
+    assert guessed(kernels=2000) == guessed(kernels=9000) == pytest.approx(unknown)
+    assert 0 < guessed(kernels=10) < guessed(kernels=1000) < unknown
+    assert guessed(kernels=0, gemms=200) == guessed(kernels=1000)
+    assert guessed(kernels=1) == guessed(kernels=10)
+
+
+def test_what_the_best_took_to_prepare_is_what_the_next_takes(tmp_path: Path) -> None:
+    one = rung("one", 0.5)
+    assert seconds(state(tmp_path / "a", loading=30.0), one) > seconds(state(tmp_path / "b", loading=10.0), one)
+    made = state(tmp_path / "c", loading=10.0)
+    guess = seconds(made, one)
+    tried(made, "compile", "reverted", prepared_seconds=90.0)
+    assert seconds(made, one) == guess
+    tried(made, "compile", "kept", prepared_seconds=90.0)
+    assert seconds(made, one) >= guess + 80
+
+
+def test_two_precisions_are_verified_side_by_side_on_a_gpu_alone(tmp_path: Path, cores: Cores) -> None:
+    cores(2)
+    exact = rung("exact", 0.5)
+    loose = replace(exact, change=lambda plan: replace(plan, bf16=True))
+    made = state(tmp_path)
+    assert seconds(made, loose) > seconds(made, exact)
+    on_a_gpu(made)
+    assert seconds(made, loose) == seconds(made, exact)
+
+
+def test_a_longer_step_takes_longer_to_time(tmp_path: Path) -> None:
+    made, one = state(tmp_path), rung("one", 0.5)
+    short = seconds(made, one)
+    made.baseline["time"] = {"value": 5e9}
+    assert seconds(made, one) > short + 3 * 2 * 5  # three restarts of two sides, at the least

@@ -1,0 +1,31 @@
+"""What the workers of the task tests serve: methods that answer, wait for a file, raise, die and hang."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Told:
+    def preload(self, target: str) -> None:
+        self.target = target
+
+    def open(self, target: str) -> dict[str, Any]:
+        return {"pid": os.getpid(), "target": target, "was spare": hasattr(self, "target")}
+
+    def add(self, a: int, b: int) -> int:
+        return a + b
+
+    def until(self, path: str) -> str:
+        while not Path(path).exists():
+            time.sleep(0.01)
+        return path
+
+    def fail(self) -> None:
+        raise ValueError("no good")
+
+    def die(self) -> None:
+        os.kill(os.getpid(), 9)
+
+    def hang(self) -> None:
+        time.sleep(600)

@@ -1,0 +1,249 @@
+"""Workers in the background: in which order they start, what bounds them, how they fail, and that none is left."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rung.ladder.side import Limits, Setup, Side
+from rung.ladder.timing import tasks
+from rung.ladder.timing.tasks import Pool, Task
+from rung.launch import Worker
+
+HERE = str(Path(__file__).parent)
+PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
+PLENTY = 100.0  # seconds, in which a busy machine starts a few workers
+SIDE = Side("target")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The logs of the workers that were started, in their order."""
+    names: list[str] = []
+
+    def spare(stack: ExitStack, setup: Setup, side: Side, log: Path) -> Worker:
+        names.append(log.stem)
+        worker = stack.enter_context(Worker("served_tasks:Told", log, PATH))
+        worker.send("preload", target=side.target)
+        return worker
+
+    def opened(stack: ExitStack, setup: Setup, side: Side, log: str, worker: Worker | None = None) -> Worker:
+        if worker is None:
+            names.append(log)
+            worker = stack.enter_context(Worker("served_tasks:Told", setup.logs / f"{log}.log", {**PATH, **side.env}))
+        worker.send("open", target=side.target)
+        return worker
+
+    monkeypatch.setattr(tasks, "open_worker", opened)
+    monkeypatch.setattr(tasks, "spare_worker", spare)
+    return names
+
+
+@pytest.fixture
+def pool(started: list[str], tmp_path: Path) -> Iterator[Pool]:
+    with Pool(Setup(None, tmp_path, Limits(prepare=PLENTY)), most=2) as made:
+        yield made
+
+
+def told(name: str, *calls: str, memory: float = 0.0, side: Side = SIDE, **arguments: Any) -> Task:
+    return Task(name, side, [(call, arguments) for call in calls], memory)
+
+
+def done(pool: Pool, *waited_for: Task) -> None:
+    until = time.monotonic() + PLENTY
+    assert pool.wait(lambda: all(task.done for task in waited_for), lambda: until - time.monotonic())
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_task_answers_its_calls_one_after_the_other(pool: Pool) -> None:
+    task = pool.add(told("sum", "add", a=1, b=2))
+    assert not task.done
+    assert not task.ready
+    done(pool, task)
+    assert task.ready
+    assert (task.answers["open"]["target"], task.answers["add"]) == ("target", 3)
+    assert 0 < task.took["open"] <= task.took["add"]
+    assert task.worker is not None
+    assert task.worker.call("add", PLENTY, a=2, b=2) == 4  # it can be asked more
+    task.end()
+    assert task.done
+    assert not task.ready
+    assert gone(task.answers["open"]["pid"])
+
+
+def test_tasks_start_in_their_order_and_at_most_so_many_at_once(pool: Pool, started: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "go on"
+    first, second = (pool.add(told(name, "until", path=str(file))) for name in ("first", "second"))
+    third, fourth = (pool.add(told(name, "add", a=1, b=1)) for name in ("third", "fourth"))
+    assert pool.wait(lambda: "open" in first.answers and "open" in second.answers, lambda: PLENTY)
+    assert pool.idle() == 0
+    assert started == ["first", "second"]
+    assert not third.done
+    file.touch()
+    done(pool, first, second, third, fourth)
+    assert started == ["first", "second", "third", "fourth"]
+    assert pool.idle() == 2  # what is done, and may be asked more, takes no core
+
+
+def test_what_the_memory_is_too_small_for_waits_and_what_is_smaller_goes_ahead(
+    pool: Pool, started: list[str], tmp_path: Path
+) -> None:
+    pool.memory = 10
+    file = tmp_path / "go on"
+    held = pool.add(told("held", "until", path=str(file), memory=6))
+    large, small = pool.add(told("large", memory=6)), pool.add(told("small", memory=3))
+    done(pool, small)
+    assert started == ["held", "small"]
+    assert pool.held() == 9
+    small.end()
+    pool.pump()
+    assert large.worker is None
+    held.end()
+    done(pool, large)
+    assert started == ["held", "small", "large"]
+    assert (large.error, pool.held()) == (None, 6)
+
+
+def test_where_nothing_goes_on_that_would_make_room_what_waits_starts_all_the_same(pool: Pool) -> None:
+    """Then it may run out of memory, and says so; waiting for ever would say nothing."""
+    pool.memory = 10
+    held = pool.add(told("held", memory=6))
+    done(pool, held)
+    large = pool.add(told("large", memory=6))
+    done(pool, large)
+    assert held.ready
+    assert large.ready
+
+
+def test_what_is_larger_than_all_memory_waits_until_it_is_alone_and_then_runs(
+    pool: Pool, started: list[str], tmp_path: Path
+) -> None:
+    pool.memory = 10
+    file = tmp_path / "go on"
+    busy = pool.add(told("busy", "until", path=str(file), memory=1))
+    huge = pool.add(told("huge", memory=50))
+    assert not pool.wait(lambda: huge.worker is not None, lambda: 0.0 if "open" in busy.answers else PLENTY)
+    file.touch()
+    done(pool, huge)
+    assert started == ["busy", "huge"]
+    assert huge.ready
+
+
+def test_what_is_kept_for_later_use_is_given_up_where_its_memory_is_needed(pool: Pool) -> None:
+    pool.memory = 10
+    kept, wanted = pool.add(told("kept", memory=4)), pool.add(told("wanted", memory=4))
+    done(pool, kept, wanted)
+    kept.spare = True
+    small = pool.add(told("small", memory=2))
+    done(pool, small)
+    assert kept.ready  # there is room for both
+    large = pool.add(told("large", memory=4))
+    done(pool, large)
+    assert kept.ended
+    assert gone(kept.answers["open"]["pid"])
+    assert wanted.ready
+    assert small.ready
+    assert large.ready
+    assert pool.held() == 10
+
+
+@pytest.mark.parametrize(("call", "kind"), [("fail", "raised"), ("die", "killed"), ("hang", "hung")])
+def test_a_worker_that_fails_is_an_error_of_its_task_and_leaves_its_place_to_the_next(
+    pool: Pool, call: str, kind: str
+) -> None:
+    pool.most = 1
+    bad, next_ = pool.add(told("bad", call)), pool.add(told("next", "add", a=1, b=1))
+    assert pool.wait(lambda: "open" in bad.answers, lambda: PLENTY)
+    if call == "hang":
+        pool.setup = replace(pool.setup, limits=Limits(prepare=0.1))
+    done(pool, bad)
+    pool.setup = replace(pool.setup, limits=Limits(prepare=PLENTY))
+    assert bad.error is not None
+    assert bad.error.kind == kind
+    assert not bad.ready
+    assert gone(bad.answers["open"]["pid"])
+    done(pool, next_)
+    assert next_.answers["add"] == 2
+
+
+def test_a_failure_ends_the_calls_that_were_to_come(pool: Pool) -> None:
+    task = pool.add(told("bad", "fail", "hang"))
+    done(pool, task)
+    assert list(task.answers) == ["open"]
+
+
+def test_waiting_ends_when_the_time_is_gone(pool: Pool) -> None:
+    task = pool.add(told("slow", "hang"))
+    assert pool.wait(lambda: "open" in task.answers, lambda: PLENTY)
+    began = time.monotonic()
+    assert pool.wait(lambda: task.done, lambda: 0.3 - (time.monotonic() - began)) is False
+    assert 0.3 <= time.monotonic() - began < 30
+    assert task.error is None  # who waits no longer has not ended it
+    assert pool.wait(lambda: True, lambda: 0.0)  # what is so already needs no time
+
+
+def test_a_task_that_was_given_up_before_it_started_never_does(pool: Pool, started: list[str], tmp_path: Path) -> None:
+    pool.most, file = 1, tmp_path / "go on"
+    busy, waiting = pool.add(told("busy", "until", path=str(file))), pool.add(told("waiting"))
+    waiting.end()
+    file.touch()
+    done(pool, busy)
+    pool.pump()
+    assert started == ["busy"]
+    assert waiting.done
+
+
+def test_leaving_the_pool_kills_every_worker_spare_ones_too(started: list[str], tmp_path: Path) -> None:
+    with Pool(Setup(None, tmp_path, Limits(prepare=PLENTY)), most=3) as made:
+        ready, slow = made.add(told("ready")), made.add(told("slow", "hang"))
+        done(made, ready)
+        assert made.wait(lambda: "open" in slow.answers, lambda: PLENTY)
+        made.keep_spares(SIDE, 1)
+        assert started == ["ready", "slow", "spare-1"]
+        theirs = psutil.Process().children(recursive=True)
+        assert len(theirs) >= 3
+    assert all(gone(process.pid) for process in theirs)
+    assert not Worker.running
+    assert ready.done
+    assert slow.done
+
+
+def test_a_spare_worker_is_used_by_a_task_that_sets_no_variables(pool: Pool, started: list[str]) -> None:
+    pool.most = 8
+    pool.keep_spares(SIDE, 1)
+    with_variables = pool.add(told("variables", side=replace(SIDE, env={"A": "1"})))
+    without = pool.add(told("without"))
+    done(pool, with_variables, without)
+    assert with_variables.answers["open"]["was spare"] is False
+    assert without.answers["open"]["was spare"] is True
+    assert started[:2] == ["spare-1", "variables"]
+    assert "without" not in started
+    assert started[-1] == "spare-2"  # the next one is started in its place
+
+
+def test_a_spare_worker_that_died_costs_no_task(pool: Pool, started: list[str]) -> None:
+    pool.most = 8
+    pool.keep_spares(SIDE, 1)
+    (spare,) = psutil.Process().children()
+    spare.kill()
+    assert gone(spare.pid)
+    task = pool.add(told("sum", "add", a=1, b=2))
+    done(pool, task)
+    assert task.answers["add"] == 3

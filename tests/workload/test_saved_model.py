@@ -1,0 +1,160 @@
+"""A model that is made once and read back by others: the same weights, or it is made as ever."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rung.workload import Workload, load, seeded_model
+from rung.workload.saved import read_from, save_model
+
+
+class Tied(nn.Module):
+    """An embedding that is the last layer's weight, too; a buffer that is kept, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(16, 4), nn.Linear(4, 16, bias=False)
+        self.norm = nn.BatchNorm1d(4)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("angles", torch.randn(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.embedding(x)) + self.angles)
+
+
+class Counted:
+    """Makes the model, and knows how often it did."""
+
+    def __init__(self, make: Callable[[], nn.Module] = Tied) -> None:
+        self.make, self.count = make, 0
+
+    def __call__(self) -> nn.Module:
+        self.count += 1
+        return self.make()
+
+
+def workload(model: Callable[[], nn.Module]) -> Workload:
+    return Workload("saved", model, lambda seed: torch.arange(8) + seed)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "model.pt"
+    assert save_model(seeded_model(workload(Tied)), path)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
+    return path
+
+
+def equal(a: nn.Module, b: nn.Module) -> bool:
+    """Whether parameters and buffers are the same, those that no checkpoint keeps among them."""
+    ours, theirs = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in (a, b))
+    return {*ours} == {*theirs} and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_what_is_read_back_has_the_same_weights_and_buffers(saved: Path) -> None:
+    maker = Counted()
+    read = seeded_model(read_from(workload(maker), saved))
+    assert maker.count == 0
+    made = seeded_model(workload(Tied))
+    assert equal(read, made)
+    assert read.training == made.training
+    x = torch.arange(8)
+    torch.testing.assert_close(read(x), made(x), rtol=0, atol=0)
+
+
+def test_tied_weights_stay_tied(saved: Path) -> None:
+    read = seeded_model(read_from(workload(Tied), saved))
+    assert isinstance(read, Tied)
+    assert read.head.weight is read.embedding.weight
+    assert len(list(read.parameters())) == len(list(Tied().parameters()))
+
+
+def test_what_is_done_to_one_that_was_read_is_not_done_to_the_file(saved: Path) -> None:
+    """It is mapped into memory, by many processes."""
+    given = read_from(workload(Tied), saved)
+    first = seeded_model(given)
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.zero_()
+    assert equal(seeded_model(given), seeded_model(workload(Tied)))
+
+
+def test_another_seed_is_made_anew(saved: Path) -> None:
+    maker = Counted()
+    given = read_from(workload(maker), saved)
+    other = seeded_model(given, 1)
+    assert maker.count == 1
+    assert equal(other, seeded_model(workload(Tied), 1))
+    assert not equal(other, seeded_model(given))
+
+
+@pytest.mark.parametrize("damage", ["cut", "no pickle", "gone"])
+def test_a_damaged_file_costs_the_making(saved: Path, damage: str) -> None:
+    whole = saved.read_bytes()
+    if damage == "gone":
+        saved.unlink()
+    else:
+        saved.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"no pickle")
+    maker = Counted()
+    model = seeded_model(read_from(workload(maker), saved))
+    assert maker.count == 1
+    assert equal(model, seeded_model(workload(Tied)))
+
+
+def test_what_cannot_be_pickled_is_not_saved_and_leaves_no_file(tmp_path: Path) -> None:
+    class Local(nn.Linear):
+        pass
+
+    hooked = nn.Linear(2, 2)
+    hooked.register_forward_hook(lambda *_: None)
+    for model in (Local(2, 2), hooked):
+        assert save_model(model, tmp_path / "model.pt") is False
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_is_no_room_the_earlier_file_stays(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = saved.read_bytes()
+
+    def full(model: nn.Module, path: Path) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    assert save_model(nn.Linear(2, 2), saved) is False
+    assert saved.read_bytes() == before
+    assert [file.name for file in saved.parent.iterdir()] == ["model.pt"]
+
+
+MINE = """
+import torch, rung
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).relu()
+def make():
+    return rung.Workload("mine", lambda: Net(4, 4), lambda seed: torch.ones(2, 4))
+"""
+
+
+def test_another_process_reads_the_model_of_a_users_file(tmp_path: Path) -> None:
+    """The class in it has the same name there, which pickles go by."""
+    file, path = tmp_path / "mine.py", tmp_path / "model.pt"
+    file.write_text(MINE)
+    model = seeded_model(load(f"{file}:make"))
+    assert save_model(model, path)
+    script = f"""
+from dataclasses import replace
+from pathlib import Path
+from rung.workload import load, seeded_model
+from rung.workload.saved import read_from
+def refuse():
+    raise SystemExit("it was made, and not read")
+workload = replace(load({str(file) + ":make"!r}), model=refuse)
+print(type(seeded_model(read_from(workload, Path({str(path)!r})))).__name__)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ran.stdout.strip(), ran.returncode) == ("Net", 0), ran.stderr
