@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from rung.ladder.candidate import Candidate
-from rung.ladder.climb import Climb, Request, attempt
+from rung.ladder.climb import Climb, Request
+from rung.ladder.climb.verdict import disturbed
 from rung.ladder.surgery import Surgeon
 from rung.ladder.timing import duel, workers
 from rung.runs import Run
@@ -139,10 +140,10 @@ def test_a_rung_that_is_as_fast_is_kept_for_the_graphs_that_it_spares(
 
 
 def test_a_baseline_that_was_disturbed_is_said_to_be() -> None:
-    assert attempt.disturbed(20.0, 19.0) == attempt.disturbed(20.0, 25.0) == ""
-    said = attempt.disturbed(20e6, 5e6)
+    assert disturbed(20.0, 19.0) == disturbed(20.0, 25.0) == ""
+    said = disturbed(20e6, 5e6)
     assert "took 20 ms a step when it was measured by itself, and 5 ms beside a candidate" in said
-    assert "10 ms a step when it was measured by itself, and 20 ms beside" in attempt.disturbed(10e6, 20e6)
+    assert "10 ms a step when it was measured by itself, and 20 ms beside" in disturbed(10e6, 20e6)
 
 
 class Disturbed(dict[tuple[str, ...], float]):

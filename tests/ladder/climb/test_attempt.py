@@ -44,7 +44,7 @@ class Tried:
         self.verified: list[list[str]] = []
         self.workers: list[Task] = []
         self.verification: dict[str, Any] | WorkerFailed = PASSED
-        patch.setattr(attempts, "_verifying", self._verifying)
+        patch.setattr(attempts, "checks_of", self._verifying)
 
     def _verifying(self, state: State, stack: Sequence[str], name: str) -> list[Task]:
         self.verified.append(list(stack))
@@ -73,7 +73,7 @@ class Tried:
             state.challenger = self.workers[-1]
             if gain >= attempts.PROVISIONAL_GAIN:
                 attempts._offer_provisional(state, record["stack"], duel)
-                state.verifying = attempts._verifying(state, record["stack"], name)
+                state.verifying = attempts.checks_of(state, record["stack"], name)
             return duel
 
         self.patch.setattr(attempts, "_compared", compared)

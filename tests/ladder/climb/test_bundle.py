@@ -25,6 +25,7 @@ from rung.ladder.climb.schedule import (
     without_effect,
 )
 from rung.ladder.climb.state import State
+from rung.ladder.climb.verdict import taken_up
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
 from rung.ladder.rungs.proofs import told
@@ -147,7 +148,7 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
     made.breakdown = {"parts": dict.fromkeys(("gemm", "pointwise", "attention", "optimizer", "launch_gap"), 0.2 * STEP)}
     kept = ["sdpa", "fused-optimizer"]
     tried(made, NAME, "kept", stack=kept)
-    attempts.taken_up(made)
+    taken_up(made)
     assert made.kept == kept
     found = next_rung(short_of(made, rungs), rungs)
     assert isinstance(found, Rung)
@@ -212,7 +213,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
         verified.append(list(stack))
         return [answered(f"{name}-verify-exact", made.side(stack), verify=PASSED)]
 
-    monkeypatch.setattr(attempts, "_verifying", verifying)
+    monkeypatch.setattr(attempts, "checks_of", verifying)
     attempts.attempt(made, found)
     kept = made.attempts[-1]
     assert kept["verdict"] == "kept"
@@ -225,5 +226,5 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     assert kept["effect"]["says"] == "1 of 2 are, not sdpa"
     again = state(tmp_path / "again", budget=600)
     again.add(kept)
-    attempts.taken_up(again)
+    taken_up(again)
     assert again.kept == ["fused-optimizer"]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from made_up import MANIFEST, STEP, state
 
-from rung.ladder.climb import plain
-from rung.ladder.climb.plain import MODES, SLOW, TITLES, between, modes, verifying
+from rung.ladder.climb import checks, plain
+from rung.ladder.climb.checks import verifying
+from rung.ladder.climb.plain import MODES, SLOW, TITLES, between, modes
 from rung.ladder.climb.state import State
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, Context, plan_of
@@ -154,7 +155,8 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "usable_cores", lambda: 64)
+    for room in (plain, checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
     ahead = [task for task in pool.tasks if task.name.endswith("verify-exact")]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rung.ladder.climb.attempt import no_gain
 from rung.ladder.climb.spared import spared
+from rung.ladder.climb.verdict import no_gain
 from rung.ladder.rungs import BY_NAME
 from rung.measure import Comparison, Interval
 from rung.measure.compare import Answer

@@ -17,7 +17,7 @@ import rung
 from rung.cli.main import main
 from rung.errors import WorkloadError
 from rung.ladder.climb import predictions
-from rung.ladder.climb.attempt import no_gain
+from rung.ladder.climb.verdict import no_gain
 from rung.ladder.execution.disturbed import not_finite, of_the_process
 from rung.ladder.recipes.recipe import Recipe, side_of
 from rung.ladder.rungs import BY_NAME

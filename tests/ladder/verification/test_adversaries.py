@@ -14,8 +14,8 @@ from torch import nn
 
 from rung.hardware import pick
 from rung.ladder.candidate import Candidate
-from rung.ladder.climb.attempt import no_gain
 from rung.ladder.climb.trust import distrusted
+from rung.ladder.climb.verdict import no_gain
 from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
 from rung.ladder.rungs import BY_NAME

@@ -9,14 +9,16 @@ from typing import Any
 
 from rung.errors import InputError, RungError, UsageError
 from rung.hardware.cores import usable_cores
+from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import read_back, write
-from rung.ladder.climb.attempt import attempt, attempt_plain, opened, prepare_next, prepared_rung, taken_up
+from rung.ladder.climb.attempt import attempt, opened
 from rung.ladder.climb.begin import begin, surveyed
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.plain import NAME as PLAIN
-from rung.ladder.climb.plain import start_modes
+from rung.ladder.climb.plain import attempt_plain, start_modes
 from rung.ladder.climb.schedule import Stop, bundle, gain_per_second, next_rung, untold
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
+from rung.ladder.climb.verdict import taken_up
 from rung.ladder.rungs import LADDER, Rung, chosen
 from rung.ladder.timing.tasks import Pool
 from rung.ladder.timing.workers import open_worker
@@ -74,7 +76,6 @@ class Climb:
             and not any(a["rung"] == PLAIN and not a.get("cut") for a in state.attempts)
         )
         if race_plain:
-            state.on_best = lambda stack: prepare_next(state, stack, (None, None))
             state.on_ready = None if state.attempts else lambda warm: start_modes(state, warm)
         resumed = bool(state.attempts)
         begin(state, rungs)

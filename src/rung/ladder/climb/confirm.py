@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from rung.ladder.climb.answer import Answer, offer, take_back
-from rung.ladder.climb.plain import UNSEEN, WARM
 from rung.ladder.climb.schedule import pairs_at_once
-from rung.ladder.climb.state import CONTEXT_BYTES, OutOfTime, State
+from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.timing.duel import Duel, SideFailed, Start
 from rung.ladder.timing.tasks import Task
 from rung.measure import CLIMB, Comparison, Restart, judge, until_next_look
@@ -80,7 +79,7 @@ def end_all_but_the_pool(state: State) -> None:
 def _restarts(state: State, sides: dict[str, Any], count: int) -> list[Start]:
     """Fresh workers of all sides, for as many restarts as fit side by side."""
     peaks = [UNSEEN * state.peak] * len(sides)
-    memory = UNSEEN * state.peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    memory = state.step_bytes()
     groups = []
     for _ in range(min(count, pairs_at_once(state, peaks, alone=True).together)):
         number = state.confirmed_restarts = state.confirmed_restarts + 1

@@ -15,18 +15,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.ladder.climb.ahead import Seen, champion_of, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer
 from rung.ladder.climb.begin import audited, surveyed
-from rung.ladder.climb.state import CONTEXT_BYTES, WARM_SECONDS, OutOfTime, State
-from rung.ladder.plan import Numerics
+from rung.ladder.climb.checks import checks_of, verifying, verifying_bytes
+from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
+from rung.ladder.climb.trust import distrusted
+from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
 from rung.ladder.rungs import BY_NAME, Context, plan_of
 from rung.ladder.timing.duel import Duel, SideFailed, Start
 from rung.ladder.timing.tasks import Task
+from rung.launch import WorkerFailed
+from rung.measure import CLIMB, judge
 
 progress = logging.getLogger(__name__)
 
 NAME = "plain"  # of the attempt
-WARM = [("warm", {"seconds": WARM_SECONDS})]
 TITLES = {
     "cuda-graph": "CUDA or HIP graph of the model as it is",
     "default": "torch.compile",
@@ -47,10 +51,6 @@ LIKELY = (
     "compile-and-graph",
     "default",
 )  # to be the fastest: verified while it is compiled, where there are many cores
-MEMORY = (
-    0.8  # of the untouched model's, in lower precision and compiled; one that finds too little is tried again alone
-)
-UNSEEN = 1.3  # times the untouched model's memory, for a step whose peak is not known
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
@@ -102,10 +102,10 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
     for name in _first(state):
         state.pool.add(state.racing[name])
     likely = next((name for name in LIKELY if name in state.racing), "")
-    spacious = state.pool.held() + _verifying_bytes(state, peak) + state.mode_bytes <= state.pool.memory
+    spacious = state.pool.held() + verifying_bytes(state, peak) + state.mode_bytes <= state.pool.memory
     if likely and spacious and usable_cores() >= MANY_CORES:
         state.likely = likely
-        state.ahead = verifying(state, wanted[likely], ["exact"])
+        state.ahead = verifying(state, wanted[likely], ["exact"], f"01-{NAME}")
 
 
 def _prepared(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
@@ -116,6 +116,82 @@ def _first(state: State) -> list[str]:
     """One mode that compiles, and those that do not."""
     compile_first = next((name for name in MODES if name in state.racing and "compile" in MODES[name]), None)
     return [name for name in state.racing if name == compile_first or "compile" not in MODES[name]]
+
+
+def attempt_plain(state: State) -> None:
+    """The plain modes as the first attempt, of which the fastest is kept where it computes the same. Where it does not, the ladder's
+    rungs are tried one at a time. An earlier sitting that timed them and had no time to verify is gone on with."""
+    began = time.monotonic()
+    seen: Seen = None, None
+    name = f"01-{NAME}"
+    record = next((a for a in state.attempts if a["rung"] == NAME), {})
+    state.attempts = [a for a in state.attempts if a["rung"] != NAME]
+    try:
+        if not record.get("stack"):
+            record = _raced(state)
+        if not record["verdict"] or record.get("cut"):
+            record |= {"verdict": "", "why": "", "cut": False}
+            state.plain = record["plain"]
+            audited(state)
+            checks = _ahead(state, record["stack"]) or checks_of(state, record["stack"], name)
+            champion = champion_of(state, record["stack"], name)
+            state.wait(champion)
+            if champion.error:
+                raise champion.error
+            Start.of(state.setup, {"candidate": champion}).profile(state.trace(name))
+            seen = state.profiled(name, record["times"]["candidate"]["value"])
+            conclude(state, record, checks, record["comparison"]["speedup"]["value"], seen)
+    except WorkerFailed as failure:
+        set_failed(state, record, failure, str(failure))
+    except OutOfTime:
+        if not record:
+            raise
+        set_cut(record)
+    if record["verdict"] in ("reverted", "failed"):
+        state.plain = record["plain"] = {}
+    record["seconds"] = time.monotonic() - began
+    finish(state, record, seen)
+
+
+def _raced(state: State) -> dict[str, Any]:
+    """The record of the plain modes, timed and not verified; with a verdict where none is fast enough."""
+    found = race(state)
+    timed = [mode for mode in found.modes.values() if "speedup" in mode]
+    found_modes = list(found.modes.values())
+    state.plain = {**max(timed, key=lambda mode: mode["speedup"]), "modes": found_modes} if timed else {}
+    record: dict[str, Any] = {
+        "schema": 1, "number": 1, "rung": NAME, "level": 2, "title": "plain torch.compile, in its modes",
+        "contract": "reassociated", "changes": "", "against": "baseline", "stack": [], "replaces": [], "prediction": None,
+        "clock": None, "graph_breaks": [], "verdict": "", "why": "", "modes": found_modes, "plain": state.plain,
+    }  # fmt: skip
+    if not found.best:
+        errors = [m["error"] for m in found.modes.values() if "error" in m]
+        record["verdict"] = "failed" if errors else "inapplicable"
+        record["why"] = f"no mode ran: {errors[0]}" if errors else "this device and workload permit no plain mode."
+        return record
+    mode = found.modes[found.best]
+    record |= {"stack": mode["rungs"], "members": mode["rungs"], "title": mode["title"]}
+    record["log"] = f"workers/01-{NAME}-{found.best}.log"
+    record["prepared_seconds"] = mode["prepared_seconds"]
+    found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
+    record |= found.duel.as_dict()
+    if mode["speedup"] < PROVISIONAL_GAIN:
+        record["verdict"] = "inconclusive"
+        record["why"] = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."
+    elif why := distrusted(record, mode["speedup"]):
+        record["verdict"], record["why"] = "reverted", why
+    return record
+
+
+def _ahead(state: State, stack: Sequence[str]) -> list[Task]:
+    """The verification that was begun before it was known which mode is the fastest, if it is of this one and did not fail."""
+    tasks, state.ahead = state.ahead, []
+    of_this = all(list(task.side.rungs) == list(stack) and not task.error for task in tasks)
+    if of_this and not state.facts.get("one_shape"):
+        return tasks
+    for task in tasks:
+        task.end()
+    return []
 
 
 def race(state: State) -> Race:
@@ -163,7 +239,7 @@ def race(state: State) -> Race:
         if state.likely in done:  # its compiled code is in the cache now
             stack = done[state.likely].side.rungs
             rest = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n != "exact"]
-            state.ahead += verifying(state, stack, rest)
+            state.ahead += verifying(state, stack, rest, f"01-{NAME}")
             state.likely = ""
         _time(state, result, done)
         _use_the_time(state, result)
@@ -205,36 +281,8 @@ def _use_the_time(state: State, result: Race) -> None:
     of_this = answer is not None and answer.kept == tuple(best["rungs"]) and answer.status == "provisional"
     if complete and passed and usual and answer and of_this:
         offer(state, replace(answer, status="verified"))
-    if state.on_best and state.next is None and not state.pool.waiting() and surveyed(state, wait=False):
-        state.on_best(best["rungs"])
-
-
-def verifying(
-    state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str = f"01-{NAME}"
-) -> list[Task]:
-    """Has workers verify a candidate in the background, one a precision. Where there are many cores, another one compiles meanwhile for
-    the second shape in full precision, which the verification comes to last."""
-    peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
-    checks = [
-        Task(f"{name}-verify-{n}", state.side(stack), [("verify", {"numerics": n})], _verifying_bytes(state, peak))
-        for n in precisions
-    ]
-    for task in checks:
-        task.passing = True
-        state.pool.add(task)
-    several = plan_of(stack).compiles and not state.facts.get("one_shape")
-    if "exact" in precisions and several and usable_cores() >= MANY_CORES:
-        memory = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
-        call = ("precompile", {"numerics": "exact", "shape": 1})
-        helper = Task(f"{name}-precompile", state.side(stack), [call], memory)
-        helper.passing = True
-        state.pool.add(helper)
-    return checks
-
-
-def _verifying_bytes(state: State, peak: float) -> float:
-    """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate."""
-    return 2 * UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    if state.next is None and not state.pool.waiting() and surveyed(state, wait=False):
+        prepare_next(state, best["rungs"], (None, None))
 
 
 def _time(state: State, result: Race, done: dict[str, Task]) -> None:

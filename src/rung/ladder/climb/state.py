@@ -31,6 +31,8 @@ CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' wo
 WARM_SECONDS = (
     3.0  # the most that a worker runs to become steady: others compile meanwhile, and blocks settle by themselves
 )
+WARM = [("warm", {"seconds": WARM_SECONDS})]  # what a worker is asked before it is timed
+UNSEEN = 1.3  # times the best so far's memory, for a step whose peak is not known
 AGAIN = 0.5  # of what preparing took at first, in a restart that finds compiled code in the cache: 0.4 to 0.6 were seen
 
 
@@ -95,9 +97,6 @@ class State:
         self.next_rung: Rung | None = None
         self.next_ahead: list[Task] = []  # the verification of the next candidate, as far as it was begun
         self.audited = False  # whether the workload is known to be one that can be verified
-        self.on_best: Callable[[list[str]], None] | None = (
-            None  # told of the plain mode that is likely to stay the best
-        )
         self.on_ready: Callable[[dict[str, Any]], None] | None = None  # told once the untouched workload is warm
         self.answer: Answer | None = None
         self.earlier: list[Answer] = []  # those that the answer took the place of, the latest last
@@ -153,6 +152,10 @@ class State:
         """Bytes that the best so far has in use, at most: as the last attempt that was kept measured it, else the baseline's."""
         kept = [a["memory"]["candidate"] for a in self.attempts if a["verdict"] == "kept" and a.get("memory")]
         return float(max((kept[-1] if kept else self.baseline["memory"]).values()))
+
+    def step_bytes(self) -> float:
+        """Bytes of the GPU that a worker is taken to need whose step nobody has run yet."""
+        return UNSEEN * self.peak + CONTEXT_BYTES if self.facts["gpu"] else 0.0
 
     @property
     def plain_is_another(self) -> bool:

@@ -1,0 +1,58 @@
+"""Workers that are ready before they are needed: one of the best so far, and one of the candidate that may be next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rung.ladder.climb.answer import PROVISIONAL_GAIN
+from rung.ladder.climb.checks import verifying
+from rung.ladder.climb.schedule import next_rung, room, stacked
+from rung.ladder.climb.state import WARM, State
+from rung.ladder.rungs import LADDER, Counters, Rung
+from rung.ladder.timing.tasks import Task
+
+Seen = tuple[dict[str, Any] | None, Counters | None]  # a breakdown, and what a trace counts
+
+
+def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
+    """A worker of the best so far, or of what it will be: the one that is there, or a new one that is not warm yet."""
+    now = state.champion
+    if now is not None and now.ready and list(now.side.rungs) == list(rungs):
+        return now
+    if now is not None:
+        now.end()
+    state.champion = state.pool.add(Task(f"{name}-1-best", state.side(rungs), WARM, state.step_bytes()))
+    return state.champion
+
+
+def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
+    """While a candidate is verified, the one that would come after it compiles, if cores are idle. seen: of the candidate."""
+    if state.next or state.pool.idle() < 1 or state.request.rungs is not None or state.surveying:
+        return
+    before = state.kept, state.breakdown, state.counters
+    state.kept = list(stack)
+    state.take(*seen)
+    try:
+        rung = next_rung(state, LADDER)
+        if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:
+            number, after = 2 + max([0, *(a["number"] for a in state.attempts)]), stacked(stack, rung)
+            name = f"{number:02d}-{rung.name}-1-candidate"
+            state.next = state.pool.add(Task(name, state.side(after), WARM, state.step_bytes()))
+            state.next_rung = rung
+            if 2 * state.pool.idle() > state.pool.most and rung.predict(state.context()).value >= PROVISIONAL_GAIN:
+                state.next_ahead = verifying(state, after, ["exact"], name.removesuffix("-1-candidate"))
+    finally:
+        state.kept, state.breakdown, state.counters = before
+
+
+def prepared_rung(state: State) -> Rung | None:
+    """The rung whose candidate compiled while the one before it was verified, if that was kept and there is time to decide it."""
+    if state.next is None or state.next_rung is None:
+        return None
+    rung, state.next_rung = state.next_rung, None
+    fits = stacked(state.kept, rung) == list(state.next.side.rungs) and rung.applies(state.context()) is None
+    if fits and not state.next.error and room(state) > 0:
+        return rung
+    state.prefetched([])
+    return None

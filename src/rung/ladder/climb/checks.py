@@ -1,0 +1,53 @@
+"""The verification of a candidate, in workers in the background: one a precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, State
+from rung.ladder.plan import Numerics
+from rung.ladder.rungs import plan_of
+from rung.ladder.timing.tasks import Task
+
+
+def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
+    """Has workers verify a candidate in the background, one a precision. Where there are many cores, another one compiles meanwhile for
+    the second shape in full precision, which the verification comes to last."""
+    peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
+    checks = [
+        Task(f"{name}-verify-{n}", state.side(stack), [("verify", {"numerics": n})], verifying_bytes(state, peak))
+        for n in precisions
+    ]
+    for task in checks:
+        task.passing = True
+        state.pool.add(task)
+    several = plan_of(stack).compiles and not state.facts.get("one_shape")
+    if "exact" in precisions and several and usable_cores() >= MANY_CORES:
+        memory = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+        call = ("precompile", {"numerics": "exact", "shape": 1})
+        helper = Task(f"{name}-precompile", state.side(stack), [call], memory)
+        helper.passing = True
+        state.pool.add(helper)
+    return checks
+
+
+def checks_of(state: State, stack: Sequence[str], name: str) -> list[Task]:
+    """The verification of a candidate at each precision, of which some may have begun ahead."""
+    begun, state.next_ahead = state.next_ahead, []
+    if any(list(task.side.rungs) != list(stack) or task.error for task in begun):
+        for task in begun:
+            task.end()
+        begun = []
+    there = {task.name.rpartition("-")[2] for task in begun}
+    return [
+        *begun,
+        *verifying(
+            state, stack, [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there], name
+        ),
+    ]
+
+
+def verifying_bytes(state: State, peak: float) -> float:
+    """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate."""
+    return 2 * UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0

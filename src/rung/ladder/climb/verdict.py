@@ -1,0 +1,176 @@
+"""The verdict on a candidate, and what it does to the answer."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rung.ladder.climb.ahead import Seen, prepare_next
+from rung.ladder.climb.answer import Answer, offer, take_back
+from rung.ladder.climb.begin import surveyed
+from rung.ladder.climb.schedule import confirming, room
+from rung.ladder.climb.spared import spared
+from rung.ladder.climb.state import State
+from rung.ladder.climb.trust import distrusted
+from rung.ladder.execution.disturbed import compiled_anew
+from rung.ladder.recipes.recipe import Status
+from rung.ladder.rungs import Rung
+from rung.ladder.timing.tasks import Task
+from rung.ladder.verification.verdict import joined
+from rung.launch import WorkerFailed
+from rung.measure import Comparison
+
+progress = logging.getLogger(__name__)
+
+DISTURBED = 1.5  # times, between two measurements of the untouched workload
+
+
+def no_gain(
+    record: dict[str, Any], rung: Rung, comparison: Comparison, slower_at_most: float
+) -> tuple[str, str] | None:
+    """The verdict and its reason where neither the times speak for the rung, nor what it spares at a step that is slower
+    by no more than this share."""
+    answer, speedup = comparison.answer, comparison.speedup
+    if answer == "faster":
+        why = distrusted(record, speedup.value)
+        return ("reverted", why) if why else None
+    if speedup.low > 1 - slower_at_most and spared(record, rung):
+        return None
+    anew = (record.get("compiled_while_timed") or {}).get("candidate", 0)
+    but = f" ({compiled_anew(anew)})" if anew else ""
+    if answer == "slower":
+        return "reverted", f"it is slower than the best so far{but}."
+    if record["cut"]:
+        times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
+        return "inconclusive", f"cut short by the budget after {times}; `--resume` tries it anew."
+    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
+
+
+def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain: float, seen: Seen) -> None:
+    """Waits for the verification, and gives the verdict on a candidate that is faster."""
+    began = time.monotonic()
+    if state.surveying:
+        state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
+    prepare_next(state, record["stack"], seen)
+    progress.info("verifying: %s", " and ".join(task.name.rpartition("-")[2] for task in checks))
+    state.wait(*checks, keep=confirming(state))
+    record["verified_seconds"] = max(
+        t.since_open("verify") if "verify" in t.took else time.monotonic() - began for t in checks
+    )
+    for task in checks:
+        task.end()
+    if any(task.error and "out of memory" in f"{task.error.kind} {task.error}".lower() for task in checks):
+        checks = _one_at_a_time(state, checks)
+    if failed := next((task.error for task in checks if task.error), None):
+        record["verdict"], record["why"] = "failed", f"{failed.kind}: {failed}"
+        return
+    record["verification"] = joined([task.answers["verify"] for task in checks])
+    record["gain"] = gain
+    if not record["verification"]["passed"]:
+        failure = record["verification"]["failures"][0]
+        record["verdict"] = "reverted"
+        record["why"] = f"it does not compute what the baseline computes: {failure}."
+        return
+    record["verdict"], record["why"] = "kept", "verified, and faster with confidence."
+    if len(record.get("restarts") or ()) == 1:
+        record["why"] = "verified, and faster in one restart by more than processes differ."
+
+
+def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
+    """The verification once more, with the GPU's memory for each of its workers alone."""
+    for held in (state.champion, state.challenger, state.untouched, state.next):
+        if held:
+            held.end()
+    again = []
+    for task in checks:
+        again.append(
+            state.pool.add(
+                Task(f"{task.name}-again", task.side, [("verify", {"numerics": task.name.rpartition("-")[2]})])
+            )
+        )
+        state.wait(again[-1], keep=confirming(state))
+        again[-1].end()
+    return again
+
+
+def set_failed(state: State, record: dict[str, Any], error: WorkerFailed, text: str) -> None:
+    """A worker that was stopped because the budget was over did not fail."""
+    if error.kind == "hung" and room(state) <= 1:
+        set_cut(record)
+    else:
+        record["verdict"], record["why"] = "failed", f"{error.kind}: {text}"
+
+
+def set_cut(record: dict[str, Any]) -> None:
+    record["verdict"], record["cut"] = "inconclusive", True
+    record["why"] = "the budget ended before it was decided; `--resume` goes on with it."
+
+
+def finish(state: State, record: dict[str, Any], seen: Seen) -> None:
+    if record["verdict"] == "kept":
+        state.kept = list(record["stack"])
+        record["breakdown"] = seen[0]
+        state.take(*seen)
+        state.add(record)
+        over = state.over_untouched()
+        offer(state, answer_of(state, state.kept, "verified", over, record))
+        state.earlier = [a for a in state.earlier if a.status != "provisional"]
+    else:
+        state.add(record)
+        if not record.get("cut"):  # where it was only cut short, what was seen of it still holds
+            take_back(state, state.offered or record["stack"], record["why"].rstrip("."))
+    state.offered = []
+    state.say("verdict", record)
+
+
+def answer_of(state: State, stack: Sequence[str], status: Status, over: float, record: Mapping[str, Any]) -> Answer:
+    """What an attempt found, before it is confirmed. over: the untouched model's time over the candidate's, through all that was kept
+    before; record: of the attempt."""
+    best = record["times"]["candidate"]
+    return Answer(
+        tuple(stack), status, {"value": over}, _over_plain(state, over),
+        times={"baseline": {"value": over * best["value"]}, "best": best},
+        memory={"baseline": state.baseline["memory"], "best": record["memory"]["candidate"]},
+        first_run_seconds={"baseline": state.baseline["first_run_seconds"], "best": record["first_run_seconds"]["candidate"]},
+    )  # fmt: skip
+
+
+def _over_plain(state: State, over: float) -> dict[str, float] | None:
+    return {"value": over / state.plain["speedup"]} if state.plain else None
+
+
+def taken_up(state: State) -> None:
+    """Goes on from what the attempts in the run directory kept."""
+    for record in state.attempts:
+        if record.get("plain"):
+            state.plain = record["plain"]
+        if record["verdict"] == "kept":
+            state.kept = list(record.get("stack") or [*state.kept, record["rung"]])
+            name = f"{record['number']:02d}-{record['rung']}"
+            if record.get("breakdown") and state.trace(name).exists():
+                state.take(*state.profiled(name, record["times"]["candidate"]["value"]))
+
+
+def disturbed(alone: float, beside: float) -> str:
+    """What to say where the untouched workload takes another time beside a candidate than it took alone; empty where it does not."""
+    ratio = alone / beside
+    if max(ratio, 1 / ratio) < DISTURBED:
+        return ""
+    times = f"{alone / 1e6:.3g} ms a step when it was measured by itself, and {beside / 1e6:.3g} ms beside a candidate"
+    return (
+        f"the baseline took {times}: something disturbed the one or the other, "
+        "and parts and predictions rest on the first."
+    )
+
+
+def pay_back(record: dict[str, Any]) -> dict[str, Any]:
+    """What preparing the candidate takes longer (`seconds`, of the first run), and after how many `steps` its faster
+    steps have made up for it; None where they never do."""
+    firsts, times = record["first_run_seconds"], record["times"]
+    longer = firsts["candidate"] - firsts["best"]
+    gain = (times["best"]["value"] - times["candidate"]["value"]) / 1e9
+    steps = 0 if longer <= 0 else math.ceil(longer / gain) if gain > 0 else None
+    return {"seconds": longer, "steps": steps}
