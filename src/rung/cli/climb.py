@@ -12,6 +12,7 @@ from rung.cli.common import (
     ROOT,
     add_command,
     after_the_answer,
+    at_least,
     need_torch,
     no_rest,
     rung_names,
@@ -27,7 +28,16 @@ from rung.errors import UsageError
 if TYPE_CHECKING:
     from rung.runs import Run
 
-FIXED = ("numerics", "rungs", "deadline", "slower_at_most", "device", "out", "dry_run")  # what a climb is begun with
+FIXED = (
+    "numerics",
+    "rungs",
+    "deadline",
+    "slower_at_most",
+    "device",
+    "jobs",
+    "out",
+    "dry_run",
+)  # what a climb is begun with
 
 EXAMPLE = """\
 examples:
@@ -51,7 +61,11 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="try only these, in this order")
     parser.add_argument(
         "--budget", type=seconds, metavar="SECONDS",
-        help="begin no further rung after this time, and try together what it does not decide one by one; what was timed by then is still verified, and the final comparison of what was kept comes on top, up to two minutes and one for each further shape",
+        help="end after this time with the best recipe so far; without it the climb goes on until nothing worth trying is left",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=at_least(1), metavar="N",
+        help="workers that may compile side by side (default: half the CPU cores; on a CPU workload 1, or 2 from 8 cores on)",
     )  # fmt: skip
     parser.add_argument(
         "--deadline", type=seconds, metavar="SECONDS",
@@ -104,6 +118,7 @@ def run(parsed: argparse.Namespace) -> int:
                 parsed.deadline or Request.deadline,
                 parsed.slower_at_most or Request.slower_at_most,
                 shlex.join(["rung", *sys.argv[1:]]),
+                parsed.jobs,
             )
             climb = start(request, ROOT, parsed.out, progress)
             new = climb.run

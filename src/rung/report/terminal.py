@@ -123,7 +123,8 @@ def _say_baseline(data: dict[str, Any], say: Any) -> None:
         say("The baseline has not been measured yet.")
         return
     memory = units.data_size(units.peak(baseline.get("memory")))
-    say(f"Baseline: {units.duration_interval(baseline.get('time'))} per step, peak memory {memory}")
+    before = words.before(data)
+    say(f"Baseline: {units.duration_interval(before)} per step, peak memory {memory}")
     if words.floor(baseline):
         say(f"Least time for its arithmetic: {words.floor(baseline)}", indent=2)
     if baseline.get("steady") is False:
@@ -132,7 +133,7 @@ def _say_baseline(data: dict[str, Any], say: Any) -> None:
     if without:
         named = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
         say(f"Parameters without a gradient: {named}", "yellow", indent=2)
-    for line in breakdown_lines(baseline.get("breakdown")):
+    for line in breakdown_lines(words.as_measured(baseline.get("breakdown"), before.get("value"))):
         say(line, indent=2)
 
 

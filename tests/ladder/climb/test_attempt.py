@@ -10,7 +10,7 @@ from made_up import MANIFEST, PASSED, STEP, answered, state
 
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.answer import Answer, offer
-from rung.ladder.climb.schedule import _as_one
+from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
 from rung.ladder.rungs import BY_NAME, Rung
 from rung.ladder.timing.tasks import Task
@@ -143,7 +143,7 @@ def test_what_is_not_in_effect_is_taken_back(made: State, tries: Tried) -> None:
 
 
 def test_a_bundle_that_is_wrong_is_taken_back_with_who_did_nothing_in_it(made: State, tries: Tried) -> None:
-    both = _as_one(made.context(), [FUSED, SDPA])
+    both = as_one(made.context(), [FUSED, SDPA])
     tries.verification = WRONG
     record = tries(both, 2.0, applied={"matches": {"sdpa": 0}})
     assert (record["verdict"], record["without"]) == ("reverted", ["sdpa"])

@@ -14,7 +14,7 @@ from rung.ladder.climb.attempt import opened
 from rung.ladder.climb.schedule import (
     NAME,
     Stop,
-    _as_one,
+    as_one,
     bundle,
     bundled,
     confirming,
@@ -178,7 +178,7 @@ def test_members_that_did_nothing_are_told_by_the_worker_and_by_the_names_of_ker
 
 def test_what_is_more_than_a_pass_and_did_nothing_spoils_the_attempt() -> None:
     made = replace(rung("a", 0.5), proof=told("a", True, "a"))
-    found = _as_one(context(), [BY_NAME["compile"], BY_NAME["bf16-stream"], made])
+    found = as_one(context(), [BY_NAME["compile"], BY_NAME["bf16-stream"], made])
     worker = {"compiled_graphs": 1, "matches": {"bf16-stream": 0}, "a": True}
     assert found.proof(Evidence(None, None, worker)).says == "2 of 3 are, not bf16-stream"
     assert found.proof(Evidence(None, None, worker)).shown is True
@@ -196,7 +196,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     made = state(tmp_path, budget=600)
     made.run.write("manifest.json", MANIFEST)
     made.pool = SimpleNamespace(wait=lambda until, left: until(), idle=lambda: 0)  # type: ignore[assignment]
-    found = _as_one(context(), [BY_NAME["fused-optimizer"], BY_NAME["sdpa"]])
+    found = as_one(context(), [BY_NAME["fused-optimizer"], BY_NAME["sdpa"]])
     assert stacked(["compile"], found) == ["compile", "fused-optimizer", "sdpa"]
     assert opened(made, found)["members"] == ["fused-optimizer", "sdpa"]
     record = {

@@ -11,19 +11,20 @@ from typing import Any
 from rung.ladder.climb import predictions
 from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, offer
+from rung.ladder.climb.begun import Begun, keep, same
 from rung.ladder.climb.checks import checks_of
-from rung.ladder.climb.schedule import confirming, pairs_at_once, room, stacked, without_effect
+from rung.ladder.climb.schedule import as_one, confirming, pairs_at_once, room, stacked, without_effect
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import answer_of, conclude, disturbed, finish, no_gain, pay_back, set_cut, set_failed
 from rung.ladder.climb.waiting import waiting
-from rung.ladder.rungs import Evidence, Prediction, Rung
+from rung.ladder.rungs import BY_NAME, Evidence, Prediction, Rung
 from rung.ladder.rungs.environment import FILES
 from rung.ladder.timing.duel import Duel, SideFailed, Start, fight
 from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, judge
+from rung.measure import CLIMB, decide, judge
 
 progress = logging.getLogger(__name__)
 
@@ -107,32 +108,13 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
 
 
 def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Duel:
-    """The best so far and the candidate, interleaved. The first restart uses the worker of the best that is warm already, and
-    decides alone where the answer is clear; then fresh pairs follow."""
+    """The best so far and the candidate, interleaved. The first restart decides alone where the answer is clear; then fresh pairs
+    follow. Restarts of an earlier sitting, which ended amid the attempt, count."""
     stack = record["stack"]
-    sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
-    memory = state.step_bytes()
-    task = state.prefetched(stack) or state.pool.add(Task(f"{name}-1-candidate", sides["candidate"], WARM, memory))
-    best = champion_of(state, state.kept, name)
-    progress.info("compiling %s", record["rung"])
-    state.wait(task, best, keep=confirming(state))
-    if best.error:
-        # It has run before: what hit it is chance (an out-of-memory killer), so once more.
-        state.say("warning", {"text": f"the best so far failed ({best.error}); it is started again"})
-        best = champion_of(state, state.kept, f"{name}-again")
-        state.wait(best, keep=confirming(state))
-    for failed in (best, task):
-        if failed.error:
-            task.end()
-            raise failed.error
-    record["prepared_seconds"] = task.since_open("warm")
-    state.challenger = task
-    duel = Duel()
-    start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
-    progress.info("timing %s", record["rung"])
-    duel.restarts.append(start.timed(duel))
-    duel.witness = start.witness()
-    start.profile(state.trace(name))
+    begun = same(state, "attempt", stack, record["against"])
+    if begun is None or not _carried_over(state, begun, name):
+        begun = _first_restart(state, rung, record, name)
+    duel, record["prepared_seconds"] = begun.duel, begun.prepared_seconds
     duel.comparison = judge([duel.restarts[0].log_ratio()], looks=CLIMB, last=True)
     assert duel.comparison is not None
     gain = duel.comparison.speedup.value
@@ -145,8 +127,70 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
     if rung.spares == "step" and gain >= CLEAR:
         duel.comparison = replace(duel.comparison, answer="faster", cut=False)
         return duel
+    decided = decide(duel.restarts)
+    if decided and decided.final:  # and what followed was not: the verification
+        duel.comparison = decided
+        return duel
+    sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
     setup = state.setup_within(room(state), pairs_at_once(state, [state.peak, UNSEEN * state.peak]))
-    return fight(setup, sides, log=name, left=lambda: room(state), duel=duel)
+    return fight(
+        setup, sides, log=name, left=lambda: room(state), duel=duel, seen=lambda _: keep(state, "attempt", begun)
+    )
+
+
+def _first_restart(state: State, rung: Rung, record: dict[str, Any], name: str) -> Begun:
+    """Uses the worker of the best that is warm already, and checks and profiles the candidate once it was timed."""
+    stack = record["stack"]
+    task = state.prefetched(stack) or state.pool.add(
+        Task(f"{name}-1-candidate", state.side(stack), WARM, state.step_bytes())
+    )
+    best = champion_of(state, state.kept, name)
+    progress.info("compiling %s", record["rung"])
+    state.wait(task, best, keep=confirming(state))
+    if best.error:
+        # It has run before: what hit it is chance (an out-of-memory killer), so once more.
+        state.say("warning", {"text": f"the best so far failed ({best.error}); it is started again"})
+        best = champion_of(state, state.kept, f"{name}-again")
+        state.wait(best, keep=confirming(state))
+    for failed in (best, task):
+        if failed.error:
+            task.end()
+            raise failed.error
+    state.challenger = task
+    duel = Duel()
+    start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
+    progress.info("timing %s", record["rung"])
+    duel.restarts.append(start.timed(duel))
+    duel.witness = start.witness()
+    start.profile(state.trace(name))
+    members = [member.name for member in rung.members]
+    begun = Begun(name, stack, record["against"], duel, rung.name, members, task.since_open("warm"))
+    keep(state, "attempt", begun)
+    return begun
+
+
+def _carried_over(state: State, begun: Begun, name: str) -> bool:
+    """Gives what was begun under another number its name now; False where its profile is gone, which the verdict rests on."""
+    try:
+        state.trace(begun.name).replace(state.trace(name))
+    except OSError:
+        return False
+    begun.name = name
+    keep(state, "attempt", begun)
+    return True
+
+
+def begun_rung(state: State) -> Rung | None:
+    """What an earlier sitting was trying against the best when it ended."""
+    begun = state.begun.get("attempt")
+    if begun is None or begun.against != state.best_name:
+        return None
+    try:
+        members = [BY_NAME[name] for name in begun.members]
+        rung = as_one(state.context(), members) if members else BY_NAME[begun.rung]
+    except KeyError:  # another version's
+        return None
+    return rung if stacked(state.kept, rung) == begun.stack and rung.applies(state.context()) is None else None
 
 
 def _offer_provisional(state: State, stack: Sequence[str], duel: Duel) -> None:

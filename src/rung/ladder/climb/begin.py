@@ -1,7 +1,7 @@
 """The beginning of a climb: what the workload is, whether it can be verified, and how long it takes as it is.
 
-Two workers begin at once: one runs the untouched workload, which is timed as soon as it is warm, and one surveys it. The plain
-modes of torch.compile need the first alone; the graph rewrites need the survey.
+One worker runs the untouched workload, which is timed as soon as it is warm, and one surveys it. Where there are many cores, both
+begin at once. The plain modes of torch.compile need the first alone; the graph rewrites need the survey.
 """
 
 from __future__ import annotations
@@ -44,15 +44,23 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     if manifest:
         state.facts, state.numerics = manifest["facts"], manifest["numerics"]
         state.status("running", "")
-    if not (manifest and manifest["facts"].get("surveyed")):
-        state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})]))
+    unseen = not (manifest and manifest["facts"].get("surveyed"))
+    if unseen and usable_cores() >= MANY_CORES:
+        _survey(state)
     if known is None or not manifest:
         known = _measured(state, rungs)
         state.run.write("baseline.json", known)
     state.baseline = known
+    if unseen:
+        _survey(state)
     if known["breakdown"]:
         state.take(*state.profiled("baseline", known["time"]["value"]))
     state.say("measured", state.run.data())
+
+
+def _survey(state: State) -> None:
+    if state.surveying is None:
+        state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})]))
 
 
 def surveyed(state: State, *, wait: bool = True) -> bool:
@@ -128,11 +136,15 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
     if many:
         state.pool.keep_spares(state.side([]), SPARES)
     if "facts" in task.answers and not state.facts:
+        if not task.answers["facts"]["gpu"] and state.request.jobs is None:
+            state.pool.most = 2 if many else 1  # a step on a CPU takes all cores by itself
         _write_manifest(state, rungs, task.answers["open"], task.answers["facts"])
     if not task.error:
         state.say("baseline", {})
         answered("warm")
     if task.error:
+        if task.error.kind != "refused":  # which says all that there is to say
+            _survey(state)
         if state.surveying:  # it says more of what is wrong with a workload
             state.wait(state.surveying, keep=-GRACE)
             _refuse(state, state.surveying.error or task.error)

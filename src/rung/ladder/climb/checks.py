@@ -34,18 +34,36 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
 
 def checks_of(state: State, stack: Sequence[str], name: str) -> list[Task]:
     """The verification of a candidate at each precision, of which some may have begun ahead."""
-    begun, state.next_ahead = state.next_ahead, []
-    if any(list(task.side.rungs) != list(stack) or task.error for task in begun):
-        for task in begun:
+    ahead, state.next_ahead = state.next_ahead, []
+    if any(list(task.side.rungs) != list(stack) or task.error for task in ahead):
+        for task in ahead:
             task.end()
-        begun = []
-    there = {task.name.rpartition("-")[2] for task in begun}
+        ahead = []
+    ahead += answered_before(state, stack, name)
+    there = {precision_of(task) for task in ahead}
     return [
-        *begun,
+        *ahead,
         *verifying(
             state, stack, [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there], name
         ),
     ]
+
+
+def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]:
+    """The verification of this candidate as far as an earlier sitting came with it, as tasks that are done."""
+    found = []
+    for begun in state.begun.values():
+        if begun.stack == list(stack):
+            for precision, answer in begun.verified.items():
+                task = Task(f"{name}-verify-{precision}", state.side(stack), [])
+                task.answers["verify"], task.ended = answer, True
+                found.append(task)
+    return found
+
+
+def precision_of(task: Task) -> str:
+    """Of a task of the verification, which is named after it."""
+    return task.name.removesuffix("-again").rpartition("-")[2]
 
 
 def verifying_bytes(state: State, peak: float) -> float:

@@ -11,7 +11,7 @@ from rung.errors import InputError, RungError, UsageError
 from rung.hardware.cores import usable_cores
 from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import read_back, write
-from rung.ladder.climb.attempt import attempt, opened
+from rung.ladder.climb.attempt import attempt, begun_rung, opened
 from rung.ladder.climb.begin import begin, surveyed
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.plain import NAME as PLAIN
@@ -89,7 +89,7 @@ class Climb:
             return None
         if resumed:
             confirm(state)  # what is there is raised to a higher status before more is tried
-        while not isinstance(said := prepared_rung(state) or next_rung(state, rungs), Stop):
+        while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stop):
             attempt(state, said)
         if said.rule != "budget":
             for rung in untold(state, rungs):

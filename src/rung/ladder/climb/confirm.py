@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rung.ladder.climb.answer import Answer, offer, take_back
+from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.schedule import pairs_at_once
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.timing.duel import Duel, SideFailed, Start
@@ -30,22 +31,26 @@ def confirm(state: State) -> None:
     if state.plain_is_another:
         sides["plain"] = state.side(state.plain["rungs"])
     sides["candidate"] = state.side(answer.kept)
-    names, duel = list(sides), Duel()
-    on_shapes: dict[int, list[Restart]] = {}
-    failed: dict[int, tuple[str, str]] = {}
+    against = " + ".join(state.plain["rungs"]) if "plain" in sides else ""
+    begun = same(state, "confirm", answer.kept, against) or Begun("final", list(answer.kept), against)
+    names, duel = list(sides), begun.duel
     try:
         while True:
-            starts = _restarts(state, sides, until_next_look(len(duel.restarts)))
-            for start in starts:
-                progress.info("confirming: restart %d", len(duel.restarts) + 1)
-                duel.restarts.append(start.timed(duel))
-            if len(duel.restarts) <= CLIMB[0][0]:
-                _shapes(state, starts, on_shapes, failed)
+            found = {n: _judged(duel.restarts, names.index(n), len(names) - 1) for n in names[:-1]}
+            decided = all(c is not None and c.final for c in found.values())
+            lacking = _lacking(state, begun)
+            if decided and not lacking:
+                break
+            starts = _restarts(state, sides, 1 if decided else until_next_look(len(duel.restarts)))
+            if not decided:
+                for start in starts:
+                    progress.info("confirming: restart %d", len(duel.restarts) + 1)
+                    duel.restarts.append(start.timed(duel))
+                keep(state, "confirm", begun)
+            _on_shapes(state, starts, begun, lacking)
+            keep(state, "confirm", begun)
             for task in state.confirming:
                 task.end()
-            found = {n: _judged(duel.restarts, names.index(n), len(names) - 1) for n in names[:-1]}
-            if all(c is not None and c.final for c in found.values()):
-                break
     except OutOfTime:
         return
     except SideFailed as failure:
@@ -57,7 +62,8 @@ def confirm(state: State) -> None:
     finally:
         for task in state.confirming:
             task.end()
-    _concluded(state, answer, duel, {n: c for n, c in found.items() if c}, _told_of_shapes(state, on_shapes, failed))
+    _concluded(state, answer, duel, {n: c for n, c in found.items() if c}, _told_of_shapes(state, begun))
+    forget(state, "confirm")
 
 
 def end_all_but_the_pool(state: State) -> None:
@@ -94,11 +100,15 @@ def _restarts(state: State, sides: dict[str, Any], count: int) -> list[Start]:
     return [Start.of(state.setup_within(state.left()), group) for group in groups]
 
 
-def _shapes(
-    state: State, starts: list[Start], on_shapes: dict[int, list[Restart]], failed: dict[int, tuple[str, str]]
-) -> None:
-    """The same workers on the workload's other shapes; the plain mode is left out of it."""
-    for shape in range(1, len(state.facts.get("shapes") or [0])):
+def _lacking(state: State, begun: Begun) -> list[int]:
+    """The workload's other shapes that were not run often enough yet."""
+    others = range(1, len(state.facts.get("shapes") or [0]))
+    return [n for n in others if n not in begun.failed and len(begun.shapes.get(n, ())) < CLIMB[0][0]]
+
+
+def _on_shapes(state: State, starts: list[Start], begun: Begun, shapes: list[int]) -> None:
+    """The same workers on other shapes; the plain mode is left out of it."""
+    for shape in shapes:
         progress.info("confirming: another shape")
         for start in starts:
             if "plain" in start.workers:
@@ -110,11 +120,11 @@ def _shapes(
         for start in starts:
             try:
                 start.at_shape(min(state.setup.limits.prepare, max(1.0, state.left())))
-                on_shapes.setdefault(shape, []).append(start.timed(Duel()))
+                begun.shapes.setdefault(shape, []).append(start.timed(Duel()))
             except SideFailed as failure:
                 if state.left() <= 1:
                     raise OutOfTime from failure
-                failed.setdefault(shape, (failure.side, str(failure)))
+                begun.failed.setdefault(shape, (failure.side, str(failure)))
 
 
 def _judged(restarts: list[Restart], a: int, b: int) -> Comparison | None:
@@ -122,22 +132,20 @@ def _judged(restarts: list[Restart], a: int, b: int) -> Comparison | None:
     return judge([r.log_ratio(a, b) for r in restarts], looks=CLIMB)
 
 
-def _told_of_shapes(
-    state: State, on_shapes: dict[int, list[Restart]], failed: dict[int, tuple[str, str]]
-) -> list[dict[str, Any]]:
+def _told_of_shapes(state: State, begun: Begun) -> list[dict[str, Any]]:
     """One record a shape: `shape` in words, `elements` of its tensors, and the `speedup` over the untouched model there with its
     `answer`, or `why` there is none."""
     found = []
     for number, shape in enumerate(state.facts.get("shapes") or []):
         if not number:
             continue
-        if number in failed:
-            side, why = failed[number]
+        if number in begun.failed:
+            side, why = begun.failed[number]
             found.append(
                 {**shape, "answer": "fails" if side == "candidate" else "unknown", "speedup": None, "why": why}
             )
-        elif number in on_shapes:
-            comparison = judge([r.log_ratio() for r in on_shapes[number]], looks=CLIMB, last=True)
+        elif number in begun.shapes:
+            comparison = judge([r.log_ratio() for r in begun.shapes[number]], looks=CLIMB, last=True)
             assert comparison is not None
             found.append({**shape, "answer": comparison.answer, "speedup": comparison.speedup.as_dict()})
     return found

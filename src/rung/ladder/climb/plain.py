@@ -18,6 +18,7 @@ from rung.hardware.cores import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import Seen, champion_of, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer
 from rung.ladder.climb.begin import audited, surveyed
+from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.checks import checks_of, verifying, verifying_bytes
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
@@ -203,9 +204,13 @@ def race(state: State) -> Race:
             raise state.untouched.error
         start_modes(state, state.untouched.answers["warm"])
     result = Race()
-    open_ = {name: state.racing[name] for name in _first(state)}
+    if begun := state.begun.get("plain"):  # an earlier sitting timed some, and was killed
+        timed = {name: mode for name, mode in begun.modes.items() if "speedup" in mode}
+        if begun.name in timed:
+            result = Race(timed, begun.name, begun.duel)
+    open_ = {name: state.racing[name] for name in _first(state) if name not in result.modes}
     leader = next((name for name in open_ if "compile" in MODES[name]), "")
-    later = {name: task for name, task in state.racing.items() if name not in open_}
+    later = {name: task for name, task in state.racing.items() if name not in open_ and name not in result.modes}
     tried_again: set[str] = set()
     while open_ or later or not result.asked:
         if leader not in open_:  # the others find in the cache what it compiled
@@ -213,7 +218,8 @@ def race(state: State) -> Race:
                 result.asked = True
                 audited(state)
                 new = modes(state.context(), state.left() > SLOW_SECONDS)
-                later |= {name: _prepared(state, name, new[name]) for name in new if name not in state.racing}
+                seen = {*state.racing, *result.modes}
+                later |= {name: _prepared(state, name, new[name]) for name in new if name not in seen}
                 state.racing |= later
             open_ |= {name: state.pool.add(task) for name, task in later.items()}
             later = {}
@@ -323,7 +329,7 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
         record["prepared_seconds"] = sides[name].since_open("warm")
         if name in ready:
             state.say("mode", record)
-    fastest = max(names[1:], key=lambda name: result.modes[name]["speedup"])
+    fastest = max([*names[1:], *([result.best] if result.best else [])], key=lambda name: result.modes[name]["speedup"])
     if result.best and result.modes[fastest]["speedup"] < ALIKE * result.modes[result.best]["speedup"]:
         fastest = result.best
     if fastest != result.best:
@@ -331,6 +337,9 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
     for name, task in ready.items():
         if name != result.best:
             task.end()
+    if result.best:
+        stack = list(result.modes[result.best]["rungs"])
+        keep(state, "plain", Begun(result.best, stack, "baseline", result.duel, modes=result.modes))
     if result.task and state.pool.held() + state.mode_bytes > state.pool.memory:
         result.task.end()  # the next mode needs its memory
 

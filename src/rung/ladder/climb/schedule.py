@@ -243,11 +243,11 @@ def bundled(
         # One that comes in later may leave those before it nothing to do (bf16 after tf32).
         found = [*members, rung]
         found = [m for m in found if not m.applies(_with(context, [other for other in found if other is not m]))]
-        whole = _as_one(context, found)
+        whole = as_one(context, found)
         gain = math.log(whole.predict(context).value) / seconds(whole.prepares)
         if rung in found and (gain > worth or rung.core):
             members, worth = found, gain
-    return _as_one(context, members) if len(members) > 1 else None
+    return as_one(context, members) if len(members) > 1 else None
 
 
 def without_effect(rung: Rung, e: Evidence) -> list[str]:
@@ -274,7 +274,7 @@ def _with(context: Context, members: Sequence[Rung]) -> Context:
     return replace(context, plan=reduce(lambda plan, rung: rung.change(plan), members, context.plan))
 
 
-def _as_one(context: Context, members: Sequence[Rung]) -> Rung:
+def as_one(context: Context, members: Sequence[Rung]) -> Rung:
     shrinks: dict[str, tuple[float, float]] = {}
     for k, member in enumerate(members):
         for part, (best, worst) in member.shrinks(_with(context, members[:k])).items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rung.analysis.breakdown import breakdown
 from rung.errors import RungError
+from rung.ladder.climb.begun import Begun, read_begun
 from rung.ladder.climb.evidence import counters
 from rung.ladder.plan import Numerics
 from rung.ladder.rungs import Context, Counters, Rung, plan_of
@@ -108,6 +109,7 @@ class State:
         self.counters: Counters | None = None
         self.facts: dict[str, Any] = {}
         self.numerics: Numerics = "exact"
+        self.begun: dict[str, Begun] = read_begun(run)  # what has no verdict yet
         self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
 
     @cached_property

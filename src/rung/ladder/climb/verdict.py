@@ -11,9 +11,11 @@ from typing import Any
 from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import Answer, offer, take_back
 from rung.ladder.climb.begin import surveyed
+from rung.ladder.climb.begun import forget, keep_verified
+from rung.ladder.climb.checks import precision_of
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.spared import spared
-from rung.ladder.climb.state import State
+from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.execution.disturbed import compiled_anew
 from rung.ladder.recipes.recipe import Status
@@ -55,8 +57,16 @@ def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain:
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
     prepare_next(state, record["stack"], seen)
-    progress.info("verifying: %s", " and ".join(task.name.rpartition("-")[2] for task in checks))
-    state.wait(*checks, keep=confirming(state))
+    progress.info("verifying: %s", " and ".join(precision_of(task) for task in checks))
+
+    def all_done() -> bool:
+        keep_verified(
+            state, record["stack"], {precision_of(t): t.answers["verify"] for t in checks if "verify" in t.answers}
+        )
+        return all(task.done for task in checks)
+
+    if not state.pool.wait(all_done, lambda: state.left() - confirming(state)):
+        raise OutOfTime
     record["verified_seconds"] = max(
         t.since_open("verify") if "verify" in t.took else time.monotonic() - began for t in checks
     )
@@ -87,9 +97,7 @@ def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
     again = []
     for task in checks:
         again.append(
-            state.pool.add(
-                Task(f"{task.name}-again", task.side, [("verify", {"numerics": task.name.rpartition("-")[2]})])
-            )
+            state.pool.add(Task(f"{task.name}-again", task.side, [("verify", {"numerics": precision_of(task)})]))
         )
         state.wait(again[-1], keep=confirming(state))
         again[-1].end()
@@ -115,12 +123,14 @@ def finish(state: State, record: dict[str, Any], seen: Seen) -> None:
         record["breakdown"] = seen[0]
         state.take(*seen)
         state.add(record)
+        forget(state, "plain" if "modes" in record else "attempt")
         over = state.over_untouched()
         offer(state, answer_of(state, state.kept, "verified", over, record))
         state.earlier = [a for a in state.earlier if a.status != "provisional"]
     else:
         state.add(record)
         if not record.get("cut"):  # where it was only cut short, what was seen of it still holds
+            forget(state, "plain" if "modes" in record else "attempt")
             take_back(state, state.offered or record["stack"], record["why"].rstrip("."))
     state.offered = []
     state.say("verdict", record)

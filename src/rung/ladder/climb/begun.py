@@ -1,0 +1,82 @@
+"""What was measured of something that has no verdict yet, in `begun.json`: a climb that was killed, or cut short, goes on from there.
+
+A job that is preempted every minute would otherwise begin each attempt anew and never end one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rung.ladder.timing.duel import Duel
+from rung.measure import Restart
+from rung.runs import Run, to_json, write_whole
+
+if TYPE_CHECKING:
+    from rung.ladder.climb.state import State
+
+FILE = "begun.json"
+
+
+@dataclass
+class Begun:
+    """stack: the rungs that are tried, or of the fastest plain mode; against: those of what they are compared with, joined; name: of
+    the attempt's files; members: of a bundle; modes: records of the plain modes; verified: answers of the verification, by precision;
+    shapes: restarts by the number of another input shape, with `failed`, the side that failed on it and why."""
+
+    name: str
+    stack: list[str]
+    against: str
+    duel: Duel = field(default_factory=Duel)
+    rung: str = ""
+    members: list[str] = field(default_factory=list)
+    prepared_seconds: float = 0.0
+    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    verified: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shapes: dict[int, list[Restart]] = field(default_factory=dict)
+    failed: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+def read_begun(run: Run) -> dict[str, Begun]:
+    """By what was begun: `plain`, `attempt` or `confirm`. Empty where nothing was, or the file is damaged: then it is measured again."""
+    try:
+        return msgspec.json.decode((run.directory / FILE).read_bytes(), type=dict[str, Begun])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def keep(state: State, what: str, begun: Begun) -> None:
+    """Writes it down, in the place of what was there."""
+    state.begun[what] = begun
+    _write(state)
+
+
+def forget(state: State, what: str) -> None:
+    """It has a verdict, which another file tells."""
+    if state.begun.pop(what, None):
+        _write(state)
+
+
+def keep_verified(state: State, stack: Sequence[str], answers: Mapping[str, dict[str, Any]]) -> None:
+    """answers: of the verification of what was begun with this stack, by precision."""
+    for what, begun in state.begun.items():
+        if what != "confirm" and begun.stack == list(stack) and answers.keys() - begun.verified.keys():
+            begun.verified |= answers
+            keep(state, what, begun)
+
+
+def same(state: State, what: str, stack: Sequence[str], against: str) -> Begun | None:
+    """What was begun of this very comparison."""
+    begun = state.begun.get(what)
+    return begun if begun and begun.stack == list(stack) and begun.against == against else None
+
+
+def _write(state: State) -> None:
+    path = state.run.directory / FILE
+    if state.begun:
+        write_whole(path, to_json(msgspec.to_builtins(state.begun, str_keys=True)))
+    else:
+        path.unlink(missing_ok=True)
