@@ -172,6 +172,17 @@ def test_while_one_is_timed_the_others_are_stopped_with_their_children_and_their
         assert other.receive("echo", 100) == 3
 
 
+def test_one_that_was_started_a_moment_ago_is_stopped_too(worker: Worker, tmp_path: Path) -> None:
+    worker.call("echo", 100, value=1)
+    with Worker("served:Served", tmp_path / "other", PATH) as other:
+        with quiet([worker]):
+            time.sleep(0.5)  # the time to start, for one that runs
+            guard, behind = processes(other)
+            assert goes_on(guard)
+            assert [is_stopped(process) for process in behind] == [True]
+        assert other.call("echo", 100, value=3) == 3
+
+
 def test_the_others_go_on_though_what_was_timed_failed(worker: Worker) -> None:
     worker.call("echo", 100, value=1)
     _, behind = processes(worker)

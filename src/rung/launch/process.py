@@ -20,6 +20,7 @@ import psutil
 
 from rung.errors import RungError, WorkloadError
 
+STARTING = 2.0  # seconds within which a guard has forked the worker that it guards
 # What is called in a worker, in the words of who waits for it.
 WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "block": "the timing"}
 
@@ -165,6 +166,9 @@ class Worker:
                     os.close(fd)
         self._requests = self._replies = self._lifeline = -1
 
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def fileno(self) -> int:
         """What `select` waits on."""
         return self._replies
@@ -180,13 +184,26 @@ class Worker:
 def quiet(timed: Collection[Worker]) -> Iterator[None]:
     """Stops all workers of this process but these while it lasts: what compiles in the background would take cores and caches
     from what is timed. Their guards go on: they end stopped ones, too, when this process is gone."""
-    groups = {worker.pid for worker in Worker.running if worker not in timed}
-    stopped = [pid for pid in psutil.pids() if pid not in groups and _group(pid) in groups] if groups else []
-    _signal(stopped, signal.SIGSTOP)
+    groups = {worker.pid for worker in Worker.running if worker not in timed and worker.alive()}
+    stopped: set[int] = set()
+    while new := _members(groups) - stopped:  # what one of them started meanwhile is seen the next time
+        _signal(new, signal.SIGSTOP)
+        stopped |= new
     try:
         yield
     finally:
         _signal(stopped, signal.SIGCONT)
+
+
+def _members(groups: Collection[int]) -> set[int]:
+    """The processes of these groups, without the guards that lead them. Waits for what a worker that was just started is to be."""
+    until = time.monotonic() + STARTING
+    while groups:
+        found = {pid: group for pid in psutil.pids() if pid not in groups and (group := _group(pid)) in groups}
+        if set(found.values()) == set(groups) or time.monotonic() > until:
+            return set(found)
+        time.sleep(0.01)
+    return set()
 
 
 def _group(pid: int) -> int:

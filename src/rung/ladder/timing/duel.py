@@ -208,7 +208,7 @@ class Start:
         """Alternates blocks of all sides."""
         duel.warm.append(self.state)
         duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
-        gpu = any(e["device"]["kind"] == "cuda" for e in duel.environments.values())
+        gpu = self._on_gpu()
         duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
         duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.get("original"))]
         duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.get("doubts", ())]
@@ -216,8 +216,10 @@ class Start:
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         rounds = _rounds(_once(estimates.values(), gpu), gpu)
         blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
+        began = time.monotonic()
         with quiet(list(self.workers.values())):
             restart, samples = interleaved(blocks, rounds)
+        progress.debug("timed %s for %.1f s", ", ".join(self.workers), time.monotonic() - began)
         duel.samples.append(dict(zip(self.workers, samples, strict=True)))
         for side in self.workers:
             self.state[side]["memory"] = self._ask(side, "memory")
@@ -256,15 +258,25 @@ class Start:
         side = side or list(self.workers)[-1]
         if self._ask(side, "watch"):
             self._ask(side, "block", count=2)
-        self._send(side, "witness")
-        found: dict[str, Any] = self._receive(side, "witness", self.limits.prepare)
+        began = time.monotonic()
+        with self._alone():
+            self._send(side, "witness")
+            found: dict[str, Any] = self._receive(side, "witness", self.limits.prepare)
+        progress.debug("checked %s for %.1f s", side, time.monotonic() - began)
         return found
 
     def profile(self, trace: Path, side: str = "") -> None:
         """Records a side, the last one unless another is named. A profile that fails costs the next predictions, and no verdict."""
         worker = self.workers[side or list(self.workers)[-1]]
-        with contextlib.suppress(WorkerFailed):
+        with self._alone(), contextlib.suppress(WorkerFailed):
             worker.call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
+
+    def _on_gpu(self) -> bool:
+        return any(facts["environment"]["device"]["kind"] == "cuda" for facts in self.facts.values())
+
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        """On a CPU, what compiles in the background would take the device itself: a look at a step would take ten times as long."""
+        return contextlib.nullcontext() if self._on_gpu() else quiet(list(self.workers.values()))
 
     def _ask(self, side: str, method: str, **arguments: Any) -> Any:
         self._send(side, method, **arguments)
