@@ -42,13 +42,14 @@ class Side:
 @dataclass(frozen=True)
 class Setup:
     """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
-    a file of the climb's own find it (`{files}`), the current folder where there is no climb."""
+    a file of the climb's own find it (`{files}`), the current folder where there is no climb; variables: of every worker."""
 
     device: str | None
     logs: Path
     limits: Limits = Limits()
     together: int = 1
     files: Path = Path()
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 def named(target: object) -> str:

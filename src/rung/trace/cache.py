@@ -99,7 +99,7 @@ def save(name: str, trace: Trace) -> str:
 
 
 def _forget_old(root: Path) -> None:
-    entries = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    entries = [entry for entry in root.iterdir() if (entry / "facts.json").is_file()]
     entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     for entry in entries[LIMIT:]:
         shutil.rmtree(entry, ignore_errors=True)

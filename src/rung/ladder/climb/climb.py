@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rung.ladder.climb.schedule import Stop, bundle, gain_per_second, next_rung,
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up
 from rung.ladder.rungs import LADDER, Rung, chosen
+from rung.ladder.timing.compile_cache import compiled_code
 from rung.ladder.timing.tasks import Pool
 from rung.ladder.timing.workers import open_worker
 from rung.runs import Run
@@ -52,7 +54,10 @@ class Climb:
         state, request = self.state, self.request
         rungs = chosen(request.rungs) if request.rungs is not None else list(LADDER)
         cores = usable_cores()
-        with Pool(state.setup, request.jobs or max(2, cores // 2)) as state.pool:
+        with ExitStack() as stack:
+            compiled = stack.enter_context(compiled_code())
+            state.setup = replace(state.setup, variables=compiled)
+            state.pool = stack.enter_context(Pool(state.setup, request.jobs or max(2, cores // 2)))
             try:
                 stop = self._climbed(dry, rungs)
             except OutOfTime:

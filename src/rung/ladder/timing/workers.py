@@ -22,7 +22,8 @@ def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, spare: Wor
     """
     serves = FUNCTION if side.call else WORKLOAD
     planned = planned_variables(side, setup.files)
-    worker = spare or stack.enter_context(Worker(serves, setup.logs / f"{log}.log", {**planned, **side.env}, side.cwd))
+    env = {**setup.variables, **planned, **side.env}
+    worker = spare or stack.enter_context(Worker(serves, setup.logs / f"{log}.log", env, side.cwd))
     more = {} if side.call else {"shape": side.shape, "original": side.original, "made_for": side.made_for}
     if not side.call:
         more |= {"one_shape": side.one_shape, "saved_model": side.saved_model}
@@ -33,7 +34,7 @@ def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, spare: Wor
 
 def spare_worker(stack: ExitStack, setup: Setup, side: Side, log: Path) -> Worker:
     """A worker that imports what any variant of this side's target needs, and waits to be told which one it is."""
-    worker = stack.enter_context(Worker(WORKLOAD, log))
+    worker = stack.enter_context(Worker(WORKLOAD, log, setup.variables))
     worker.send("preload", target=side.target, device=setup.device)
     return worker
 

@@ -1,0 +1,116 @@
+"""Compiled code that is kept from one climb to the next: a folder for Inductor's and Triton's caches.
+
+torch checks what it pickled and takes the rest as it finds it: a library or a module that a full disk or a kill cut off would fail
+every later compilation. So what changed since the last orderly end is removed, and so are libraries that were never finished. What is
+missing is compiled again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from rung.runs import write_whole
+
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # Triton's cache is a folder in it
+MOST = 8 << 30  # bytes; beyond, the oldest files go until half of it is left
+LOCK, KNOWN = ".lock", ".known.json"
+ELF = b"\x7fELF"
+
+
+def directory() -> Path:
+    """$RUNG_CACHE/compiled, else rung/compiled in the user's cache directory."""
+    if chosen := os.environ.get("RUNG_CACHE"):
+        return Path(chosen) / "compiled"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "rung" / "compiled"
+
+
+@contextlib.contextmanager
+def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
+    """The variables with which workers find what earlier ones compiled, while they run. None where the user chose a cache, or where
+    there is no place for one: then torch keeps its code where it always does."""
+    folder = directory()
+    try:
+        if os.environ.get(VARIABLE):
+            raise FileExistsError
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (folder / LOCK).open("w")
+    except OSError:
+        yield {}
+        return
+    with lock:
+        with contextlib.suppress(
+            OSError
+        ):  # another process compiles in it now: what is unfinished there is not damaged
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_damaged(folder)
+            _make_room(folder, most)
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield {VARIABLE: str(folder)}
+        finally:
+            with contextlib.suppress(Exception):  # on a full disk it is not known, and taken as it is
+                write_whole(folder / KNOWN, json.dumps({name: _mark(folder / name) for name in _files(folder)}))
+
+
+def remove_damaged(folder: Path) -> list[str]:
+    """Removes what is not as it was when a climb last ended, and libraries that were never finished. Returns their names."""
+    try:
+        known = dict(json.loads((folder / KNOWN).read_text()))
+    except (OSError, ValueError, TypeError):
+        known = {}
+    removed = []
+    for name in _files(folder):
+        path = folder / name
+        if not (_mark(path) == known[name] if name in known else _is_whole(path)):
+            path.unlink(missing_ok=True)
+            removed.append(name)
+    return removed
+
+
+def _files(folder: Path) -> list[str]:
+    found = [
+        os.path.relpath(os.path.join(parent, name), folder)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if not name.endswith(".lock")
+    ]
+    return [name for name in found if name != KNOWN]
+
+
+def _mark(path: Path) -> list[int]:
+    """What differs for a file that was written again, or cut off."""
+    seen = path.stat()
+    return [seen.st_size, seen.st_mtime_ns]
+
+
+def _is_whole(path: Path) -> bool:
+    """Of a library, whether its table of sections, which a linker writes last, is there (ELF-64: `e_shoff` at byte 40, entries of
+    `e_shentsize` bytes, `e_shnum` of them, at byte 58). Other files are renamed into their place by torch once they are written."""
+    if path.suffix != ".so":
+        return True
+    with path.open("rb") as file:
+        head = file.read(64)
+    if len(head) < 64 or head[:4] != ELF:
+        return False
+    (sections,), (each, count) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+    return bool(sections) and sections + each * count <= path.stat().st_size
+
+
+def _make_room(folder: Path, most: int) -> None:
+    sizes = {name: _mark(folder / name) for name in _files(folder)}
+    held = sum(size for size, _ in sizes.values())
+    if held <= most:
+        return
+    for name in sorted(sizes, key=lambda name: sizes[name][1]):
+        if held <= most // 2:
+            break
+        (folder / name).unlink()
+        held -= sizes[name][0]

@@ -1,0 +1,99 @@
+"""The folder of compiled code that climbs share: what is damaged or missing in it costs a recompilation and no more."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rung.ladder.timing.compile_cache import KNOWN, VARIABLE, compiled_code, directory
+
+COMPILES = """
+import torch
+m = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+torch.compile(m)(torch.ones(2, 8))
+from torch._dynamo.utils import counters
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def folder() -> Path:
+    with compiled_code() as variables:
+        return Path(variables[VARIABLE])
+
+
+def compiled() -> list[int]:
+    """Compiles in a process as a climb does: how many graphs it found, and how many it had to compile."""
+    with compiled_code() as variables:
+        env = {**os.environ, **variables}
+        done = subprocess.run([sys.executable, "-c", COMPILES], env=env, capture_output=True, text=True, check=True)
+        return [int(n) for n in done.stdout.split()]
+
+
+def test_what_one_climb_compiled_the_next_one_finds_and_what_is_damaged_or_gone_is_compiled_again() -> None:
+    assert compiled() == [0, 1]
+    assert compiled() == [1, 0]
+    libraries = sorted(folder().rglob("*.so"))
+    assert libraries
+    for path in [*libraries, *folder().rglob("*.py")]:
+        path.write_bytes(path.read_bytes()[:100])
+    assert sum(compiled()) == 1
+    files = sorted(path for path in folder().rglob("*") if path.is_file())
+    for path in random.Random(1).sample(files, len(files) // 2):
+        path.unlink()
+    assert sum(compiled()) == 1
+    cut = folder() / "cut.so"  # a kill cut the linker off: nothing is known of it
+    cut.write_bytes(libraries[0].read_bytes()[:-500])
+    (folder() / "empty.so").touch()
+    (folder() / KNOWN).unlink()
+    left = folder()
+    assert libraries[0].exists()
+    assert not (left / "cut.so").exists()
+    assert not (left / "empty.so").exists()
+
+
+def test_the_cache_that_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "/somewhere")
+    with compiled_code() as variables:
+        assert variables == {}
+    assert not directory().exists()
+
+
+def test_what_is_oldest_makes_room_until_half_is_left() -> None:
+    for age in range(10):
+        path = folder() / f"{age}.py"
+        path.write_bytes(bytes(1000))
+        os.utime(path, (1e9 - age, 1e9 - age))
+    (folder() / KNOWN).unlink()
+    with compiled_code(most=9000):
+        assert sorted(path.name for path in folder().glob("*.py")) == ["0.py", "1.py", "2.py", "3.py"]
+
+
+def test_a_folder_that_is_in_use_is_left_as_it_is() -> None:
+    with compiled_code() as variables:
+        unfinished = Path(variables[VARIABLE]) / "unfinished.so"
+        unfinished.write_bytes(b"\x7fELF")
+        with compiled_code(most=0):
+            assert unfinished.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a.py": 3}', json.dumps({"a.py": [2, 2]}), "3"])
+def test_marks_that_are_damaged_themselves_are_no_error(text: str) -> None:
+    (folder() / "a.py").write_text("1")
+    (folder() / KNOWN).write_text(text)
+    assert folder().is_dir()
+
+
+def test_without_a_place_for_it_torch_keeps_its_code_where_it_always_does(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with compiled_code() as variables:
+        assert variables == {}
