@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -102,6 +103,45 @@ def test_a_terminal_that_was_never_told_its_width_shows_whole_lines(monkeypatch:
             with live.live():
                 log.info("warming up")
         assert "0:00  warming up\r" in text()
+
+
+def screen(text: str) -> list[str]:
+    """The lines of a terminal that is high enough, by the few codes that are used."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[JA]|[^\x1b]", text.replace("\r\n", "\n")):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\x1b[J":
+            lines = [*lines[:row], lines[row][:column]]
+        elif part == "\x1b[A":
+            row -= 1
+        else:
+            lines[row] = f"{lines[row]:<{column}}"[:column] + part + lines[row][column + 1 :]
+            column += 1
+    return lines
+
+
+def test_a_second_line_is_kept_below_the_first_and_nothing_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(live, "EVERY", 0.05)
+    below = ["", "best so far 1.50× verified (3 s ago)"]
+    with terminal(60) as (descriptor, text):
+        with os.fdopen(os.dup(descriptor), "w") as stderr:
+            monkeypatch.setattr(sys, "stderr", stderr)
+            with live.live(None, lambda: below[0]):
+                log.info("timing sdpa")
+                below.pop(0)
+                time.sleep(0.2)
+                say("a line that stays")
+                time.sleep(0.2)
+            say("the last")
+        said = text()
+    drawn = said[: said.rindex(CLEAR)]
+    assert screen(drawn) == ["a line that stays", "0:00  timing sdpa", below[0]]
+    assert screen(said)[:3] == ["a line that stays", "the last", ""]
 
 
 @pytest.mark.parametrize(

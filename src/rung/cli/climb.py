@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from rung.cli.common import (
     target_options,
 )
 from rung.cli.live import live
-from rung.errors import UsageError
+from rung.errors import RungError, UsageError
 
 if TYPE_CHECKING:
     from rung.runs import Run
@@ -88,6 +89,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.ladder.climb import Request, resume, start
     from rung.ladder.rungs import chosen
     from rung.report.html import render
+    from rung.report.lines import now_line
     from rung.report.terminal import summary
     from rung.runs import Run, to_json, write_whole
 
@@ -104,9 +106,16 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
     chosen(parsed.rungs or ())
     new: Run | None = None
+
+    def told(event: str, data: dict[str, Any]) -> None:
+        progress(event, data)
+        if event in ("answer", "taken back"):  # whatever ends the climb, the page is of its last answer
+            with contextlib.suppress(RungError):
+                write_whole(climb.run.directory / "report.html", render(climb.run.data()))
+
     try:
         if parsed.resume:
-            climb = resume(parsed.resume, progress, parsed.budget)
+            climb = resume(parsed.resume, told, parsed.budget)
         else:
             request = Request(
                 parsed.target,
@@ -120,9 +129,9 @@ def run(parsed: argparse.Namespace) -> int:
                 shlex.join(["rung", *sys.argv[1:]]),
                 parsed.jobs,
             )
-            climb = start(request, ROOT, parsed.out, progress)
+            climb = start(request, ROOT, parsed.out, told)
             new = climb.run
-        with live(climb.request.budget):
+        with live(climb.request.budget, lambda: now_line(climb.state.now())):
             data = climb.climb(dry=parsed.dry_run)
     except KeyboardInterrupt:
         if new:

@@ -9,20 +9,21 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 EVERY = 1.0  # seconds between two drawings: what is timed meanwhile is not to notice
-CLEAR = "\r\x1b[2K"
+CLEAR = "\r\x1b[J"  # this line and what is below it
 _shown: Live | None = None
 
 
 class Live(logging.Handler):
-    """Shows the newest message of Rung's log at the terminal's last line. budget: seconds, if there is one."""
+    """Shows the newest message of Rung's log at the terminal's last line. budget: seconds, if there is one; below: what a second line
+    says, which is there while it says anything."""
 
-    def __init__(self, terminal: TextIO, budget: float | None = None) -> None:
+    def __init__(self, terminal: TextIO, budget: float | None = None, below: Callable[[], str] = lambda: "") -> None:
         super().__init__(logging.INFO)
-        self._terminal, self._budget = terminal, budget
+        self._terminal, self._budget, self._below = terminal, budget, below
         self._text, self._began, self._since = "", time.monotonic(), time.monotonic()
         self._over = threading.Event()
         self._drawing = threading.Thread(target=self._draw_on, daemon=True)
@@ -42,6 +43,9 @@ class Live(logging.Handler):
         spent = _clock(now - self._began) + (f" of {_clock(self._budget)}" if self._budget else "")
         for_ = now - self._since
         text = f"{spent}  {self._text}" + (f" ({for_:.0f} s)" if for_ >= 2 else "")
+        return self._fitted(text)
+
+    def _fitted(self, text: str) -> str:
         wide = os.get_terminal_size(self._terminal.fileno()).columns or 80  # 0: it was never told
         return _cut(text, wide - 1)
 
@@ -59,7 +63,9 @@ class Live(logging.Handler):
     def _draw(self) -> None:
         with self._own(), contextlib.suppress(OSError):  # a terminal that is gone is not drawn on
             if self._text and not self._over.is_set():
-                self._terminal.write(f"{CLEAR}{self.line()}")
+                below = self._below()
+                second = f"\n{self._fitted(below)}\x1b[A\r" if below else ""
+                self._terminal.write(f"{CLEAR}{self.line()}{second}")
             self._terminal.flush()
 
     def _draw_on(self) -> None:
@@ -77,15 +83,15 @@ class Live(logging.Handler):
 
 
 @contextlib.contextmanager
-def live(budget: float | None = None) -> Iterator[None]:
-    """While it lasts, the line is there: on a terminal that can draw it, and nowhere else. Nothing but `say` may write."""
+def live(budget: float | None = None, below: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """While it lasts, the line, and what `below` says under it, is there: on a terminal that can draw it, and nowhere else. Nothing but `say` may write."""
     global _shown
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield
         return
     log, before = logging.getLogger("rung"), logging.getLogger("rung").level
     try:
-        with Live(sys.stderr, budget) as _shown:
+        with Live(sys.stderr, budget, below) as _shown:
             log.addHandler(_shown)
             log.setLevel(logging.INFO)
             yield

@@ -38,6 +38,15 @@ def graph_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
+def now_line(now: Any) -> str:
+    """What a climb has and does at this moment (`rung.ladder.climb.state.Now`), for a terminal's last line."""
+    parts = [f"best so far {now.best} ({units.seconds(now.age)} ago)" if now.best else "no recipe yet"]
+    for what, names in (("in the background", now.background), ("next", now.following)):
+        if names:
+            parts.append(f"{what}: {', '.join(map(units.clean, names))}")
+    return " · ".join(parts)
+
+
 def run_line(data: dict[str, Any]) -> str:
     """A run in a list: where, what, how it stands and what it gave."""
     manifest, result = data["manifest"], data["result"] or {}

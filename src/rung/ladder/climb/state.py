@@ -64,6 +64,22 @@ class Request:
         return {k: getattr(self, k) for k in self.__dataclass_fields__}
 
 
+@dataclass(frozen=True)
+class Now:
+    """What goes on. best: the answer's gain and status, "" without one; age: seconds since it was written; background: what loads,
+    compiles or is verified; following: what waits for it."""
+
+    best: str
+    age: float
+    background: tuple[str, ...]
+    following: tuple[str, ...]
+
+
+def _short(name: str) -> str:
+    """A task's name without the numbers of the attempt and the restart."""
+    return "-".join(part for part in name.split("-") if not part.isdigit()).removesuffix("-candidate")
+
+
 class State:
     """One climb in one run directory, as far as it has come. `say` is told of every event and may print it."""
 
@@ -195,6 +211,16 @@ class State:
             self.next_ahead = []
             return None
         return task
+
+    def now(self) -> Now:
+        """May be asked by another thread."""
+        pool = getattr(self, "pool", None)
+        background, later = (pool.busy(), pool.waiting()) if pool else ([], [])
+        rung = self.next_rung
+        following = [*({rung.name: None} if rung else {}), *(_short(name) for name in later)]
+        answer, written = self.answer, self.history[-1]["seconds"] if self.history else 0.0
+        best = f"{answer.speedup['value']:.2f}× {answer.status}" if answer else ""
+        return Now(best, max(0.0, self.spent() - written), tuple(map(_short, background)), tuple(following))
 
     def free_bytes(self) -> float:
         """Of the GPU's memory, what no worker of this climb holds; others may use it, too."""

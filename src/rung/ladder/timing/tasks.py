@@ -163,9 +163,13 @@ class Pool:
             else:
                 time.sleep(min(0.01, remaining))
 
-    def waiting(self) -> bool:
-        """Whether tasks wait for room."""
-        return any(task.worker is None and not task.ended for task in self._tasks)
+    def waiting(self) -> list[str]:
+        """The names of tasks that wait for room."""
+        return [task.name for task in list(self._tasks) if task.worker is None and not task.ended]
+
+    def busy(self) -> list[str]:
+        """The names of tasks that load, compile or verify now."""
+        return [task.name for task in list(self._tasks) if task.worker is not None and not task.done]
 
     def held(self) -> float:
         """Bytes of the GPU that tasks hold."""
