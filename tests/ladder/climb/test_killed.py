@@ -1,0 +1,106 @@
+"""A climb that is killed at any moment: what is on the disk is whole, nothing is left running, and it goes on from there."""
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import rung
+from rung.ladder.recipes.recipe import Recipe
+from rung.runs import Run
+from rung.workload.load import load
+
+MICRO = f"{Path(__file__).parents[1] / 'micro.py'}:make"
+COMMAND = [sys.executable, "-m", "rung", "climb"]
+ENDED = 120.0  # seconds within which a sitting that is not killed ends, on a machine that does other work as well
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A variable by which every process that a climb started is found, whatever it did to its group."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv("RUNG_TEST_MARK", value)
+    yield value
+    for process in started(value):
+        process.kill()
+
+
+def started(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get("RUNG_TEST_MARK") == mark:
+                found.append(process)
+    return found
+
+
+def killed_after(seconds: float, arguments: list[str], mark: str) -> bool:
+    """Whether it had to be killed; nothing of it goes on."""
+    climb = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        climb.wait(seconds)
+    except subprocess.TimeoutExpired:
+        climb.kill()
+        climb.wait()
+    until = time.monotonic() + 10
+    while (
+        left := [p for p in started(mark) if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    ) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+    return climb.returncode < 0
+
+
+def check(directory: Path) -> None:
+    """Every file is whole, and a recipe can be read."""
+    if not (directory / "manifest.json").exists():
+        return
+    data = Run.open_(directory).data()
+    if (directory / "recipe.toml").exists():
+        assert Recipe.read(directory / "recipe.toml").status in ("provisional", "verified", "confirmed")
+        assert data["result"]["kept"]
+
+
+def killed_often(directory: Path, times: int, mark: str, shortest: float, longest: float) -> int:
+    """How many sittings were killed until the climb had come to its end."""
+    moments = random.Random(times)
+    for number in range(1, times + 1):
+        begun = (directory / "manifest.json").exists()
+        if not begun and directory.exists():  # a climb that was killed before it had anything to go on with
+            directory = directory.with_name(f"{directory.name}x")
+        arguments = (
+            ["--resume", str(directory)]
+            if begun
+            else [MICRO, "--rungs", "fused-optimizer", "--seconds", "0.004", "--out", str(directory)]
+        )
+        was_killed = killed_after(moments.uniform(shortest, longest), arguments, mark)
+        check(directory)
+        if not was_killed:
+            return number
+    killed_after(ENDED, ["--resume", str(directory)], mark)
+    check(directory)
+    manifest = Run.open_(directory).data()["manifest"]
+    assert manifest["status"] == "complete"
+    recipe = Recipe.read(directory / "recipe.toml")
+    assert recipe.status in ("verified", "confirmed")
+    rung.apply(load(MICRO), recipe).step(load(MICRO).inputs(0))
+    return times
+
+
+def test_a_climb_that_is_killed_again_and_again_loses_nothing_and_ends(tmp_path: Path, mark: str) -> None:
+    killed_often(tmp_path / "run", 3, mark, 4.0, 14.0)
+
+
+@pytest.mark.long
+def test_kill_at_fifty_moments(tmp_path: Path, mark: str) -> None:
+    killed = 0
+    while killed < 50:
+        killed += killed_often(tmp_path / f"run{killed}", 10, mark, 0.5, 20.0)
