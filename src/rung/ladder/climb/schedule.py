@@ -217,6 +217,10 @@ def _out_of_budget(state: State, rung: Rung, best_case: dict[str, float]) -> Sto
     known = [f"{name} (up to {best_case[name]:.3g}×)" for name in most] or [rung.name]
     more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
     why = f"the budget of {state.request.budget:.0f} s left too little time to decide {', '.join(known)}{more}"
+    if state.answer and state.answer.status == "provisional":
+        return Stop(
+            "budget", f"the budget of {state.request.budget:.0f} s ended before the recipe was verified", best_case
+        )
     if (needs := seconds(state, rung)) > state.left():
         why += f"; {rung.name} alone takes some {needs:.0f} s"
     return Stop("budget", why, best_case)
