@@ -8,6 +8,7 @@ import gc
 import inspect
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -147,6 +148,17 @@ def seconds(text: str) -> float:
         value = math.nan
     if not (0 < value < math.inf):
         raise argparse.ArgumentTypeError(f"{text!r} is no time; write a number of seconds above 0")
+    return value
+
+
+def size(text: str) -> int:
+    """`500M`, `16G` or a plain number of bytes; K, M, G and T are powers of 1024."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    value = int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")) if found else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write a number of bytes, or one with K, M, G or T as in 16G"
+        )
     return value
 
 
