@@ -12,11 +12,12 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from rung.cli.live import write
+from rung.cli.output import raw
 from rung.errors import RungError, UsageError, WorkloadError, first_line, where
 from rung.errors import need_torch as need_torch  # for the commands
 
@@ -231,7 +232,7 @@ def target_here(target: str) -> Iterator[None]:
     """For what a target does in this process, and not in a worker: what it prints is no part of the answer, and what it raises is
     a sentence."""
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(raw(sys.stderr)), redirect_stderr(raw(sys.stderr)):
             yield
     except RungError:
         raise

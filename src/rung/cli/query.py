@@ -12,6 +12,7 @@ from typing import Any
 from rung.cli import tables
 from rung.cli.common import add_command, at_least, for_tables, opened, seconds, size
 from rung.cli.guard import guarded
+from rung.cli.output import write_data
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -61,10 +62,9 @@ def run(parsed: argparse.Namespace) -> int:
         "top": parsed.top,
         "width": tables.width(),
     }
-    for text in guarded(
-        "rung.cli.query:answer", wanted, what="the query", timeout=parsed.timeout, memory=parsed.memory
-    ):
-        sys.stdout.write(text)
+    limits = {"timeout": parsed.timeout, "memory": parsed.memory}
+    for text in guarded("rung.cli.query:answer", wanted, what="the query", **limits):
+        (write_data if parsed.csv else sys.stdout.write)(text)
     return 0
 
 

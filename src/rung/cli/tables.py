@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rung.cli.common import at_least, size
+from rung.cli.output import write_data
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,7 +47,7 @@ def width() -> int:
 def write_csv(table: pl.DataFrame, path: Path) -> None:
     """The whole table as CSV, into a file or to stdout."""
     if str(path) == "-":
-        sys.stdout.write(as_csv(table))
+        write_data(as_csv(table))
         return
     from rung.trace.output import whole
 
