@@ -18,6 +18,7 @@ from rung.trace import cache as store
 from rung.trace.ranks import merged
 from rung.trace.repeats import REASON, repeated
 from rung.trace.source import HEAD, Source, head
+from rung.trace.spool import as_file
 from rung.trace.table import Trace
 
 # Asked in this order, the more particular before the more general. A module is imported only when those before it
@@ -45,18 +46,21 @@ FOLDERS = ("rocprof-compute", "rocprofv3-csv")
 def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = None, cache: bool = True) -> Trace:
     """The trace in `path`, in whatever known format; all traces in it, as ranks of one run, where it is a directory.
 
-    The format and the compression are told by content, not by name.
+    The format and the compression are told by content, not by name. A pipe is read to its end first.
     partial: of a file that is damaged or cut off, read what is whole before the damage; `meta["cut"]` says what it was.
-    max_bytes: refuse a file whose decompressed content is larger.
+    max_bytes: refuse a file whose decompressed content is larger (default: 4 GiB), and one with a single value above
+        a 64th of it.
     cache: keep the tables of a large file for the next time, and use them now if they are there.
     Raises InputError when there is nothing to read or it cannot be read.
     """
     path = Path(path)
     if path.is_dir():
         return _read_directory(path, partial=partial, max_bytes=max_bytes, cache=cache)
-    trace = _read_file(path, _reader_or_refusal, partial=partial, max_bytes=max_bytes, cache=cache)
+    with as_file(path, max_bytes) as place:
+        cache = cache and place == path
+        trace = _read_file(place, _reader_or_refusal, partial=partial, max_bytes=max_bytes, cache=cache)
     assert trace is not None
-    return trace
+    return trace if place == path else replace(trace, source=str(path))
 
 
 def _read_file(
