@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rung.analysis import classifier
 from rung.cli.main import main
 from rung.errors import InputError
 from rung.runs import Run
@@ -31,9 +32,11 @@ COMMANDS = (
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(spool, "WAIT", 0.3)
     monkeypatch.chdir(tmp_path)
+    yield
+    classifier.use(None)
 
 
 @contextlib.contextmanager

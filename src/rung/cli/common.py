@@ -16,7 +16,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rung.cli.live import write
+from rung.cli.live import live, write
 from rung.cli.output import raw
 from rung.errors import RungError, UsageError, WorkloadError, first_line, where
 from rung.errors import need_torch as need_torch  # for the commands
@@ -213,7 +213,8 @@ def opened(path: Path, **how: Any) -> Any:
             return read_kept(path)
     from rung.trace import read
 
-    return read(path, **how)
+    with live():
+        return read(path, **how)
 
 
 @contextmanager
