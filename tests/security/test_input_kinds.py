@@ -27,7 +27,8 @@ KINDS = ("fifo", "device", "folder", "loop", "socket", "missing", "unreadable", 
 COMMANDS = (
     "analyze INPUT", "analyze TRACE --samples INPUT --write out.json", "analyze TRACE --categories INPUT",
     "diff TRACE INPUT", "replay INPUT --op mm --list", "report INPUT", "runs --in INPUT",
-    "kernels inspect INPUT", "profile --tool rocprofv3 --madengine-config INPUT -- true",
+    "apply INPUT", "bench tiny-transformer --recipe INPUT", "compare tiny-transformer --recipe INPUT",
+    "compare INPUT INPUT", "kernels inspect INPUT", "profile --madengine-config INPUT --dry-run -- true",
 )  # fmt: skip
 
 
@@ -41,12 +42,12 @@ def _soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def made(kind: str) -> Iterator[str]:
-    path = Path("input")
+    path = Path("input.json")  # by this name it is a file of measurements for `rung compare`
     server = None
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "device":
-        path = Path("/dev/zero")
+        path.symlink_to("/dev/zero")
     elif kind == "folder":
         path.mkdir()
     elif kind == "loop":

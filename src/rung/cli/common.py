@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import gc
 import inspect
 import math
@@ -20,6 +21,7 @@ from rung.cli.live import live, write
 from rung.cli.output import raw
 from rung.errors import RungError, UsageError, WorkloadError, first_line, where
 from rung.errors import need_torch as need_torch  # for the commands
+from rung.files import check_regular
 
 ROOT = Path(".rung")
 
@@ -161,6 +163,18 @@ def size(text: str) -> int:
             f"{text!r} is no size; write a number of bytes, or one with K, M, G or T as in 16G"
         )
     return value
+
+
+def regular_file(text: str) -> Path:
+    """A file that is read as a whole. Raises UsageError for a pipe, which may never begin, and a device, which may never end."""
+    try:
+        check_regular(text)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # what else is wrong is said by who reads it
+            raise UsageError(f"{text} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        pass
+    return Path(text)
 
 
 def at_least(least: int) -> Callable[[str], int]:
