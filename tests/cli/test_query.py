@@ -53,10 +53,13 @@ def test_without_a_question_the_tables_are_listed(path: Path, capsys: Any) -> No
     [
         ("select nothing from events", '"nothing"'),
         ("select * from nowhere", "Tables: events"),
-        ("selec * from events", "write SELECT"),
+        ("selec * from events", "Write one SELECT"),
         ("select * from (", "cannot be answered"),
-        ("drop table events", "write SELECT"),
-        ("select * from read_csv('/etc/passwd')", "write SELECT"),
+        ("drop table events", "Write one SELECT"),
+        ("select * from read_csv('/etc/passwd')", "none 'read_csv'"),
+        ("with recursive r as (select 1 as a union all select a + 1 from r) select * from r", "cannot be recursive"),
+        ("select sums(dur) from events", "did you mean sum?"),
+        ("select greatest() from events", "cannot be answered"),
         ("", "SELECT"),
     ],
 )
@@ -71,3 +74,26 @@ def test_wrong_use(path: Path) -> None:
     assert main(["query"]) == 2
     assert main(["query", str(path), "select 1", "more"]) == 2
     assert main(["query", str(path.with_name("none.json")), "select 1"]) == 3
+
+
+def test_a_query_ends_at_its_limits(path: Path, capsys: Any) -> None:
+    many = "cross join ".join(f"events e{i} " for i in range(28))  # 3^28 rows
+    sql = f"select count(*) as n from (select e0.ts + e1.ts + e15.ts as x from {many}) where x > 5"
+    assert main(["query", str(path), sql, "--timeout", "0.3"]) == 2
+    assert "did not end within 0.3 s" in capsys.readouterr().err
+    assert main(["query", str(path), f"select e0.* from {many}", "--memory", "200M", "--timeout", "60"]) == 2
+    assert "more than 200 MiB of memory" in capsys.readouterr().err
+    assert main(["query", str(path), "select " + "+".join(["dur"] * 20_000) + " as n from events"]) == 2
+    assert "cannot be answered" in capsys.readouterr().err
+
+
+def test_a_query_may_ask_for_a_table_that_it_defines_anew(path: Path, capsys: Any) -> None:
+    sql = "with events as (select dur from events) select sum(dur) as n from events"
+    assert main(["query", str(path), sql, "--csv", "-"]) == 0
+    assert capsys.readouterr().out == "n\n8000\n"
+
+
+def test_a_file_in_the_current_folder_is_not_imported(path: Path, capsys: Any, monkeypatch: Any) -> None:
+    path.with_name("polars.py").write_text("raise SystemExit(99)")
+    monkeypatch.chdir(path.parent)
+    assert main(["query", str(path), "select count(*) as n from events", "--csv", "-"]) == 0

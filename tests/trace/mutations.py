@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from rung.analysis.analyses import ANALYSES, table
+from rung.analysis.overview import overview
 from rung.errors import InputError
 from rung.trace import Trace, read
 
@@ -50,8 +52,8 @@ def sample(data: bytes, size: int) -> bytes:
     return first + last  # an event's beginning and another one's end: still a trace
 
 
-def attempt(path: Path, data: bytes, rng: random.Random) -> str:
-    """One case: "read", "refused", and any other exception goes on."""
+def attempt(path: Path, data: bytes, rng: random.Random, analyze: bool = False) -> str:
+    """One case: "read", "refused", and any other exception goes on. analyze: what was read answers every analysis, too."""
     packed = rng.random() < 0.25
     whole = gzip.compress(data, 1) if packed else data
     path.write_bytes(mutated(whole, rng))
@@ -63,6 +65,10 @@ def attempt(path: Path, data: bytes, rng: random.Random) -> str:
         return "refused"
     assert isinstance(trace, Trace)
     assert trace.events.height == 0 or trace.events["dur"].min() >= 0
+    if analyze:
+        for name in ANALYSES:
+            table(name, trace)
+        overview(trace, steps=1)
     return "read"
 
 
@@ -71,6 +77,7 @@ def main() -> int:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--analyze", action="store_true", help="work out every analysis of what is read")
     parser.add_argument("--size", type=int, default=60_000, help="bytes of each file that are used")
     options = parser.parse_args()
     texts = []
@@ -84,7 +91,7 @@ def main() -> int:
             rng = random.Random(case)
             start = time.process_time()
             try:
-                outcome = attempt(Path(folder) / "case", rng.choice(texts), rng)
+                outcome = attempt(Path(folder) / "case", rng.choice(texts), rng, options.analyze)
             except Exception as error:
                 failures += 1
                 outcome = type(error).__name__

@@ -84,3 +84,12 @@ def test_facts_of_the_machine_and_texts_are_no_counters(tmp_path):
     trace = read(put(tmp_path, text))
     assert set(trace.counters["counter"]) == {"gpu__time_duration.sum"}
     assert trace.unread == {}
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e300", "4000000000", "-1", "x"])
+def test_numbers_that_no_device_or_kernel_has_are_none(tmp_path, number):
+    text = TEXT.replace('"Device",', '"Device","device__attribute_display_name",').replace('"ns"', '"","ns"')
+    text = text.replace('"1","1,234,567"', f'"{number}","H100","{number}"').replace('"0","17.5"', '"0","H100","17.5"')
+    trace = read(put(tmp_path, text))
+    assert set(trace.counters["device"].to_list()) <= {0, None}
+    assert trace.devices == [{"name": "H100"}]

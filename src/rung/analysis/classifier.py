@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rung.errors import InputError
+from rung.files import read_text
 from rung.toml import parse_toml, shipped
 
 CATEGORIES = (
@@ -89,7 +90,7 @@ def _own_families() -> dict[str, list[Family]]:
     if own is None:
         return {}
     try:
-        families = _parsed(parse_toml(own.read_text("utf-8")))
+        families = _parsed(parse_toml(read_text(own)))
         for family in chain(*families.values()):
             _compiled(family.patterns)
         return families

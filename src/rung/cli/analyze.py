@@ -47,7 +47,7 @@ def add(commands: Any, help_text: str) -> None:
         "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")
+    tables.add_limit(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the events: .json(.gz), .pftrace(.gz), .csv")
     parser.add_argument(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, need_torch, target_here, target_options
+from rung.cli.common import add_command, need_torch, regular_file, target_here, target_options
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -21,7 +20,7 @@ Nothing is changed by this command: in your program it is `model = rung.apply(mo
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "apply", help_text, EXAMPLE, run, target="target")
-    parser.add_argument("recipe", nargs="?", type=Path, metavar="RECIPE", help="the recipe.toml of a climb")
+    parser.add_argument("recipe", nargs="?", type=regular_file, metavar="RECIPE", help="the recipe.toml of a climb")
     parser.add_argument("target", nargs="?", metavar="TARGET", help="what it is to be applied to")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
 

@@ -12,6 +12,7 @@ from rung.cli.common import (
     add_command,
     after_the_answer,
     need_torch,
+    regular_file,
     rung_names,
     say,
     seconds,
@@ -39,7 +40,9 @@ presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "bench", help_text, EXAMPLE, run, target="target")
     parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name or module:name")
-    parser.add_argument("--recipe", type=Path, metavar="FILE", help="the recipe of a climb; its options hold, too")
+    parser.add_argument(
+        "--recipe", type=regular_file, metavar="FILE", help="the recipe of a climb; its options hold, too"
+    )
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="these rungs, instead of a recipe")
     parser.add_argument("--call", action="store_true", help="TARGET is a plain function: time it, not a workload")
     parser.add_argument("--preset", choices=("sanity", "quick", "proper", "compile"), default="proper")

@@ -24,6 +24,7 @@ from rung.cli.common import (
     target_options,
 )
 from rung.cli.live import live
+from rung.cli.output import show_styled
 from rung.errors import RungError, UsageError
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(to_json(data))
     elif not parsed.dry_run:
-        print(summary(data, color=sys.stdout.isatty()))
+        show_styled(summary(data, color=sys.stdout.isatty()))
     with after_the_answer():
         write_whole(page, render(data))
     if not parsed.json:

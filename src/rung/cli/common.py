@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import gc
 import inspect
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rung.cli.live import write
+from rung.cli.live import live, write
+from rung.cli.output import raw
 from rung.errors import RungError, UsageError, WorkloadError, first_line, where
 from rung.errors import need_torch as need_torch  # for the commands
+from rung.files import check_regular
 
 ROOT = Path(".rung")
 
@@ -150,6 +154,29 @@ def seconds(text: str) -> float:
     return value
 
 
+def size(text: str) -> int:
+    """`500M`, `16G` or a plain number of bytes; K, M, G and T are powers of 1024."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    value = int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")) if found else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write a number of bytes, or one with K, M, G or T as in 16G"
+        )
+    return value
+
+
+def regular_file(text: str) -> Path:
+    """A file that is read as a whole. Raises UsageError for a pipe, which may never begin, and a device, which may never end."""
+    try:
+        check_regular(text)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # what else is wrong is said by who reads it
+            raise UsageError(f"{text} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        pass
+    return Path(text)
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """A whole number that is not less."""
 
@@ -200,7 +227,8 @@ def opened(path: Path, **how: Any) -> Any:
             return read_kept(path)
     from rung.trace import read
 
-    return read(path, **how)
+    with live():
+        return read(path, **how)
 
 
 @contextmanager
@@ -219,7 +247,7 @@ def target_here(target: str) -> Iterator[None]:
     """For what a target does in this process, and not in a worker: what it prints is no part of the answer, and what it raises is
     a sentence."""
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(raw(sys.stderr)), redirect_stderr(raw(sys.stderr)):
             yield
     except RungError:
         raise

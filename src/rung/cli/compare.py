@@ -13,6 +13,7 @@ from rung.cli.common import (
     add_command,
     after_the_answer,
     need_torch,
+    regular_file,
     rung_names,
     say,
     seconds,
@@ -47,7 +48,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("b", nargs="?", metavar="B", help="the other one (default: A)")
     parser.add_argument("more", nargs="*", metavar="C", help="further ones: all are ranked")
     for name, side in (("", "B"), ("a-", "A")):
-        parser.add_argument(f"--{name}recipe", type=Path, metavar="FILE", help=f"{side} runs under this recipe")
+        parser.add_argument(f"--{name}recipe", type=regular_file, metavar="FILE", help=f"{side} runs under this recipe")
         parser.add_argument(f"--{name}rungs", type=rung_names, metavar="A,B,...", help=f"{side} runs with these rungs")
         parser.add_argument(
             f"--{name}env", action="append", default=[], metavar="NAME=VALUE", help=f"a variable of {side}"
@@ -130,7 +131,7 @@ def saved(parsed: argparse.Namespace) -> int:
 
     if parsed.more:
         raise UsageError("give two files of measurements; more than two cannot be compared.")
-    result = compare_saved(Path(parsed.a), Path(parsed.b))
+    result = compare_saved(regular_file(parsed.a), regular_file(parsed.b))
     print(to_json(result) if parsed.json else "\n".join(saved_lines(result)))
     slower = [r["change"] for r in result["rows"] if r["apart"]]
     return int(bool(parsed.fail_if_slower and slower and max(slower) >= parsed.fail_if_slower))

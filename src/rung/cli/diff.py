@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rung.cli import tables
 from rung.cli.common import add_command, at_least, for_tables, opened, share
 from rung.errors import UsageError
 
@@ -41,7 +42,7 @@ def add(commands: Any, help_text: str) -> None:
         help="exit with 1 where NEW's step takes longer by this share (default: 1%%) or more",
     )  # fmt: skip
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more than this")
+    tables.add_limit(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
 
 

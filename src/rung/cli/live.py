@@ -12,6 +12,9 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+from rung.cli.output import raw
+from rung.text import visible
+
 EVERY = 1.0  # seconds between two drawings: what is timed meanwhile is not to notice
 CLEAR = "\r\x1b[J"  # this line and what is below it
 _shown: Live | None = None
@@ -35,7 +38,7 @@ class Live(logging.Handler):
     def above(self, text: str) -> None:
         """A line that stays."""
         with self._own():
-            self._terminal.write(f"{CLEAR}{text}\n")
+            self._terminal.write(f"{CLEAR}{visible(text)}\n")
             self._draw()
 
     def line(self) -> str:
@@ -91,7 +94,7 @@ def live(budget: float | None = None, below: Callable[[], str] = lambda: "") -> 
         return
     log, before = logging.getLogger("rung"), logging.getLogger("rung").level
     try:
-        with Live(sys.stderr, budget, below) as _shown:
+        with Live(raw(sys.stderr), budget, below) as _shown:
             log.addHandler(_shown)
             log.setLevel(logging.INFO)
             yield

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rung import __version__
+from rung.cli.output import visible_output
 from rung.errors import NO_TORCH, InputError, RungError, UsageError, first_line
+from rung.text import visible
 
 COMMANDS = {
     "climb": "make a workload faster, step by step, and prove it (the main job)",
@@ -61,6 +63,11 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code."""
+    with visible_output():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     called, words, program = _split(arguments)
     try:
@@ -100,6 +107,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(f"rung: {NO_TORCH}")
         _document(NO_TORCH, UsageError.exit_code, "--json" in words and not getattr(error, "told", False))
         return UsageError.exit_code
+    except MemoryError as error:
+        text = "there is not enough memory for this: give a smaller input, or use a machine with more memory."
+        if "--debug" in words:
+            traceback.print_exc()
+        _say(f"rung: {text}")
+        _document(text, InputError.exit_code, "--json" in words and not getattr(error, "told", False))
+        return InputError.exit_code
     except KeyboardInterrupt as stop:
         _say("rung: stopped.")
         _document("stopped by Ctrl-C or a kill", 130, "--json" in words and not getattr(stop, "told", False))
@@ -168,7 +182,7 @@ def command() -> None:
             print(f"rung: the answer could not be written: {error.strerror}; make room and ask again.", file=sys.stderr)
         else:
             code = MISTAKE
-            traceback.print_exc()
+            print(visible(traceback.format_exc()), file=sys.stderr, end="")
             print("rung: this is a mistake of rung's own; the lines above say where.", file=sys.stderr)
             text = f"a mistake of rung's own: {type(error).__name__}: {first_line(error)}"
             try:

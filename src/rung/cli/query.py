@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from rung.cli import tables
-from rung.cli.common import add_command, at_least, for_tables, opened
+from rung.cli.common import add_command, at_least, for_tables, opened, seconds, size
+from rung.cli.guard import guarded
+from rung.cli.output import write_data
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -18,7 +23,8 @@ examples:
   rung query trace.json.gz "select * from ops where category = 'gemm'" --csv gemms.csv
 
 The tables are the events, and every analysis of `rung analyze --show list` by name. The SQL is that of polars. A column
-whose name ends in _ns is shown as a time, in _bytes as a size, in share as a percentage.
+whose name ends in _ns is shown as a time, in _bytes as a size, in share as a percentage. A query reads the trace and no
+other file, and ends at --timeout and at --memory.
 """
 
 
@@ -30,6 +36,14 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
+    parser.add_argument(
+        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="end the query after this long (default: 60)"
+    )
+    parser.add_argument(
+        "--memory", type=size, default=size("4G"), metavar="SIZE",
+        help="end the query when it takes more than this beside the trace's tables (default: 4G)",
+    )  # fmt: skip
+    tables.add_limit(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -38,20 +52,53 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.csv and parsed.json:
         raise UsageError("give one of --csv and --json.")
     for_tables()
+    wanted = {
+        "path": str(parsed.path),
+        "sql": parsed.sql,
+        "steps": parsed.steps,
+        "max_bytes": parsed.max_bytes,
+        "csv": str(parsed.csv) if parsed.csv else None,
+        "as_json": parsed.json,
+        "top": parsed.top,
+        "width": tables.width(),
+    }
+    limits = {"timeout": parsed.timeout, "memory": parsed.memory}
+    for text in guarded("rung.cli.query:answer", wanted, what="the query", **limits):
+        (write_data if parsed.csv else sys.stdout.write)(text)
+    return 0
+
+
+def answer(
+    limited: Callable[[], AbstractContextManager[None]],
+    *,
+    path: str,
+    sql: str | None,
+    steps: int | None,
+    max_bytes: int | None,
+    csv: str | None,
+    as_json: bool,
+    top: int | None,
+    width: int,
+) -> str:
+    """What goes to stdout. It runs in a process of its own (guard.py)."""
+    for_tables()
     from rung.analysis.per_step import divisor
     from rung.analysis.query import catalogue, query
     from rung.report.tables import catalogue_lines
     from rung.runs import to_json
 
-    trace = opened(parsed.path)
-    steps = divisor(trace)[0] if parsed.steps is None else parsed.steps
-    answer = query(trace, parsed.sql, steps=steps) if parsed.sql is not None else catalogue()
-    if parsed.csv:
-        tables.write_csv(answer, parsed.csv)
-    elif parsed.json:
-        print(to_json({"kind": "query", "source": trace.source, "sql": parsed.sql, "rows": answer.to_dicts()}))
-    elif parsed.sql is None:
-        print("\n".join(catalogue_lines(answer, tables.width())))
-    else:
-        print(tables.shown(answer, parsed.top))
-    return 0
+    trace = opened(Path(path), max_bytes=max_bytes)
+    with limited():
+        counted = divisor(trace)[0] if steps is None else steps
+        table = query(trace, sql, steps=counted) if sql is not None else catalogue()
+        if as_json:
+            rows = table.to_dicts()
+            return to_json({"kind": "query", "source": trace.source, "sql": sql, "rows": rows}) + "\n"
+        if sql is None and not csv:
+            return "\n".join(catalogue_lines(table, width)) + "\n"
+        if not csv:
+            return tables.shown(table, top, width) + "\n"
+        if csv == "-":
+            return tables.as_csv(table)
+    tables.write_csv(table, Path(csv))
+    return ""

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rung.cli import tables
 from rung.cli.common import add_command, opened, say
 from rung.errors import UsageError
 
@@ -28,6 +29,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--list", action="store_true", help="its different calls instead of a script")
     parser.add_argument("--shapes", default="", metavar="WORDS", help="only calls with these words among their inputs")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="which of the calls (default: 0)")
+    tables.add_limit(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the script (default: stdout)")
 
 
@@ -35,11 +37,10 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.path is None or parsed.op is None:
         raise UsageError("give a trace and an operator, as in `rung replay trace.json.gz --op aten::mm`.")
     from rung.analysis.replay import full_name, known_calls, replay
-    from rung.cli import tables
     from rung.report.replay import script
     from rung.runs import to_json, write_whole
 
-    trace = opened(parsed.path)
+    trace = opened(parsed.path, max_bytes=parsed.max_bytes)
     if parsed.list:
         found = known_calls(trace, full_name(parsed.op), parsed.shapes)
         if parsed.json:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.common import add_command, after_the_answer
+from rung.cli.output import show_styled
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -30,7 +31,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     data = Run.open_(parsed.directory).data()
     page = parsed.directory / "report.html"
-    print(to_json(data) if parsed.json else summary(data, color=sys.stdout.isatty()))
+    show_styled(to_json(data) if parsed.json else summary(data, color=sys.stdout.isatty()))
     with after_the_answer():  # a run that was archived may lie where nothing can be written
         write_whole(page, render(data), f"copy {parsed.directory} to where there is")
     if not parsed.json:

@@ -22,6 +22,7 @@ def add(commands: Any, help_text: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     from rung.report.lines import run_line
+    from rung.report.units import one_line
     from rung.runs import Run, runs_below, to_json
 
     def shown(run: Run) -> dict[str, Any]:
@@ -38,7 +39,8 @@ def run(parsed: argparse.Namespace) -> int:
         print(to_json(found))
         return 0
     for data in found:
-        print(f"{data['directory']}  damaged: {data['error']}" if "error" in data else run_line(data))
+        damaged = f"{one_line(data['directory'])}  damaged: {one_line(data['error'])}" if "error" in data else ""
+        print(damaged or run_line(data))
     if not found:
         print(f"no runs in {parsed.root}; `rung climb tiny-transformer` makes one.")
     return 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rung.cli.common import at_least
+from rung.cli.common import at_least, size
+from rung.cli.output import write_data
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,11 +23,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the one table as CSV, all rows (-: to stdout)")
 
 
-def shown(table: pl.DataFrame, top: int | None) -> str:
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """--max-bytes, of every command that reads traces."""
+    parser.add_argument(
+        "--max-bytes", type=size, metavar="SIZE",
+        help="refuse a file that unpacks to more than this, as in 500M or 16G (default: 4G)",
+    )  # fmt: skip
+
+
+def shown(table: pl.DataFrame, top: int | None, columns: int | None = None) -> str:
+    """The table for a terminal. columns: its width (default: that of this one)."""
     from rung.report.tables import table_lines
 
     rows = TOP if top is None else (top or None)
-    return "\n".join(table_lines(table, width=width(), top=rows))
+    return "\n".join(table_lines(table, width=columns or width(), top=rows))
 
 
 def width() -> int:
@@ -36,15 +45,23 @@ def width() -> int:
 
 
 def write_csv(table: pl.DataFrame, path: Path) -> None:
-    """The whole table; lists of a column as text."""
+    """The whole table as CSV, into a file or to stdout."""
+    if str(path) == "-":
+        write_data(as_csv(table))
+        return
+    from rung.trace.output import whole
+
+    with whole(path) as file:
+        _flat(table).write_csv(file)
+
+
+def as_csv(table: pl.DataFrame) -> str:
+    return _flat(table).write_csv()
+
+
+def _flat(table: pl.DataFrame) -> pl.DataFrame:
+    """Lists of a column as text: CSV has none."""
     import polars as pl
 
     nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]
-    flat = table.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(", ") for name in nested)
-    if str(path) == "-":
-        sys.stdout.write(flat.write_csv())
-    else:
-        from rung.trace.output import whole
-
-        with whole(path) as file:
-            flat.write_csv(file)
+    return table.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(", ") for name in nested)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, UsageError
+from rung.files import read_text
 from rung.hardware.device import Device
 from rung.toml import parse_toml, shipped, user_file
 
@@ -162,7 +163,7 @@ def _shipped() -> tuple[Peaks, ...]:
 @lru_cache(maxsize=4)
 def _users(path: Path, _changed: int) -> tuple[Peaks, ...]:
     try:
-        rows = parse_toml(path.read_text("utf-8"))["gpu"]
+        rows = parse_toml(read_text(path))["gpu"]
         return tuple(_row({"checked": "by who wrote it", **row}) for row in rows)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)

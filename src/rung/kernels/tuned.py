@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rung.errors import InputError, UsageError
+from rung.files import read_text
 from rung.hardware import pick
 from rung.kernels.configs import power_of_2
 from rung.kernels.variations import Config, refused
@@ -107,7 +108,7 @@ def rows(path: Path | None = None) -> list[dict[str, Any]]:
     """The rows of the user's file; none where there is no file. Raises InputError for one that cannot be understood."""
     path = path or user_file(*TUNED)
     try:
-        found: list[dict[str, Any]] = parse_toml(path.read_text("utf-8")).get("tuned", [])
+        found: list[dict[str, Any]] = parse_toml(read_text(path)).get("tuned", [])
         for row in found:
             odd = next((k for k in _TEXTS if not isinstance(row[k], str)), "")
             odd = odd or refused(row["kernel"], row["rule"], row["use"], row["arch"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from rung.errors import InputError
+from rung.files import read_text
 from rung.profilers.overlay import laid_over, read_samples
 from rung.profilers.plan import ANSWER, PLAN, RECORDING, SAMPLES, Run
 from rung.profilers.run import ProfilerFailed, disk_full, tail
@@ -106,7 +107,7 @@ def within_steps(trace: Trace) -> Trace:
 def read_kept(folder: Path) -> Trace:
     """The trace of such a folder, wherever it lies by now. InputError where it is not complete."""
     try:
-        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        plan = json.loads(read_text(folder / PLAN))
         runs = []
         for one in plan["runs"]:
             name = Path(one["output"]).name  # only ever a folder inside of this one

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, UsageError
+from rung.files import read_text
 from rung.toml import parse_toml, shipped, user_file
 
 _REDUCED = re.compile(r"_(?:sum|max|avr|min)$")
@@ -54,7 +55,7 @@ def own_path(variable: str, name: str) -> str | None:
 def own_file(path: Path) -> dict[str, Any]:
     """A TOML file of the user's; InputError says what is wrong with it."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} could not be read as TOML ({error}): correct it, or take it away.") from None
 

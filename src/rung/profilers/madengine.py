@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError
+from rung.files import read_text
 from rung.profilers.presets import Preset, preset
 from rung.profilers.tools import PROFILERS
 
@@ -205,7 +206,7 @@ def _processes(path: Path, context: Mapping[str, Any], notes: list[str]) -> int:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} could not be read: {error}.") from None
     try:

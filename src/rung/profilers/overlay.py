@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from rung.errors import InputError
+from rung.files import check_regular
 from rung.profilers.samples import SCHEMA
 from rung.trace.table import CURVES, Trace
 
@@ -27,6 +28,7 @@ _DRAWN = {
 def read_samples(path: Path) -> pl.DataFrame:
     """samples.parquet or samples.csv. Raises InputError for a file that is none."""
     try:
+        check_regular(path)
         if path.suffix == ".csv":
             return pl.read_csv(path, schema=SCHEMA)
         table = pl.read_parquet(path)

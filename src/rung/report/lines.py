@@ -55,4 +55,5 @@ def run_line(data: dict[str, Any]) -> str:
     ended = gain + status + (", ended early" if manifest.get("why") else "")
     outcome = ended if manifest["status"] == "complete" else standing(data)
     workload = manifest["workload"]
-    return f"{data['directory']}  {workload['name']} ({workload['mode']}, {manifest['numerics']})  {outcome}"
+    what = f"{workload['name']} ({workload['mode']}, {manifest['numerics']})"
+    return "  ".join(units.one_line(part) for part in (data["directory"], what, outcome))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-import unicodedata
 from typing import Any
+
+from rung.text import visible
 
 NONE = "–"
 _TIMES = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
@@ -31,9 +32,7 @@ def section(record: Any, *path: str) -> dict[str, Any]:
 
 def clean(text: Any) -> str:
     """Text from a stranger without control characters, which could steer a terminal or break XML."""
-    if text is None:
-        return ""
-    return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in str(text))
+    return "" if text is None else visible(str(text))
 
 
 def one_line(text: Any) -> str:

@@ -205,11 +205,11 @@ def per_step(breakdown: Any) -> str:
 def workload(manifest: dict[str, Any]) -> str:
     """Such as "tiny-transformer (train, 8 samples, 2048 tokens, 31.5 M parameters)"."""
     record = units.section(manifest, "workload")
-    facts = [units.clean(record.get("mode"))]
+    facts = [units.one_line(record.get("mode"))]
     for key in ("samples", "tokens", "parameters"):
         if units.number(record.get(key)) is not None:
             facts.append(f"{units.count(record[key])} {key if record[key] != 1 else key.removesuffix('s')}")
-    title = units.clean(record.get("name") or manifest.get("target") or "workload")
+    title = units.one_line(record.get("name") or manifest.get("target") or "workload")
     known = ", ".join(f for f in facts if f)
     return f"{title} ({known})" if known else title
 

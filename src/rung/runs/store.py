@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rung.errors import InputError, UsageError
+from rung.files import read_text
 
 SCHEMA = 1
 
@@ -161,7 +162,7 @@ class Run:
     def read(self, name: str) -> dict[str, Any]:
         path = self.directory / name
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = json.loads(read_text(path))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} could not be read: {error}; the run directory is damaged.") from error
         if not isinstance(value, dict):

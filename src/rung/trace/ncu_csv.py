@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ _NS = {"second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us":
 # A counter is named unit__what; what else stands there is about the launch. A raw page has facts of the machine named so.
 # Of the machine, what is known of a GPU elsewhere, too.
 _FACTS = {"name": "display_name", "multiprocessor_count": "multiprocessor_count", "total_memory": "total_memory"}
+_DEVICES = 1 << 16  # no machine has more: a list of them ends at the highest number
 _COUNTER = re.compile(r"^(?!(?:device|numa|nvlink|c2clink)__)[a-z0-9]+__\w")
 
 
@@ -71,15 +73,14 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
         if len(row) != len(titles):
             unread["row with another number of cells"] += 1
             continue
-        number, device = _number(row[index["ID"]]), _number(row[index["Device"]]) if "Device" in index else 0.0
+        number, device = _whole(row[index["ID"]]), _whole(row[index["Device"]], _DEVICES) if "Device" in index else 0
         for title, place in counters:
             value = _number(row[place])
             if value is None:
                 unread["counter without a number"] += 1
             else:
                 value *= _NS.get(units.get(title, ""), 1.0)
-                found.append((None if number is None else int(number), None if device is None else int(device),
-                              row[index["Kernel Name"]], title, value, None))  # fmt: skip
+                found.append((number, device, row[index["Kernel Name"]], title, value, None))
     return Trace(
         events=pl.DataFrame(schema=SCHEMA),
         devices=_devices(body, index),
@@ -96,16 +97,23 @@ def _devices(body: list[list[str]], index: dict[str, int]) -> list[dict[str, Any
     places = {key: index[title] for key, name in _FACTS.items() if (title := f"device__attribute_{name}") in index}
     found: dict[int, dict[str, Any]] = {}
     for row in body if places and "Device" in index else ():
-        number = _number(row[index["Device"]]) if len(row) == len(index) else None
-        if number is not None and number >= 0 and int(number) not in found:
+        number = _whole(row[index["Device"]], _DEVICES) if len(row) == len(index) else None
+        if number is not None and number not in found:
             texts = {key: row[place] for key, place in places.items()}
-            found[int(number)] = {key: text if (n := _number(text)) is None else int(n) for key, text in texts.items()}
+            found[number] = {key: text if (n := _whole(text)) is None else n for key, text in texts.items()}
     return [found.get(number, {}) for number in range(max(found, default=-1) + 1)]
 
 
 def _number(text: str) -> float | None:
-    """A number with or without commas at its thousands; `n/a` is none."""
+    """A number with or without commas at its thousands; `n/a` and infinity are none."""
     try:
-        return float(text.replace(",", ""))
+        number = float(text.replace(",", ""))
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
+
+
+def _whole(text: str, below: int = 2**63) -> int | None:
+    """A number as an id or a size, where it can be one of a table."""
+    number = _number(text)
+    return int(number) if number is not None and 0 <= number < below else None

@@ -6,8 +6,9 @@ FORMATS.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +16,14 @@ from typing import Any
 
 from rung.errors import InputError
 from rung.trace import cache as store
+from rung.trace.parallel import processes_for, read_all
 from rung.trace.ranks import merged
 from rung.trace.repeats import REASON, repeated
 from rung.trace.source import HEAD, Source, head
+from rung.trace.spool import as_file
 from rung.trace.table import Trace
+
+log = logging.getLogger(__name__)
 
 # Asked in this order, the more particular before the more general. A module is imported only when those before it
 # have declined.
@@ -45,18 +50,21 @@ FOLDERS = ("rocprof-compute", "rocprofv3-csv")
 def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = None, cache: bool = True) -> Trace:
     """The trace in `path`, in whatever known format; all traces in it, as ranks of one run, where it is a directory.
 
-    The format and the compression are told by content, not by name.
+    The format and the compression are told by content, not by name. A pipe is read to its end first.
     partial: of a file that is damaged or cut off, read what is whole before the damage; `meta["cut"]` says what it was.
-    max_bytes: refuse a file whose decompressed content is larger.
+    max_bytes: refuse a file whose decompressed content is larger (default: 4 GiB), and one with a single value above
+        a 64th of it.
     cache: keep the tables of a large file for the next time, and use them now if they are there.
     Raises InputError when there is nothing to read or it cannot be read.
     """
     path = Path(path)
     if path.is_dir():
         return _read_directory(path, partial=partial, max_bytes=max_bytes, cache=cache)
-    trace = _read_file(path, _reader_or_refusal, partial=partial, max_bytes=max_bytes, cache=cache)
+    with as_file(path, max_bytes) as place:
+        cache = cache and place == path
+        trace = _read_file(place, _reader_or_refusal, partial=partial, max_bytes=max_bytes, cache=cache)
     assert trace is not None
-    return trace
+    return trace if place == path else replace(trace, source=str(path))
 
 
 def _read_file(
@@ -118,6 +126,22 @@ def _refuse_damage(path: Path, partial: bool) -> None:
                 break
 
 
+def read_one(file: Path, **how: Any) -> Trace | None:
+    """The trace of a file in a folder; None where it is none."""
+    return _read_file(file, _reader_or_none, **how)
+
+
+def _read_each(files: list[Path], **how: Any) -> Iterator[Trace | None]:
+    processes = processes_for(files)
+    if processes > 1:
+        traces = read_all(f"{__name__}:read_one", files, processes, how)
+    else:
+        traces = (read_one(file, **how) for file in files)
+    for number, trace in enumerate(traces, 1):
+        log.info("read %d of %d files", number, len(files))
+        yield trace
+
+
 def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: bool) -> Trace:
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     if not files and not any(path.iterdir()):
@@ -130,8 +154,7 @@ def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: 
             names.append(path.name)
             files = [file for file in files if ".csv" not in file.suffixes]
             break
-    for file in files:
-        trace = _read_file(file, _reader_or_none, partial=partial, max_bytes=max_bytes, cache=cache)
+    for file, trace in zip(files, _read_each(files, partial=partial, max_bytes=max_bytes, cache=cache), strict=True):
         if trace is None:
             skipped.append(file.name)
             continue

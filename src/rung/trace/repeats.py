@@ -42,11 +42,16 @@ def repeated(traces: list[Trace]) -> set[int]:
 def _copies(traces: list[Trace]) -> set[int]:
     """The places of those that state the same rank and have the same events as one before."""
     found = set()
+    alike: dict[tuple[object, ...], list[pl.DataFrame]] = {}  # compared in full are only those of one sum of times
     for place, trace in enumerate(traces):
-        rank = stated_rank(trace)
-        before = [other for n, other in enumerate(traces[:place]) if n not in found and stated_rank(other) == rank]
-        if rank is not None and any(trace.events.equals(other.events) for other in before):
+        rank, events = stated_rank(trace), trace.events
+        if rank is None:
+            continue
+        before = alike.setdefault((rank, events.height, events["ts"].sum(), events["dur"].sum()), [])
+        if any(events.equals(other) for other in before):
             found.add(place)
+        else:
+            before.append(events)
     return found
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, RungError
+from rung.files import read_text
 from rung.kernels.resources.compile import OPTIONS, Specialised, build, need_triton
 from rung.kernels.resources.record import Resources
 from rung.kernels.resources.user import load
@@ -26,7 +27,7 @@ _KERNEL = re.compile(r"^@triton_heuristics\..*?^@triton\.jit\s+def (\w+)", re.DO
 
 def sources(path: Path) -> Iterator[tuple[str, str]]:
     """The kernels of a file, as (name, source): a file of one kernel, output code, or a log that holds output code."""
-    text = path.read_text(errors="replace")
+    text = read_text(path, errors="replace")
     if "[__output_code]" in text:
         text = _LOG.sub("", text)
     found = _IN_OUTPUT_CODE.findall(text)

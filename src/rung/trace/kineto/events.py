@@ -22,6 +22,8 @@ from rung.trace.kineto.flows import Flows
 from rung.trace.kineto.memory import NAME as MEMORY
 from rung.trace.kineto.memory import Memory
 from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Quick, QuickArgs
+from rung.trace.kineto.text import TooLong
+from rung.trace.source import MAX_EVENTS
 from rung.trace.table import GPU_KINDS
 
 _KIND_OF_CATEGORY = {
@@ -73,11 +75,12 @@ class Events:
     """The events of one trace as they come in: columns, and what was not read.
 
     Python frames keep no ids or sizes: profilers write none, and they are most of the events of a trace with stacks.
-    top: what stands before the list of events in the file, when `take` is called.
+    top: what stands before the list of events in the file, when `take` is called. most: of events; TooLong is raised for more.
     """
 
-    def __init__(self, columns: Columns, top: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(self, columns: Columns, top: Mapping[str, Any] = MappingProxyType({}), most: int = MAX_EVENTS) -> None:
         self.columns = columns
+        self._most = most
         self._top = top
         self.collectives = Collectives()
         self.memory = Memory()
@@ -91,6 +94,8 @@ class Events:
         """Reads a JSON list of events. Raises msgspec.ValidationError where it is something else, and
         msgspec.DecodeError, UnicodeDecodeError or RecursionError where it is no JSON; then nothing was taken.
         """
+        if self.seen > self._most:
+            raise TooLong(self._most, "events")
         if self._top.get("writer") == OURS:  # its own columns are read by the careful way alone
             return self._take_carefully(text)
         try:

@@ -8,9 +8,9 @@ from typing import Any
 from rung.errors import InputError
 from rung.trace.kineto.columns import Columns
 from rung.trace.kineto.events import Events
-from rung.trace.kineto.text import CutOff, NotATrace, Text
+from rung.trace.kineto.text import CutOff, NotATrace, Text, TooLong
 from rung.trace.names import Demangler
-from rung.trace.source import Source
+from rung.trace.source import Source, too_large
 from rung.trace.table import Trace
 
 # What a trace says of its run, less what may hold secrets or another trace's paths.
@@ -45,10 +45,12 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     source = Source(path, partial=partial, max_bytes=max_bytes)
     names = Demangler()
     columns = Columns(rename=names)
-    text = Text(iter(source), partial=partial)
-    events = Events(columns, text.top)
+    text = Text(iter(source), partial=partial, longest=source.max_value)
+    events = Events(columns, text.top, most=source.max_events)
     try:
         text.read(events.take)
+    except TooLong as error:
+        raise too_large(source.path, error.most, error.what) from None
     except NotATrace as error:
         if not source.size or str(error) == "":
             raise InputError(f"{path} is empty: record the trace again.") from None

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from rung.trace.source import MAX_VALUE
+
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|name|cat|pid|ts|args)"')
@@ -34,17 +36,27 @@ class CutOff(Exception):
     """The text ends or breaks before its end."""
 
 
+class TooLong(Exception):
+    """There is more of something than is read."""
+
+    def __init__(self, most: int, what: str) -> None:
+        super().__init__(most, what)
+        self.most, self.what = most, what
+
+
 class Text:
     """Gives the events of a Chrome trace, in lists, to `take`; keeps what stands around them in `top`.
 
     take: reads a JSON list, or raises one of BROKEN (msgspec.ValidationError: it is JSON, but no list of events).
         What it is given is only valid during the call.
     partial: end at the first damage, and say in `cut` what it was, instead of raising CutOff.
+    longest: bytes that may stand before, after or between two events; TooLong is raised for more.
     replaced: how many characters of the events are no UTF-8, and were read as the replacement character.
     """
 
-    def __init__(self, blocks: Iterator[bytes], partial: bool = False) -> None:
+    def __init__(self, blocks: Iterator[bytes], partial: bool = False, longest: int = MAX_VALUE) -> None:
         self._blocks = blocks
+        self._longest = longest
         self._partial = partial
         self._bare = False  # the file is a list of events without an object around it
         self.top: dict[str, Any] = {}
@@ -92,6 +104,7 @@ class Text:
         for block in self._blocks:
             waiting.append(block)
             size += len(block)
+            self._limit(total + size)
             if size >= total:
                 yield b"".join(waiting)
                 total, size, waiting = total + size, 0, []
@@ -109,14 +122,28 @@ class Text:
                     text = listed.text()
                     cuts, ended = _boundaries(text)
                     if ended:
-                        return b"".join([text, block, *self._blocks])
+                        return text + self._remaining(block)
                     if cuts:
                         self._take_or_fail(text[: cuts[-1]])
                         listed = _Listed(text[cuts[-1] + 1 :])
                     else:
                         wait = 2 * listed.size  # an event larger than a block: look again when there is twice as much
             listed.append(block)
+            self._limit(listed.size)
         return listed.text()
+
+    def _remaining(self, block: bytes) -> bytes:
+        """This block and all that follow it."""
+        found, size = [block], len(block)
+        for more in self._blocks:
+            found.append(more)
+            size += len(more)
+            self._limit(size)
+        return b"".join(found)
+
+    def _limit(self, size: int) -> None:
+        if size > self._longest:
+            raise TooLong(self._longest, "bytes in one value")
 
     def _read_end(self, text: bytes) -> None:
         whole = b'{"traceEvents":[' + text + (b"}" if self._bare else b"")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
-from rung.errors import InputError
 from rung.trace.perfetto.protobuf import LENGTH, Malformed, Short, fields, varint
+from rung.trace.source import MAX_VALUE
 
 _BLOCK = 4 << 20
 _PACKET = 1  # the field of a trace that holds a packet
@@ -19,9 +18,13 @@ class Cut(Malformed):
     """The packets end before the file's last one is whole, or stop being packets."""
 
 
-def _inflated(packed: bytes, path: Path, limit: int) -> Iterator[bytes]:
-    """Inflates a packet of packets block by block."""
-    machine, total = zlib.decompressobj(), 0
+class TooLong(Exception):
+    """A packet is longer than what is read of one."""
+
+
+def inflated(data: bytes, at: int, stop: int) -> Iterator[bytes]:
+    """What was deflated into one packet, block by block."""
+    machine, packed = zlib.decompressobj(), data[at:stop]
     while not machine.eof:
         try:
             out = machine.decompress(packed, _BLOCK)
@@ -30,14 +33,12 @@ def _inflated(packed: bytes, path: Path, limit: int) -> Iterator[bytes]:
         packed = machine.unconsumed_tail
         if not out and not packed and not machine.eof:
             raise Cut("its compressed data is cut off")
-        total += len(out)
-        if total > limit:
-            raise InputError(f"{path} unpacks to more than {limit} bytes: raise --max-bytes if you trust it.")
         yield out
 
 
-def packets(parts: Iterator[bytes]) -> Iterator[Packet]:
-    """Each packet as (bytes, where it starts, where it ends). Raises Cut behind the last whole one."""
+def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Packet]:
+    """Each packet as (bytes, where it starts, where it ends). Raises Cut behind the last whole one, and TooLong for one of
+    more than `longest` bytes."""
     rest = b""
     missing = 0  # bytes known to be missing, so that one long packet is not joined again at every block
     waiting: list[bytes] = []
@@ -58,6 +59,8 @@ def packets(parts: Iterator[bytes]) -> Iterator[Packet]:
                 raise Cut(f"what follows is no packet: {error}") from None
             if after > len(data):
                 missing = after - len(data)
+                if after - at > longest:
+                    raise TooLong(longest)
                 break
             if start >= 0:
                 yield data, start, stop
@@ -78,13 +81,6 @@ def _next(data: bytes, at: int) -> tuple[int, int, int]:
         return -1, -1, start + size
     size, start = varint(data, size_at, len(data))
     return start, start + size, start + size
-
-
-def unpacked(data: bytes, at: int, stop: int, path: Path, max_bytes: int | None) -> Iterator[Packet]:
-    """The packets that were deflated into one packet."""
-    # zlib's own limit is a factor of 1032; a recorder's packets are at most a few MB, so 1 GB is no honest one.
-    limit = 1 << 30 if max_bytes is None else max_bytes
-    return packets(_inflated(data[at:stop], path, limit))
 
 
 def looks_like_packets(head: bytes) -> bool:

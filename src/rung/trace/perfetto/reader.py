@@ -13,7 +13,7 @@ from rung.trace.perfetto.packet import scan
 from rung.trace.perfetto.protobuf import Malformed, varint
 from rung.trace.perfetto.state import Clocks, Sequence, Tracks
 from rung.trace.perfetto.table import COUNTER_CATEGORY, Rows
-from rung.trace.source import Source
+from rung.trace.source import MAX_WHOLE, Source, too_large
 from rung.trace.table import Trace
 from rung.trace.unread import Unread
 
@@ -31,11 +31,14 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     `max_bytes`. With `partial`, what is whole before the cut is read, and the loss counted in `unread`.
     """
     path = Path(path)
-    reader, source = _Reader(path, max_bytes), Source(path, partial=partial, max_bytes=max_bytes)
+    source = Source(path, partial=partial, max_bytes=max_bytes)
+    reader = _Reader(path, MAX_WHOLE if max_bytes is None else max_bytes, source.max_value)
     cut = False
     try:
-        for data, at, stop in wire.packets(iter(source)):
+        for data, at, stop in wire.packets(iter(source), source.max_value):
             reader.packet(data, at, stop)
+    except wire.TooLong:
+        raise too_large(path, source.max_value, "bytes in one packet") from None
     except wire.Cut as error:
         if not partial and not reader.whole:
             raise _not_a_trace(path, str(error)) from None
@@ -58,8 +61,9 @@ def _not_a_trace(path: Path, why: str) -> InputError:
 
 
 class _Reader:
-    def __init__(self, path: Path, max_bytes: int | None) -> None:
-        self.path, self.max_bytes = path, max_bytes
+    def __init__(self, path: Path, most: int, longest: int) -> None:
+        """most: bytes that may be deflated in packets, in all. longest: of one packet."""
+        self.path, self._most, self._longest, self._inflated = path, most, longest, 0
         self.unread = Unread()
         self.packets = self.whole = 0
         self._sequences: dict[int, Sequence] = {}
@@ -116,7 +120,7 @@ class _Reader:
         if parts.COMPRESSED in spans:
             if nested:
                 raise Malformed("packets compressed twice")
-            self._unpack(wire.unpacked(data, *spans[parts.COMPRESSED], self.path, self.max_bytes))
+            self._unpack(wire.packets(self._counted(wire.inflated(data, *spans[parts.COMPRESSED])), self._longest))
 
     def _state(self, data: bytes, spans: parts.Spans, sequence: Sequence) -> None:
         if parts.SNAPSHOT in spans:
@@ -127,6 +131,13 @@ class _Reader:
             sequence.intern(data, *spans[parts.INTERNED])
         if parts.DESCRIPTOR in spans:
             self._tracks.describe(data, *spans[parts.DESCRIPTOR])
+
+    def _counted(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            self._inflated += len(block)
+            if self._inflated > self._most:
+                raise too_large(self.path, self._most)
+            yield block
 
     def _unpack(self, inner: Iterator[wire.Packet]) -> None:
         for part, start, stop in inner:

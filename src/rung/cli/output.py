@@ -1,0 +1,57 @@
+"""The way of everything that a command prints: names in a trace or a run are a stranger's, and steer no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+from rung.text import visible
+
+
+class Visible:
+    """A stream that writes visible text alone, and is its `stream` in all else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextlib.contextmanager
+def visible_output() -> Iterator[None]:
+    """While it lasts, stdout and stderr are Visible."""
+    with (
+        contextlib.redirect_stdout(_cleaned(sys.stdout)),
+        contextlib.redirect_stderr(_cleaned(sys.stderr)),
+    ):
+        yield
+
+
+def _cleaned(stream: TextIO) -> TextIO:
+    return stream if isinstance(stream, Visible) else Visible(stream)  # type: ignore[return-value]
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream itself: for our own colors and cursor movements, and for what a user's program prints."""
+    return stream.stream if isinstance(stream, Visible) else stream
+
+
+def show_styled(text: str) -> None:
+    """Prints text with our own styles in it, in which every string of others was cleaned (report/units.py)."""
+    print(text, file=raw(sys.stdout))
+
+
+def write_data(text: str) -> None:
+    """Writes a document for a program, as CSV: exactly, unless it goes to a terminal."""
+    (sys.stdout if sys.stdout.isatty() else raw(sys.stdout)).write(text)
