@@ -207,3 +207,38 @@ def test_a_shape_on_which_it_fails_leaves_the_other_shapes_to_be_seen(
 def test_restarts_that_are_over_hold_no_memory_any_more(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     confirmed(made, monkeypatch, FASTER)
     assert all(task.ended for task in made.pool.tasks)  # type: ignore[attr-defined]
+
+
+# Going on after a kill
+
+
+class Killed(BaseException):
+    """Ends the climb as a kill does: nothing that comes after it is done."""
+
+
+def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    Timed = starts(FASTER)
+    timed, so_far = Timed.timed, 0
+
+    def killing(start: Any, duel: Duel) -> Restart:
+        nonlocal so_far
+        so_far += 1
+        if so_far == 3:
+            raise Killed
+        restart: Restart = timed(start, duel)
+        return restart
+
+    monkeypatch.setattr(Timed, "timed", killing)
+    monkeypatch.setattr(confirming, "Start", Timed)
+    with pytest.raises(Killed):
+        confirm(made)
+    again = State(made.run, made.request, made.say)
+    again.facts, again.baseline, again.kept, again.plain = made.facts, made.baseline, made.kept, made.plain
+    again.answer, again.pool = made.answer, Pool()  # type: ignore[assignment]
+    assert len(again.begun["confirm"].duel.restarts) == 2
+    assert confirmed(again, monkeypatch, FASTER) == ("confirmed", BOTH)
+    assert len(again.pool.tasks) == 3  # type: ignore[attr-defined]
+    assert again.answer is not None
+    assert len(again.answer.restarts) == 3
+    assert not again.begun
+    assert not (again.run.directory / "begun.json").exists()

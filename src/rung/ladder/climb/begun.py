@@ -5,6 +5,7 @@ A job that is preempted every minute would otherwise begin each attempt anew and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,9 +44,19 @@ class Begun:
 def read_begun(run: Run) -> dict[str, Begun]:
     """By what was begun: `plain`, `attempt` or `confirm`. Empty where nothing was, or the file is damaged: then it is measured again."""
     try:
-        return msgspec.json.decode((run.directory / FILE).read_bytes(), type=dict[str, Begun])
-    except (OSError, msgspec.DecodeError):
+        found = msgspec.json.decode((run.directory / FILE).read_bytes(), type=dict[str, Begun])
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return {}
+    return {what: begun for what, begun in found.items() if _is_whole(begun)}
+
+
+def _is_whole(begun: Begun) -> bool:
+    """Whether its restarts are such as were timed: all of one number of blocks, each of which took some time."""
+    restarts = [*begun.duel.restarts, *(restart for shape in begun.shapes.values() for restart in shape)]
+    rounds = [r for restart in restarts for r in restart.rounds]
+    blocks = {len(r) for restart in begun.duel.restarts for r in restart.rounds}
+    timed = all(len(r) >= 4 and all(0 < ns < math.inf for ns in r) for r in rounds)
+    return timed and all(restart.rounds for restart in restarts) and len(blocks) == 1
 
 
 def keep(state: State, what: str, begun: Begun) -> None:

@@ -1,0 +1,67 @@
+"""What has no verdict yet, on disk: read back as it was, and no error where it is damaged."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from made_up import PASSED, STEP, state
+
+from rung.ladder.climb.begun import FILE, Begun, forget, keep, keep_verified, read_begun, same
+from rung.ladder.climb.checks import checks_of
+from rung.ladder.climb.state import State
+from rung.ladder.timing.duel import Duel
+from rung.measure import Restart
+
+
+def begun() -> Begun:
+    duel = Duel(restarts=[Restart(((STEP, STEP / 2, STEP / 2, STEP),) * 4)], samples=[{"best": [STEP], "candidate": [STEP / 2]}],
+                blocks={"best": [(1.0, 2.0)]}, witness={"failures": []})  # fmt: skip
+    return Begun("02-sdpa", ["compile", "sdpa"], "compile", duel, "sdpa", prepared_seconds=12.5, shapes={1: duel.restarts}, failed={2: ("best", "no")})  # fmt: skip
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> State:
+    return state(tmp_path)
+
+
+def test_it_is_read_back_as_it_was(made: State) -> None:
+    keep(made, "attempt", begun())
+    assert read_begun(made.run) == {"attempt": begun()}
+    assert same(made, "attempt", ["compile", "sdpa"], "compile") == begun()
+    assert same(made, "attempt", ["compile", "sdpa"], "baseline") is None
+    assert same(made, "attempt", ["compile"], "compile") is None
+    forget(made, "attempt")
+    assert read_begun(made.run) == {}
+
+
+def test_a_precision_that_was_verified_is_not_asked_again(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(made, "attempt", begun())
+    keep_verified(made, ["compile", "sdpa"], {"exact": PASSED})
+    keep_verified(made, ["compile"], {"bf16": PASSED})
+    made.begun = read_begun(made.run)
+    made.facts["own_precision"] = "exact"
+    made.pool = None  # type: ignore[assignment]  # no worker is started
+    tasks = checks_of(made, ["compile", "sdpa"], "03-sdpa")
+    assert [(task.name, task.done, task.answers) for task in tasks] == [
+        ("03-sdpa-verify-exact", True, {"verify": PASSED})
+    ]
+
+
+def test_damage_costs_what_was_measured_and_nothing_else(made: State) -> None:
+    keep(made, "attempt", begun())
+    path, moments = made.run.directory / FILE, random.Random(1)
+    whole = path.read_bytes()
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(moments.randint(1, 8)):
+            damaged[moments.randrange(len(damaged))] = moments.randrange(256)
+        path.write_bytes(damaged[: moments.randint(0, len(damaged))] if moments.random() < 0.3 else damaged)
+        assert isinstance(read_begun(made.run), dict)
+    for hole in ('"rounds":[]', '"rounds":[[0.0,1.0,1.0,1.0]]', '"rounds":[[1.0]]', '"rounds":[[-1.0,1.0,1.0,1.0]]'):
+        made.begun = {"attempt": begun()}
+        keep(made, "attempt", begun())
+        path.write_text(re.sub(r'"rounds":\s*\[.*?\]\s*\]', hole, path.read_text(), count=1, flags=re.DOTALL))
+        assert read_begun(made.run) == {}
+    path.write_text("[1, 2]")
+    assert read_begun(made.run) == {}
