@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.errors import InputError
-from rung.ladder.recipes.recipe import STATUSES, Recipe, Status
+from rung.ladder.recipes.recipe import MADE_ON, STATUSES, Recipe, Status
 from rung.ladder.rungs import BY_NAME, added
 
 TEXTS = st.text() | st.sampled_from(["", "a b", "a.b", '"', "'", "\\", "😀", "\x00\x1f\x7f\x85\u2028", "\r\n"])
@@ -22,7 +22,7 @@ NUMBERS = st.floats(allow_nan=False) | st.integers()
     rungs=st.lists(st.sampled_from(sorted(BY_NAME)), unique=True),
     workload=TEXTS,
     options=st.dictionaries(TEXTS, TEXTS),
-    made_on=st.dictionaries(TEXTS, TEXTS),
+    made_on=st.dictionaries(st.sampled_from(MADE_ON), TEXTS),
     measured=st.dictionaries(TEXTS, NUMBERS),
     status=st.sampled_from(["", *STATUSES]),
 )

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rung.errors import InputError, UsageError
+from rung.files import read_text
 from rung.ladder.plan import CONTRACTS, Numerics, Original, Plan
+from rung.ladder.recipes.variables import not_allowed
 from rung.ladder.rungs import BY_NAME, chosen, plan_of
 from rung.ladder.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
@@ -19,6 +21,7 @@ Status = Literal["provisional", "verified", "confirmed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 TEXTS = ("status", "workload", "mode", "numerics")
 WORDS = {"status": STATUSES, "mode": ("train", "infer"), "numerics": get_args(Numerics)}
+MADE_ON = ("device", "arch", "torch", "model")
 TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "options": ((str, int, float), "texts or numbers"),
     "variables": ((str,), "texts"),
@@ -84,6 +87,10 @@ class Recipe:
         known_sizes = [f.name for f in fields(Original)]
         if odd := [name for name in data.get("original", {}) if name not in known_sizes]:
             raise InputError(f"{where} is damaged: original has {odd[0]!r}; it takes {' and '.join(known_sizes)}.")
+        if wrong := not_allowed(data.get("variables", {})):
+            raise InputError(f"{where} {wrong}.")
+        if odd := [name for name in data.get("made_on", {}) if name not in MADE_ON]:
+            raise InputError(f"{where}: made_on has {odd[0]!r}; it takes {', '.join(MADE_ON)}.")
         try:
             if not all(isinstance(r, str) for r in rungs):
                 raise UsageError("rungs must be names.")
@@ -115,7 +122,7 @@ class Recipe:
     @classmethod
     def read(cls, path: Path) -> Recipe:
         try:
-            return cls.parse(path.read_text(encoding="utf-8-sig"), str(path))
+            return cls.parse(read_text(path, "utf-8-sig"), str(path))
         except OSError as error:
             raise InputError(f"{path} could not be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
