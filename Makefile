@@ -1,7 +1,6 @@
 # make demo    sets up and climbs the built-in workload on the best device there is
 # make test    sets up, lints, type-checks and runs the tests
-# make test-torch VERSION=2.6.0    runs the tests with that version of torch, in an environment of its own
-# All work in a fresh clone, in any order.
+# Both work in a fresh clone, in any order.
 
 VENV ?= .venv
 # On a GPU the built-in default; without one the smallest size, one sequence a step. Override: make demo SIZE=medium
@@ -10,18 +9,13 @@ BUDGET ?= 75
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test test-torch lint clean
+.PHONY: demo test lint clean
 
 demo: $(READY)
 	$(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET)
 
 test: lint
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
-
-test-torch:
-	@test -n "$(VERSION)" || { echo "give a version, as in: make test-torch VERSION=2.6.0"; exit 2; }
-	VENV=.venv-torch-$(VERSION) TORCH=$(VERSION) tools/setup dev
-	.venv-torch-$(VERSION)/bin/python -m pytest -n 3 --dist worksteal $(TESTS)
 
 lint: $(TOOLS)
 	$(VENV)/bin/ruff check .
@@ -38,4 +32,4 @@ $(TOOLS): pyproject.toml tools/setup
 	@touch $(READY) $@
 
 clean:
-	rm -rf $(VENV) .venv-boot .venv-torch-* .mypy_cache .ruff_cache .pytest_cache build src/*.egg-info
+	rm -rf $(VENV) .venv-boot .mypy_cache .ruff_cache .pytest_cache build src/*.egg-info

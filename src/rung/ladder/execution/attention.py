@@ -18,7 +18,7 @@ from rung.hardware.device import Device
 def can_be_told() -> bool:
     """Whether this torch takes an order (2.6), and keeps code compiled under another one apart in its caches (2.7)."""
     ordered = "set_priority" in inspect.signature(attention.sdpa_kernel).parameters
-    return ordered and hasattr(getattr(torch.compiler, "config", None), "cache_key_tag")
+    return ordered and hasattr(torch.compiler.config, "cache_key_tag")
 
 
 @contextlib.contextmanager

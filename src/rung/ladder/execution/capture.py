@@ -20,7 +20,7 @@ from rung.ladder.execution.given import Given, put_elsewhere
 from rung.ladder.execution.given_inputs import as_copied, copied, modes, recordable, signature
 from rung.ladder.execution.given_optimizer import GivenOptimizer
 from rung.ladder.execution.optimizer import own_step
-from rung.ladder.execution.parts import on_tensors, tree_key
+from rung.ladder.execution.parts import on_tensors
 from rung.ladder.optimizer_steps import step_taken
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
@@ -124,7 +124,7 @@ class Captured:
         leaves, spec = pytree.tree_flatten(batch)
         if not recordable(leaves, self._device.kind):
             return self._ran(self._warm(batch))
-        key = state, modes(), tree_key(spec), signature(leaves)
+        key = state, modes(), spec, signature(leaves)
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:

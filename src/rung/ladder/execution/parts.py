@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,16 +27,6 @@ def parts(output: Any, name: str = "", inside: tuple[int, ...] = ()) -> tuple[li
             found += held
             form += structure if structure != [f"structure {PLAIN} in {name}{where}.{field}"] else []
     return found, form
-
-
-def tree_key(spec: Any) -> Hashable:
-    """A tree's structure as a key of a dictionary. torch 2.6's own cannot be hashed where there is a dict in it, whose keys are a list."""
-    try:
-        hash(spec)
-    except TypeError:
-        context = tuple(spec.context) if isinstance(spec.context, list) else spec.context
-        return spec.type, context, tuple(map(tree_key, spec.children_specs))
-    return spec  # type: ignore[no-any-return]
 
 
 def on_tensors(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> Any:
