@@ -70,11 +70,12 @@ def answers(cache: Path) -> dict[str, dict[str, Any]]:
 
 
 class Answers(dict[str, dict[str, Any]]):
-    """Skips where Triton 3.2 compiled for AMD: it links what it compiled with ROCm's own linker, later ones bring theirs."""
+    """Skips what Triton 3.2 cannot do without a GPU: it links for AMD with ROCm's own linker, where later ones bring theirs, and a
+    file that has an autotuned kernel asks for a driver when it is imported."""
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         answer = super().__getitem__(name)
-        if "ROCm linker" in answer["err"]:
+        if "ROCm linker" in answer["err"] or "0 active drivers" in answer["err"]:
             pytest.skip(answer["err"].strip())
         return answer
 
