@@ -1,6 +1,8 @@
 # make demo    sets up and climbs the built-in workload on the best device there is
 # make test    sets up, lints, type-checks and runs the tests
 # Both work in a fresh clone, in any order.
+# make test-torch VERSION=2.6.0    runs the tests with that torch, in an environment of its own (.venv-torch-2.6.0)
+#     Others: PYTHON=python3.12 chooses the interpreter, TESTS="tests/ladder -x" what is run and how.
 
 VENV ?= .venv
 # On a GPU the built-in default; without one the smallest size, one sequence a step. Override: make demo SIZE=medium
@@ -9,13 +11,18 @@ BUDGET ?= 75
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-torch lint clean
 
 demo: $(READY)
 	$(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET)
 
 test: lint
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
+
+TESTS ?= -n 2 --dist worksteal
+test-torch:
+	@test -n "$(VERSION)" || { echo "usage: make test-torch VERSION=2.6.0 [PYTHON=python3.12] [TESTS=tests/ladder]" >&2; exit 2; }
+	tools/test-torch $(VERSION) $(TESTS)
 
 lint: $(TOOLS)
 	$(VENV)/bin/ruff check .
@@ -32,4 +39,4 @@ $(TOOLS): pyproject.toml tools/setup
 	@touch $(READY) $@
 
 clean:
-	rm -rf $(VENV) .venv-boot .mypy_cache .ruff_cache .pytest_cache build src/*.egg-info
+	rm -rf $(VENV) .venv-boot .venv-torch-* .mypy_cache .ruff_cache .pytest_cache build src/*.egg-info

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import importlib.util
 import os
+import re
 import traceback
 
 
@@ -39,17 +41,34 @@ class WorkloadError(RungError):
     exit_code = 4
 
 
-NO_TORCH = (
-    "this needs PyTorch, which is not installed: `pip install torch` gets the build for CUDA, `pip install torch "
+OLDEST_TORCH = (2, 6)  # as pyproject.toml's extra `torch`, README.md and docs/architecture.md say
+_GET_TORCH = (
+    "`pip install {option}torch` gets the build for CUDA, `pip install {option}torch "
     "--index-url https://download.pytorch.org/whl/cpu` the one for CPUs, and for ROCm "
     "https://pytorch.org/get-started/locally shows the command."
 )
+NO_TORCH = f"this needs PyTorch, which is not installed: {_GET_TORCH.format(option='')}"
 
 
 def need_torch() -> None:
-    """One sentence instead of an import error, where torch is missing. Raises UsageError."""
+    """One sentence instead of an import error, where torch is missing or too old. Raises UsageError. Does not load torch."""
     if importlib.util.find_spec("torch") is None:
         raise UsageError(NO_TORCH)
+    version = _torch_version()
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and tuple(map(int, numbers.groups())) < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        raise UsageError(
+            f"this needs PyTorch {wanted} or newer, and {version} is installed: {_GET_TORCH.format(option='--upgrade ')}"
+        )
+
+
+def _torch_version() -> str:
+    """Of the torch that is installed; "" where its package does not say."""
+    try:
+        return importlib.metadata.version("torch") or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def first_line(error: BaseException, most: int = 300) -> str:

@@ -4,12 +4,13 @@ float64, as Inductor passes them; a JSON object from the kernel to lines of Trit
 import json
 from typing import Any
 
-from triton.backends.nvidia.compiler import CUDABackend
+from triton.backends import backends
 
 from rung.kernels.resources import compile as compiling
 from rung.kernels.resources import own
 from rung.kernels.resources.inspect import _function
 
+CUDABackend = backends["nvidia"].compiler  # Triton 3.2 loads a class of its own, not the module's
 stages = CUDABackend.add_stages
 
 
@@ -18,7 +19,7 @@ class FirstStage(BaseException):
     that Triton could load or cache."""
 
 
-def first_alone(self: CUDABackend, found: dict[str, Any], *rest: Any) -> None:
+def first_alone(self: Any, found: dict[str, Any], *rest: Any) -> None:
     stages(self, found, *rest)
     make = found["ttir"]
 

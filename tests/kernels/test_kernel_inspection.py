@@ -66,7 +66,18 @@ def answers(cache: Path) -> dict[str, dict[str, Any]]:
         capture_output=True, text=True, check=False, timeout=250,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return dict(zip(asked, json.loads(done.stdout), strict=True))
+    return Answers(zip(asked, json.loads(done.stdout), strict=True))
+
+
+class Answers(dict[str, dict[str, Any]]):
+    """Skips what Triton 3.2 cannot do without a GPU: it links for AMD with ROCm's own linker, where later ones bring theirs, and a
+    file that has an autotuned kernel asks for a driver when it is imported."""
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        answer = super().__getitem__(name)
+        if "ROCm linker" in answer["err"] or "0 active drivers" in answer["err"]:
+            pytest.skip(answer["err"].strip())
+        return answer
 
 
 def rows(answer: dict[str, Any]) -> list[dict[str, Any]]:

@@ -141,6 +141,8 @@ def test_a_compiler_sees_the_kernels_themselves() -> None:
     the three), and no copies made of what they write to. The fused projection stays whole."""
     if not HAS_TRITON:
         pytest.skip("Triton is not installed")
+    if torch.__version__ < (2, 7):
+        pytest.skip("torch 2.6 takes the kernel of float32 attention for one that writes to its keys and values")
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     script = str(Path(__file__).with_name("traced_operators.py"))
     done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=False)

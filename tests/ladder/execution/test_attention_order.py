@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rung import Workload
 from rung.hardware import pick
+from rung.hardware.torch_versions import compiler_config
 from rung.ladder.execution import attention
 from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
@@ -66,16 +67,16 @@ def test_cudnn_is_asked_first_in_forward_and_in_what_backward_recomputes() -> No
 
 
 def test_backends_that_are_switched_off_stay_off_and_caches_are_kept_apart() -> None:
-    tag, flash = torch.compiler.config.cache_key_tag, torch.backends.cuda.flash_sdp_enabled()
+    tag, flash = compiler_config().cache_key_tag, torch.backends.cuda.flash_sdp_enabled()
     torch.backends.cuda.enable_flash_sdp(False)
     try:
         with attention.asked_first("cudnn"):
             assert not torch.backends.cuda.flash_sdp_enabled()
             assert torch.backends.cuda.math_sdp_enabled()
-            assert torch.compiler.config.cache_key_tag != tag
+            assert compiler_config().cache_key_tag != tag
     finally:
         torch.backends.cuda.enable_flash_sdp(flash)
-    assert torch.compiler.config.cache_key_tag == tag
+    assert compiler_config().cache_key_tag == tag
 
 
 def test_where_cudnn_takes_nothing_the_others_do() -> None:
@@ -97,7 +98,7 @@ def test_it_applies_where_cudnn_would_take_over() -> None:
     assert RUNG.applies(context(arch="sm103")) is None
     assert "sm90 and later" in str(RUNG.applies(context(arch="sm80")))
     assert "sm90 and later" in str(RUNG.applies(context(arch="gfx942")))
-    assert "2.7" in str(RUNG.applies(context(attention_choices={})))
+    assert "2.6" in str(RUNG.applies(context(attention_choices={})))
     refused = {"default": "FLASH_ATTENTION", "cudnn first": "FLASH_ATTENTION"}
     assert "refuses" in str(RUNG.applies(context(attention_choices=refused)))
     already = RUNG.applies(context(attention_choices=dict.fromkeys(refused, "CUDNN_ATTENTION")))

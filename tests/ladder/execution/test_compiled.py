@@ -70,8 +70,8 @@ def test_breaks_and_recompilations_are_found_in_the_users_source_and_explained()
     assert "test_compiled.py" in at["where"]
     assert at["where"].endswith("in forward")
     assert at["line"].startswith("if y.sum().item() > 1e9:")
-    assert "item" in at["why"]
-    assert at["hint"]
+    assert "Tensor.item" in at["why"]
+    assert at["hint"] or "(" not in at["why"]  # torch 2.6 says no more than what it broke at
     assert sentence(at) == found["graph_breaks"][0]
     (again,) = (r for r in found["recompilations"] if "calls" in r["why"])
     assert "test_compiled.py" in again["where"]

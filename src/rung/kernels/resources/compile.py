@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -75,24 +76,40 @@ def build(arch: str, name: str, kernel: Any, found: Specialised, source: str, co
     need_triton()
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     amd = arch.startswith("gfx")
     options = {k: v for k, v in found.options.items() if k not in (_NVIDIA_ONLY if amd else _AMD_ONLY)}
     target = GPUTarget("hip", arch, warp_size(arch)) if amd else GPUTarget("cuda", int(arch[2:]), 32)
-    position = {argument: (k,) for k, argument in enumerate(kernel.arg_names)}
-    ast = ASTSource(
-        fn=kernel,
-        signature=found.signature,
-        constexprs={position[k]: v for k, v in found.constants.items()},
-        attrs={position[k]: v for k, v in found.attributes.items()},
-    )
+    ast = _ast_source(kernel, found)
     try:
         built = triton.compile(ast, target=target, options=options)
     except Exception as error:
         lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
         raise WorkloadError(f"{name} does not compile for {arch}: {lines[-1].strip()[:300]}") from error
     return resources(built.asm, built.metadata._asdict(), name, arch, config, source)
+
+
+def _ast_source(kernel: Any, found: Specialised) -> Any:
+    """What Triton compiles. Triton 3.2, which torch 2.6 comes with, has other names for it and counts arguments by number."""
+    from triton.compiler import ASTSource
+
+    position = {argument: (k,) for k, argument in enumerate(kernel.arg_names)}
+    if "constexprs" in inspect.signature(ASTSource).parameters:
+        return ASTSource(
+            fn=kernel,
+            signature=found.signature,
+            constexprs={position[k]: v for k, v in found.constants.items()},
+            attrs={position[k]: v for k, v in found.attributes.items()},
+        )
+    from triton.backends.compiler import AttrsDescriptor
+
+    divisible = {position[k][0]: 16 for k in found.attributes}
+    return ASTSource(
+        fn=kernel,
+        signature={k: v for k, v in found.signature.items() if k not in found.constants},
+        constants=found.constants,
+        attrs=AttrsDescriptor.from_hints(divisible),
+    )
 
 
 def resources(

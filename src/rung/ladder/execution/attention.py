@@ -13,12 +13,13 @@ import torch
 from torch.nn import attention
 
 from rung.hardware.device import Device
+from rung.hardware.torch_versions import compiler_config
 
 
 def can_be_told() -> bool:
-    """Whether this torch takes an order (2.6), and keeps code compiled under another one apart in its caches (2.7)."""
+    """Whether this torch takes an order, and keeps code compiled under another one apart in its caches (2.6 does both)."""
     ordered = "set_priority" in inspect.signature(attention.sdpa_kernel).parameters
-    return ordered and hasattr(torch.compiler.config, "cache_key_tag")
+    return ordered and hasattr(compiler_config(), "cache_key_tag")
 
 
 @contextlib.contextmanager
@@ -35,10 +36,10 @@ def asked_first(name: str) -> Iterator[None]:
         kinds.MATH: cuda.math_sdp_enabled(),
     }
     order = [kinds.CUDNN_ATTENTION, *(kind for kind, on in others.items() if on)]
-    config = torch.compiler.config
+    config = compiler_config()
     # AOTAutograd keeps traced graphs on disk, under a key that does not know of the order.
     with (
-        config.patch(cache_key_tag=f"{config.cache_key_tag}{name} attention first"),  # type: ignore[attr-defined]
+        config.patch(cache_key_tag=f"{config.cache_key_tag}{name} attention first"),
         attention.sdpa_kernel(order, set_priority=True),
     ):
         yield

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
+from rung.hardware.torch_versions import tree_key
 from rung.ladder.execution.dynamo import place
 from rung.ladder.execution.given import Given, put_elsewhere
 from rung.ladder.execution.given_inputs import as_copied, copied, modes, recordable, signature
@@ -124,7 +125,7 @@ class Captured:
         leaves, spec = pytree.tree_flatten(batch)
         if not recordable(leaves, self._device.kind):
             return self._ran(self._warm(batch))
-        key = state, modes(), spec, signature(leaves)
+        key = state, modes(), tree_key(spec), signature(leaves)
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:

@@ -30,7 +30,7 @@ def _applies(c: Context) -> Inapplicable | None:
         return Inapplicable("its attention kernels are made for sm90 and later.", group=OTHER_CHIP)
     choices = c.facts.get("attention_choices", {})
     if not choices:
-        return Inapplicable("this torch cannot be told an order of attention kernels; 2.7 and later can.")
+        return Inapplicable("this torch cannot be told an order of attention kernels; 2.6 and later can.")
     if choices["default"] == CUDNN:
         return already("torch asks cuDNN first by itself on this device.")
     if choices["cudnn first"] != CUDNN:

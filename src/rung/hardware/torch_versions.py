@@ -1,0 +1,49 @@
+"""What differs between the versions of torch that Rung runs with: each difference is one function here, and nobody else asks
+which version there is for its sake."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cache
+from typing import Any
+
+
+def compiler_config() -> Any:
+    """`torch.compiler.config`, which torch 2.6 does not import by itself."""
+    import torch.compiler.config as config
+
+    return config
+
+
+def tree_key(spec: Any) -> Hashable:
+    """A pytree's structure as a key of a dict: the TreeSpec itself, where this torch gives it a hash (2.6 does not)."""
+    return spec if _specs_are_hashable() else _spelled(spec)
+
+
+@cache
+def _specs_are_hashable() -> bool:
+    from torch.utils import _pytree as pytree
+
+    try:
+        hash(pytree.tree_structure([0, {"a": 0}]))
+    except TypeError:
+        return False
+    return True
+
+
+def _spelled(spec: Any) -> Hashable:
+    children = spec.children() if hasattr(spec, "children") else spec.children_specs
+    return spec.type, _frozen(spec.context), tuple(map(_spelled, children))
+
+
+def _frozen(context: Any) -> Hashable:
+    """What a node's kind keeps of it: the keys of a dict are a list, those of a registered class may be anything."""
+    if isinstance(context, list | tuple):
+        return type(context), tuple(_frozen(item) for item in context)
+    if isinstance(context, dict):
+        return dict, tuple((key, _frozen(value)) for key, value in context.items())
+    try:
+        hash(context)
+    except TypeError:
+        return type(context), repr(context)
+    return context
