@@ -75,7 +75,12 @@ def test_a_damaged_run_directory_is_shown_or_refused_in_a_sentence(seed: int, tm
     dice = random.Random(seed)
     for number in range(50):
         folder = damaged(tmp_path / str(number), dice)
-        for command in (["report", str(folder)], ["report", str(folder), "--json"], ["runs", "--in", str(tmp_path)], ["apply", str(folder / "recipe.toml")]):
+        for command in (
+            ["report", str(folder)],
+            ["report", str(folder), "--json"],
+            ["runs", "--in", str(tmp_path)],
+            ["apply", str(folder / "recipe.toml")],
+        ):
             code, said = called(*command)
             assert code in KNOWN, (seed, number, command, said)
             assert "Traceback" not in said
@@ -85,7 +90,17 @@ def test_a_damaged_run_directory_is_shown_or_refused_in_a_sentence(seed: int, tm
 def test_hostile_recipes_are_refused_or_say_nothing_that_runs(tmp_path: Path) -> None:
     dice = random.Random(7)
     whole = (RUN / "recipe.toml").read_text()
-    names = ["LD_PRELOAD", "PYTHONPATH", "PATH", "PYTHONSTARTUP", "TORCH_LOGS", "TRITON_CACHE_DIR", "GPU_MAX_HW_QUEUES", "HOME", "BASH_ENV"]
+    names = [
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        "PATH",
+        "PYTHONSTARTUP",
+        "TORCH_LOGS",
+        "TRITON_CACHE_DIR",
+        "GPU_MAX_HW_QUEUES",
+        "HOME",
+        "BASH_ENV",
+    ]
     values = ["/tmp/evil.so", "1; touch x", "$(touch x)", "\\u0000", "2\\n3", "", "9" * 99]
     for number in range(200):
         text = whole
@@ -99,7 +114,7 @@ def test_hostile_recipes_are_refused_or_say_nothing_that_runs(tmp_path: Path) ->
         path = tmp_path / "recipe.toml"
         path.write_text(text, encoding="latin-1" if number % 4 == 0 else "utf-8")
         if number % 2:
-            with pytest.raises(InputError, match="variable|sets|TOML"):
+            with pytest.raises(InputError, match=r"variable|sets|TOML"):
                 Recipe.read(path)
         code, said = called("apply", str(path))
         assert code in KNOWN, (number, said)
@@ -128,6 +143,7 @@ def test_a_run_directory_with_a_link_is_not_gone_on_with(tmp_path: Path) -> None
     (folder / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
     mine = tmp_path / "mine"
     mine.write_text("precious")
+    (folder / "begun.json").unlink()
     (folder / "begun.json").symlink_to(mine)
     with pytest.raises(Exception, match="is a link"):
         resume(folder, lambda event, data: None)

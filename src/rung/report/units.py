@@ -18,9 +18,12 @@ _COUNTS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e1
 
 def number(value: Any) -> float | None:
     """The value as a float where it is a finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
 
 
 def section(record: Any, *path: str) -> dict[str, Any]:

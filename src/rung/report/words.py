@@ -173,7 +173,7 @@ def bottleneck(breakdown: Any, whole: str = "step") -> str:
     """Such as "matrix products, 42 % of the step"; "" where there is none."""
     record = units.section(breakdown)
     key = record.get("bottleneck")
-    if not key:
+    if not key or not isinstance(key, str):
         return ""
     title = part(key, record.get("clock"))
     other = {"launch_gap": "idle", "idle": "launch_gap"}.get(key)  # the share is of both

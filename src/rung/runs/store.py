@@ -40,6 +40,40 @@ REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
     "attempts": {"number": int, "rung": str, "verdict": str, "against": str},
 }  # fmt: skip
 
+# What may be missing or null, and is of its kind where it is there: objects, lists, and lists of objects.
+OBJECTS = {
+    "manifest.json": ("workload", "environment", "request", "facts", "stopped", "options"),
+    "baseline.json": ("breakdown.parts", "floor"),
+    "plan.json": (),
+    "result.json": ("speedup", "over_plain", "times", "memory", "first_run_seconds", "plain", "breakdown", "breakdown.parts", "stopped",
+                    "predictions", "predictions.by_rung"),
+    "attempts": ("prediction", "comparison", "ranking", "times", "memory", "first_run_seconds", "applied", "matches", "verification",
+                 "breakdown", "breakdown.parts", "effect", "witness", "hidden", "pay_back", "plain", "over_shapes",
+                 "compiled_while_timed"),
+}  # fmt: skip
+LISTS = {
+    "manifest.json": ("rungs", "environment.now.load"),
+    "baseline.json": ("samples", "breakdown.notes", "without_gradient"),
+    "result.json": ("kept", "breakdown.notes"),
+    "attempts": (
+        "stack",
+        "members",
+        "without",
+        "replaces",
+        "warnings",
+        "graph_breaks",
+        "verification.failures",
+        "breakdown.notes",
+    ),
+}
+ROWS = {
+    "manifest.json": ("facts.recompilations",),
+    "baseline.json": ("breakdown.top",),
+    "plan.json": ("rungs",),
+    "result.json": ("shapes", "history", "taken_back", "restarts", "breakdown.top"),
+    "attempts": ("restarts", "modes", "warm_up", "breakdown.top"),
+}
+
 
 def write_whole(path: Path, text: str, otherwise: str = "choose another --out") -> None:
     """Writes a file whole or not at all. A pipe or a device is written to as it is: a file would take its place.
@@ -83,6 +117,24 @@ def _holds(value: Any, key: str, kinds: type | tuple[type, ...]) -> bool:
             return False
         value = value[part]
     return isinstance(value, kinds)
+
+
+def _at(value: Any, key: str) -> Any:
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _is_object(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+def _is_list(value: Any) -> bool:
+    return value is None or isinstance(value, list)
+
+
+def _are_rows(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(row, dict) for row in value))
 
 
 class Run:
@@ -170,9 +222,16 @@ class Run:
         if name == "manifest.json" and value.get("schema") != SCHEMA:
             raise InputError(f"{self.directory} was written by another version of rung; it cannot be read by this one.")
         remedy = "climb again" if name == "manifest.json" else "remove the file and `--resume` measures it again"
-        for key, kinds in REQUIRED.get(name.partition("/")[0], {}).items():
+        kind = name.partition("/")[0]
+        for key, kinds in REQUIRED.get(kind, {}).items():
             if not _holds(value, key, kinds):
                 raise InputError(f"{path} is damaged: {key} is missing or of another type; {remedy}.")
+        for known, right in ((OBJECTS, _is_object), (LISTS, _is_list), (ROWS, _are_rows)):
+            for key in known.get(kind, ()):
+                if not right(found := _at(value, key)):
+                    raise InputError(
+                        f"{path} is damaged: {key} is a {type(found).__name__}, of which nothing can be shown; {remedy}."
+                    )
         return value
 
     def maybe(self, name: str) -> dict[str, Any] | None:

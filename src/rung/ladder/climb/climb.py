@@ -141,7 +141,9 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
     run = Run.open_(directory)
     if link := next((path for path in directory.rglob("*") if path.is_symlink()), None):
-        raise UsageError(f"{link} is a link, and a climb would write where it leads; copy what it stands for into its place.")
+        raise UsageError(
+            f"{link} is a link, and a climb would write where it leads; copy what it stands for into its place."
+        )
     manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
     if manifest["status"] == "complete" and not manifest["why"]:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
