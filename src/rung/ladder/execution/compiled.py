@@ -11,7 +11,7 @@ import torch
 
 from rung.ladder.execution.attention import asked_first
 from rung.ladder.execution.channels_last import ChannelsLast
-from rung.ladder.execution.dynamo import Watched, forget, open_sizes, sizes_vary, skipped_replays, varying
+from rung.ladder.execution.dynamo import Watched, fixed_sizes, forget, open_sizes, sizes_vary, skipped_replays, varying
 from rung.ladder.execution.linears import EightBits
 from rung.ladder.execution.regions import blocks
 from rung.ladder.execution.shapes import Shapes, ranks, shapes_of, sizes, tensors_of
@@ -24,13 +24,16 @@ MOST_SHAPES = 1024  # calls that are remembered by their shapes; beyond, all are
 
 
 class _Graphs:
-    """What Dynamo compiles of a function for one backend, and two ways to call it: `compile` takes every size for fixed unless a tensor is
-    marked, and `run` does not say so, because torch.compile(dynamic=False) changes Dynamo's settings at every call, in 7 µs."""
+    """What Dynamo compiles of a function for one backend. `compile` takes every size for fixed unless a tensor is marked; `run` is for
+    calls for which it has compiled: torch.compile(dynamic=False) would change Dynamo's settings at every call, in 7 µs."""
 
     def __init__(self, function: Callable[..., Any], surgeon: Surgeon, on_symbolic: Callable[[], Any] = tuple) -> None:
         self.surgeon, self.watched = surgeon, Watched(surgeon, on_symbolic)
-        self.compile = torch.compile(function, backend=self.watched, dynamic=False)
         self.run = torch.compile(function, backend=self.watched)
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        with fixed_sizes():
+            return self.run(*args, **kwargs)
 
 
 class Compiled:
@@ -270,6 +273,8 @@ class Compiled:
     def _whole(self, surgeon: Surgeon) -> Callable[..., Any]:
         self._known.clear()
         self._graphs = _Graphs(self._function, surgeon, self._known.clear)
+        if self._new_shapes is None:
+            return self._in_context(torch.compile(self._function, backend=self._graphs.watched, dynamic=False))
         return self._in_context(self._graphs.compile)
 
     def _prepared(self) -> Callable[..., Any]:

@@ -152,6 +152,11 @@ def open_sizes() -> contextlib.AbstractContextManager[Any]:
     return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # type: ignore[no-any-return]
 
 
+def fixed_sizes() -> contextlib.AbstractContextManager[Any]:
+    """Inside of it Dynamo compiles as under `torch.compile(dynamic=False)`."""
+    return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True)  # type: ignore[no-any-return]
+
+
 def forget(function: Callable[..., Any]) -> None:
     """Drops what was compiled of a function."""
     remove = getattr(torch._dynamo.eval_frame, "remove_from_cache", None)
