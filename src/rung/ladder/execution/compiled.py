@@ -60,20 +60,16 @@ class Compiled:
     ) -> None:
         self._function, self._model, self._plan, self._arch = function, model, plan, arch
         self._new_shapes = new_shapes
-        self.renews = bool(
-            plan.linears or plan.capture or "bf16-weights" in plan.passes
-        )  # whether `renewed` has anything to look at
-        # Blocks and 8-bit layers are static: the sizes of a block's inputs are not seen here, nor are those of 8-bit products.
-        self._shares = plan.compile and not plan.dynamic and not plan.linears and dynamic is None
-        self._warns = plan.compiles and not plan.dynamic and dynamic is None and bool(plan.passes or not self._shares)
+        # Whether `renewed` has anything to look at.
+        self.renews = bool(plan.linears or plan.capture or "bf16-weights" in plan.passes)
+        self._shares = plan.shares_graphs and dynamic is None
+        self._warns = plan.compiles and not plan.dynamic and dynamic is None and bool(plan.sized or not self._shares)
         self._graphs: _Graphs | None = None
         self._shared: _Graphs | None = None
         self._careful = False  # no short way
         self._known: dict[Hashable, Callable[..., Any]] = {}
         self._first: dict[Hashable, Shapes] = {}  # by the kind of call: what stays when only sizes change
-        self._varied: dict[
-            Hashable, list[set[int]]
-        ] = {}  # by the kind of call, a tensor each: the dimensions that varied
+        self._varied: dict[Hashable, list[set[int]]] = {}  # the same, and of each tensor, the dimensions that varied
         self._switched = Switched(model, plan.switches)
         self._channels_last = ChannelsLast(model) if plan.channels_last else None
         self._eight_bits: EightBits | None = None
@@ -220,9 +216,8 @@ class Compiled:
         with varying(tensors_of((args, kwargs)), dimensions) as marked:
             result = self._in_context(shared.compile, opens_sizes=False)(*args, **kwargs)
         if marked and not shared.watched.symbolic:
-            self._shares = (
-                False  # the program fixes the sizes: each shape needs a graph of its own, which may be rewritten
-            )
+            # The program fixes the sizes: each shape needs a graph of its own, which may as well be a rewritten one.
+            self._shares = False
         else:
             self._remember(key, self._in_context(shared.run, opens_sizes=False))
         return result
@@ -240,11 +235,10 @@ class Compiled:
 
     def _told_of_shapes(self) -> str:
         if not self._shares:
-            return "this recipe compiles anew for each input shape: pad the inputs, or call it with few shapes."
-        left_out = ", ".join((*self._plan.passes, *self._plan.within))
+            return "this recipe compiles anew for each input shape, which takes as long as the first call did: pad the inputs to few shapes."
         return (
-            f"a second input shape: the first keeps its graph, and all others share one with symbolic sizes, without {left_out}, "
-            "for which sizes are fixed. rung.apply(..., dynamic=False) compiles each shape with the whole recipe."
+            "a second input shape: it is compiled once more, with symbolic sizes, for all shapes but the first, and without rewrites that "
+            f"need fixed sizes ({', '.join(self._plan.sized)}). rung.apply(..., dynamic=False) compiles each shape with the whole recipe."
         )
 
     def _in_context(self, run: Callable[..., Any], opens_sizes: bool = True) -> Callable[..., Any]:

@@ -100,6 +100,9 @@ class Applied:
         self._made = made if isinstance(made, _Made) else None
         self._plan, self._device = plan, device
         self._original = plan.original or None
+        self._thread = _Thread()
+        # First: what it binds to the model in place is set aside after what the calls bind, in `_aside`.
+        self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
         self._precision = matmul_precision_name()
         self.pending: tuple[str, ...] = ()
         self._told = not (plan.passes or plan.regions)
@@ -117,13 +120,11 @@ class Applied:
             return _cast_back(output, weights.dtype)
 
         self._weights = weights = _Weights(model)
-        # Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled.
+        # Shapes, modes and hooks are compiled for apart; beyond the limit, Dynamo would leave a function uncompiled.
         self._expects = plan.compiles or bool(plan.passes)
-        self._thread = _Thread()
         self._limits = self._expect_changes()
         function = forward_in_bf16 if plan.bf16 else forward
         self._compiled = Compiled(function, model, plan, device.arch, self._expect_changes, dynamic)
-        self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
         self._captured: Captured | None = None
         if plan.capture:
             self._captured = self._newly_captured()
@@ -199,7 +200,8 @@ class Applied:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
         self._warn_of_another_optimizer()
-        self._expect_changes()
+        if not self._thread.expects_changes:
+            self._expect_changes()
         loss, output = self._step(batch)
         self._tell(self._step)
         if self._plan.bf16:
