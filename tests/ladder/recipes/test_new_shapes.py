@@ -99,7 +99,9 @@ def test_the_second_shape_makes_one_graph_for_all_further_shapes(run: Any, compi
 def test_rewrites_stay_on_the_first_shape_and_are_said_to_be_missing_from_the_shared_graph(
     run: Any, compiled: list[Graph]
 ) -> None:
-    with pytest.warns(UserWarning, match="second input shape.*without sdpa, fused-qkv") as said:
+    with pytest.warns(
+        UserWarning, match=r"second input shape.*without rewrites that need fixed sizes \(sdpa, fused-qkv\)"
+    ) as said:
         run(["compile", "sdpa", "fused-qkv"], (*SIZES, *SIZES))
     assert compiled == [REWRITTEN, SHARED]
     assert len(said) == 1
@@ -223,3 +225,39 @@ def test_shapes_are_seen_wherever_a_batch_holds_its_tensors() -> None:
     assert shapes_of(batch) != shapes_of(wider)
     assert ranks(shapes_of(batch)) == ranks(shapes_of(wider))
     assert hash(shapes_of(batch)) is not None
+
+
+def test_calls_after_the_first_leave_dynamos_settings_and_the_parameters_alone(
+    compiled: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Attention()
+    applied = rung.apply(model, ["compile", "bf16"])
+    with torch.no_grad():
+        right = applied(torch.ones(4, 5, 16))
+
+        def forbidden(*arguments: Any, **named: Any) -> Any:
+            raise AssertionError("looked at in every call")
+
+        monkeypatch.setattr("rung.ladder.recipes.apply.expect_changes", forbidden)
+        monkeypatch.setattr("rung.ladder.execution.compiled.fixed_sizes", forbidden)
+        monkeypatch.setattr(model, "named_parameters", forbidden)
+        torch.testing.assert_close(applied(torch.ones(4, 5, 16)), right)
+
+
+def test_settings_of_dynamo_that_were_put_back_are_made_again_for_a_new_shape(compiled: list[Graph]) -> None:
+    with torch._dynamo.config.patch(cache_size_limit=8), torch.no_grad():
+        with torch._dynamo.config.patch(cache_size_limit=8):
+            applied = rung.apply(Attention(), ["compile"])
+        assert torch._dynamo.config.cache_size_limit == 8
+        applied(torch.ones(4, 5, 16))
+        assert torch._dynamo.config.cache_size_limit == 64
+
+
+def test_outputs_are_cast_to_the_dtype_of_a_layer_that_was_put_in_the_place_of_another() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(16, 16)))
+    applied = rung.apply(model, "bf16")
+    assert applied(torch.ones(4, 16)).dtype == torch.float32
+    model[0] = nn.Linear(16, 16).double()
+    assert applied._weights.look() == torch.float64
+    model[0] = nn.Identity()
+    assert applied._weights.look() == torch.float32
