@@ -28,7 +28,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.recipe:
         raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
-    from rung.ladder.recipes.fit import changes, missing_variables, untold
+    from rung.ladder.recipes.fit import changes, missing_variables, of_other_shapes, untold
     from rung.ladder.recipes.recipe import Recipe
     from rung.report.recipe import recipe_lines
     from rung.runs import to_json
@@ -41,6 +41,7 @@ def run(parsed: argparse.Namespace) -> int:
         "changes": changes(recipe),
         "variables": missing_variables(recipe),
         "original": recipe.original,
+        "shapes": of_other_shapes(recipe),
         "measured": recipe.measured,
         "differs": _differs(parsed, recipe),
     }

@@ -72,6 +72,17 @@ class Plan:
         return bool(dict(self.inductor).get("triton.cudagraphs"))
 
     @property
+    def shares_graphs(self) -> bool:
+        """Whether all input shapes but the first can share one graph with symbolic sizes. Blocks that are compiled by themselves, and
+        8-bit layers, are compiled for fixed sizes only."""
+        return self.compile and not self.dynamic and not self.linears
+
+    @property
+    def sized(self) -> tuple[str, ...]:
+        """The rewrites that need fixed sizes, and are left out of a shared graph: all of them."""
+        return (*self.passes, *self.within)
+
+    @property
     def opens_sizes(self) -> bool:
         """Whether Dynamo is to go on where a size depends on values, because a rewrite takes it out of the graph."""
         return "grouped-experts" in self.passes

@@ -9,7 +9,7 @@ from rung.report.words import STATUSES
 
 
 def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
-    """found: `changes`, `variables`, `original`, `measured`, `differs`, `untold` and `fits` of a recipe (`rung.cli.apply`)."""
+    """found: `changes`, `variables`, `original`, `shapes`, `measured`, `differs`, `untold` and `fits` of a recipe (`rung.cli.apply`)."""
     lines = ["--- the model as it is", f"+++ rung.apply(model, {path})"]
     lines += [f"+ export {name}={units.clean(value)}" for name, value in found["variables"].items()]
     width = max((len(c["rung"]) for c in found["changes"]), default=0)
@@ -21,6 +21,8 @@ def recipe_lines(found: dict[str, Any], path: str) -> list[str]:
         if key in found["original"]:
             count = units.count(found["original"][key])
             lines.append(f"  inputs of {words} {count} elements: the model as it is, which was faster there")
+    if found.get("shapes"):
+        lines.append(f"  {found['shapes']}")
     gain = found["measured"]
     if units.number(gain.get("speedup")):
         between = units.span({"low": gain.get("low"), "high": gain.get("high")})

@@ -9,7 +9,7 @@ import inspect
 import logging
 import re
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,16 @@ import rung
 _LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 _OURS = str(Path(rung.__file__).parent)
 SHAPES = 64
+_MARK = "_dynamo_weak_dynamic_indices"
 _RECOMPILES = "torch._dynamo.guards.__recompiles"
 
 
 class Watched:
     """A backend that notes, of every graph that is handed over, why it ended where it does."""
 
-    def __init__(self, backend: Callable[..., Any]) -> None:
-        self._backend = backend
+    def __init__(self, backend: Callable[..., Any], on_symbolic: Callable[[], Any] = tuple) -> None:
+        self._backend, self._on_symbolic = backend, on_symbolic
+        self.symbolic = False  # whether any graph has a size for an input
         self.breaks: dict[tuple[str, str], dict[str, Any]] = {}
         # Dynamo compiles anew where the backend is another one: the same watched backend is the same.
         functools.update_wrapper(self, backend, assigned=())
@@ -38,6 +40,9 @@ class Watched:
         if reason is not None and getattr(reason, "graph_break", False):
             found = located(str(reason.reason), list(reason.user_stack))
             self.breaks.setdefault((found["where"], found["why"]), {**found, "count": 0})["count"] += 1
+        if any(isinstance(item, torch.SymInt) for item in inputs):
+            self.symbolic = True
+            self._on_symbolic()
         return self._backend(gm, inputs)
 
     def found(self) -> list[dict[str, Any]]:
@@ -102,8 +107,25 @@ def sizes_vary(arguments: Any) -> None:
     itself does not fix them. Sizes of 0 and 1 are compiled for apart, as Dynamo does with all. `dynamic=True` would do the
     same to every float of the model, and an eps would become an input."""
     for leaf in pytree.tree_leaves(arguments):
-        if isinstance(leaf, torch.Tensor) and not hasattr(leaf, "_dynamo_weak_dynamic_indices"):
+        if isinstance(leaf, torch.Tensor) and not hasattr(leaf, _MARK):
             torch._dynamo.maybe_mark_dynamic(leaf, [dim for dim, size in enumerate(leaf.shape) if size > 1])
+
+
+@contextlib.contextmanager
+def varying(tensors: Iterable[torch.Tensor], dimensions: Iterable[Iterable[int]]) -> Iterator[bool]:
+    """Inside of it the sizes of these dimensions are variables of what is compiled. Gives whether there are any: sizes of 0 and 1 are
+    compiled for apart."""
+    marked = []
+    for tensor, varied in zip(tensors, dimensions, strict=True):
+        open_ = [dim for dim in sorted(varied) if tensor.shape[dim] > 1]
+        if open_ and not hasattr(tensor, _MARK):
+            torch._dynamo.maybe_mark_dynamic(tensor, open_)
+            marked.append(tensor)
+    try:
+        yield bool(marked)
+    finally:
+        for tensor in marked:
+            delattr(tensor, _MARK)
 
 
 HOOKS_UNSEEN = "skip_nnmodule_hook_guards"  # by default a hook that is registered after the first call is not run
@@ -128,6 +150,11 @@ def open_sizes() -> contextlib.AbstractContextManager[Any]:
     """Inside of it, Dynamo goes on where a size depends on values, as that of `torch.where(condition)`, and does not break
     the graph there. What becomes of such a size is left to who takes the graph."""
     return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # type: ignore[no-any-return]
+
+
+def fixed_sizes() -> contextlib.AbstractContextManager[Any]:
+    """Inside of it Dynamo compiles as under `torch.compile(dynamic=False)`."""
+    return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True)  # type: ignore[no-any-return]
 
 
 def forget(function: Callable[..., Any]) -> None:

@@ -33,10 +33,19 @@ class Step:
     is one, and for torch's matrix precision, which is the process's.
     """
 
-    def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        model: torch.nn.Module,
+        plan: Plan,
+        device: Device,
+        new_shapes: Callable[[], Any] | None = None,
+        dynamic: bool | None = None,
+    ) -> None:
+        """new_shapes, dynamic: as of Compiled."""
         self.workload, self.model, self.plan, self.device = workload, model, plan, device
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
-        self._forward = Compiled(self._plain_forward, model, plan, device.arch)
+        self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
         self.optimizer: torch.optim.Optimizer | None = None
         self.fresh()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -91,49 +92,63 @@ class Applied:
     """
 
     def __init__(
-        self, model: torch.nn.Module, plan: Plan, device: Device, step: Step | None, made: _Made | None = None
+        self, model: torch.nn.Module, plan: Plan, device: Device, workload: Workload | None, dynamic: bool | None = None
     ) -> None:
+        """workload: of a step that is more than a call of the model."""
         self.model = model
-        self._made = made
-        self._plan, self._device, self._step = plan, device, step
+        made = workload.optimizer if workload else None
+        self._made = made if isinstance(made, _Made) else None
+        self._plan, self._device = plan, device
+        self._original = plan.original or None
+        self._thread = _Thread()
+        # First: what it binds to the model in place is set aside after what the calls bind, in `_aside`.
+        self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
         self._precision = matmul_precision_name()
-        self._dtype = torch.float32
         self.pending: tuple[str, ...] = ()
         self._told = not (plan.passes or plan.regions)
         self._named = "an empty recipe"
         if plan.tf32:
             torch.set_float32_matmul_precision("high")
 
-        def forward(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-            with autocast(device, torch.bfloat16 if plan.bf16 else None):
-                output = model(*arguments[0], **arguments[1])
-            return self._cast_back(output)
+        # What is traced reads no more of this object than it needs: Dynamo guards all that it reads, in every call.
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return model(*args, **kwargs)
 
-        self._call: Callable[[Any], Any] = forward
-        # Every shape is compiled on its own; beyond the limit, Dynamo would leave a function uncompiled.
+        def forward_in_bf16(*args: Any, **kwargs: Any) -> Any:
+            with autocast(device, torch.bfloat16):
+                output = model(*args, **kwargs)
+            return _cast_back(output, weights.dtype)
+
+        self._weights = weights = _Weights(model)
+        # Shapes, modes and hooks are compiled for apart; beyond the limit, Dynamo would leave a function uncompiled.
         self._expects = plan.compiles or bool(plan.passes)
         self._limits = self._expect_changes()
-        self._compiled = Compiled(forward, model, plan, device.arch)
-        self._call = self._compiled
+        function = forward_in_bf16 if plan.bf16 else forward
+        self._compiled = Compiled(function, model, plan, device.arch, self._expect_changes, dynamic)
         self._captured: Captured | None = None
         if plan.capture:
-            self._captured = Captured(self._call, device, model)
+            self._captured = self._newly_captured()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._plan.original and self._plan.original.takes(elements((args, kwargs))):
+        if self._original and self._original.takes(elements((args, kwargs))):
             with self._aside():
                 return self.model(*args, **kwargs)
-        self._note_dtype()
-        self._expect_changes()
-        if self._compiled.renewed() and self._captured:
-            self._captured = Captured(self._call, self._device, self.model)
+        if self._plan.bf16:
+            self._weights.look()
+        if not self._thread.expects_changes:
+            self._expect_changes()
+        if self._compiled.renews and self._compiled.renewed() and self._captured:
+            self._captured = self._newly_captured()
         if self._captured and not torch.is_grad_enabled():
             output = self._captured((args, kwargs))
         else:
-            output = self._call((args, kwargs))
-        if self._step is None:
+            output = self._compiled(*args, **kwargs)
+        if not self._told and self._step is None:
             self._tell(self._compiled)
         return output
+
+    def _newly_captured(self) -> Captured:
+        return Captured(lambda batch: self._compiled(*batch[0], **batch[1]), self._device, self.model)
 
     def train(self, mode: bool = True) -> Applied:
         self.model.train(mode)
@@ -185,11 +200,12 @@ class Applied:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
         self._warn_of_another_optimizer()
-        self._expect_changes()
+        if not self._thread.expects_changes:
+            self._expect_changes()
         loss, output = self._step(batch)
         self._tell(self._step)
-        self._note_dtype()
-        output = self._cast_back(output)
+        if self._plan.bf16:
+            output = _cast_back(output, self._weights.look())
         return output if loss is None else (loss, output)
 
     def _warn_of_another_optimizer(self) -> None:
@@ -217,20 +233,48 @@ class Applied:
         self._expects = False
 
     def _expect_changes(self) -> dict[str, int]:
-        """Before each call, too: newer torch has Dynamo's settings for each thread, and this one may be another."""
+        """In each thread, whose settings of Dynamo are its own in newer torch, and before a new shape is compiled."""
+        self._thread.expects_changes = True
         return expect_changes() if self._expects else {}
 
-    def _note_dtype(self) -> None:
-        """Before each call, as the model may have been given another dtype since the last; outside of what is compiled, which asks for it."""
-        if self._plan.bf16:
-            found = (p.dtype for p in self.model.parameters() if p.is_floating_point())
-            self._dtype = next(found, torch.float32)
 
-    def _cast_back(self, output: Any) -> Any:
-        """The output as the model gives it outside autocast; gradients flow through the cast."""
-        if not self._plan.bf16 or self._dtype == torch.bfloat16:
-            return output
-        return on_tensors(lambda t: t.to(self._dtype) if t.dtype == torch.bfloat16 else t, output)
+class _Thread(threading.local):
+    expects_changes = False
+
+
+class _Weights:
+    """The dtype of a model's weights: of its first parameter that is a floating-point number."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model, self._path, self._name = model, tuple[str, ...](), ""
+        self.dtype = torch.float32
+
+    def look(self) -> torch.dtype:
+        """Before each call: the model may have been given another dtype since the last. It goes where the parameter was, because a
+        walk over all modules takes longer than a small model."""
+        module: torch.nn.Module | None = self._model
+        for name in self._path:
+            module = module._modules.get(name) if module is not None else None
+        found = module._parameters.get(self._name) if module is not None else None
+        if found is None or not found.is_floating_point():
+            found = self._search()
+        self.dtype = torch.float32 if found is None else found.dtype
+        return self.dtype
+
+    def _search(self) -> torch.nn.Parameter | None:
+        for name, parameter in self._model.named_parameters():
+            if parameter.is_floating_point():
+                *path, self._name = name.split(".")
+                self._path = tuple(path)
+                return parameter
+        return None
+
+
+def _cast_back(output: Any, dtype: torch.dtype) -> Any:
+    """The output as the model gives it outside autocast; gradients flow through the cast."""
+    if dtype == torch.bfloat16:
+        return output
+    return on_tensors(lambda t: t.to(dtype) if t.dtype == torch.bfloat16 else t, output)
 
 
 def apply(
@@ -241,11 +285,16 @@ def apply(
     loss: Callable[[Any, Any], torch.Tensor] | None = None,
     optimizer: Factory | None = None,
     output: bool = True,
+    dynamic: bool | None = None,
 ) -> Applied:
     """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload.
 
     forward, loss, optimizer, output: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
     training step with every rung in effect. The model stays on the device on which it is.
+
+    dynamic: as of torch.compile. None: the first input shape has a graph of its own, and all others share one with symbolic sizes. The
+    shared graph is compiled without the recipe's rewrites, which need to know the sizes. False: each shape has a graph of its own, with
+    the whole recipe. For one graph for all shapes, the first among them, there is the rung dynamic-shapes.
 
     `optimizer` is called more than once, and a rung may make anew what it returned: the optimizer that steps is `.optimizer`
     of what is returned here, and a scheduler or a hook that clips gradients belongs there:
@@ -266,6 +315,8 @@ def apply(
 
     Raises UsageError for an unknown rung or what is no model, InputError for a file that is no recipe.
     """
+    if dynamic:
+        raise UsageError("rung.apply takes dynamic=None or dynamic=False; for True, add the rung dynamic-shapes.")
     wanted = _recipe(recipe)
     if isinstance(target, Workload):
         workload, device = target, pick()
@@ -295,7 +346,7 @@ def apply(
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
     stepped = whole or forward is not call_model  # a step is more than a call of the model then
-    applied = Applied(model, plan, device, Step(workload, model, plan, device) if stepped else None, made)
+    applied = Applied(model, plan, device, workload if stepped else None, dynamic)
     here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
     if whole:  # a model alone may be called in either mode
         here["mode"] = workload.mode

@@ -110,6 +110,19 @@ def found_nothing(name: str, skipped: Iterable[str]) -> str:
     return f"{name} rewrote nothing{why}"
 
 
+def of_other_shapes(recipe: Recipe) -> str:
+    """What rung.apply does with input shapes after the first, in a sentence; empty where nothing is compiled."""
+    plan = plan_of(recipe.rungs)
+    if not plan.compiles:
+        return ""
+    if plan.dynamic:
+        return "input shapes: one graph for all of them"
+    if not plan.shares_graphs:
+        return "input shapes: each new one is compiled anew, which takes as long as the first call"
+    without = f", without {', '.join(plan.sized)} unless dynamic=False" if plan.sized else ""
+    return f"input shapes: the first has a graph of its own; all others share one with symbolic sizes{without}"
+
+
 def missing_variables(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that the process would have had to be started with."""
     planned = {name: value.replace(FILES, str(Path.cwd())) for name, value in plan_of(recipe.rungs).env}
