@@ -18,6 +18,12 @@ def test_a_summary_fits_its_width_and_names_every_verdict(width: int) -> None:
     assert all(verdict in text for verdict in VERDICTS)
 
 
+def test_a_summary_explains_the_column_of_errors_where_it_has_one() -> None:
+    assert "error ÷ noise: the difference" in terminal.summary(climb(), width=140)
+    assert "error ÷ noise:" not in terminal.summary(climb(), width=80)
+    assert "error ÷ noise:" not in terminal.summary(planned(), width=140)
+
+
 def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
     text = terminal.summary(climb(), width=100)
     flat = " ".join(text.split())
