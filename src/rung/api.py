@@ -181,7 +181,8 @@ def bench(
         return Measurement(bench_here(what, name, **how))
     if not call:  # a plain function may need none
         need_torch()
-    return Measurement(target_bench(_side(what, options, rungs, recipe, call), deadline=deadline, **how))
+    side = _side(what, options, rungs, recipe, call)
+    return Measurement(target_bench(side, deadline=deadline, recipe=Path(recipe) if recipe else None, **how))
 
 
 def compare(
