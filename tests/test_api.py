@@ -117,6 +117,14 @@ def test_more_than_two_are_ranked(nap: Callable[[float], None]) -> None:
     assert "A is the fastest: all 3 pairs judged together (Holm)" in str(found)
 
 
+def test_a_verdict_on_callables_says_that_results_were_not_compared(nap: Callable[[float], None]) -> None:
+    found = rung.compare(lambda: nap(0.004), lambda: nap(0.001), seconds=3)
+    assert found.verdict == "faster"
+    assert found.results_compared is found["results_compared"] is False
+    assert str(found).splitlines()[0].startswith("results not compared")
+    assert "results not compared" in repr(found)
+
+
 def test_calls_that_are_slow_now_and_then_are_not_lost(nap: Callable[[float], None]) -> None:
     turn = itertools.count()
     found = rung.compare(lambda: nap(0.001), lambda: nap(0.004 if next(turn) % 3 else 0.001), seconds=3)

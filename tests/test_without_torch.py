@@ -60,11 +60,25 @@ def test_what_needs_no_torch_works_without_it(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["bench('tiny-transformer')", "compare('tiny-transformer', 'tiny-transformer')", "apply"]
+    "call",
+    [
+        "climb('tiny-transformer')",
+        "bench('tiny-transformer')",
+        "compare('tiny-transformer', 'tiny-transformer')",
+        "apply",
+    ],
 )
 def test_in_python_the_same_sentence_is_raised(call: str) -> None:
     done = rung(f"import rung\ntry: rung.{call}\nexcept rung.RungError as error: print(error.exit_code, error)")
     assert done.stdout.startswith("2 "), done.stderr
+    assert all(build in done.stdout for build in BUILDS)
+
+
+def test_a_target_that_imports_it_says_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import torch")
+    asked = f"from rung.workload.load import find\ntry: find({str(tmp_path / 'mine.py:f')!r})\n"
+    done = rung(f"import rung\n{asked}except rung.RungError as error: print(error.exit_code, error)")
+    assert done.stdout.startswith("4 "), done.stderr
     assert all(build in done.stdout for build in BUILDS)
 
 

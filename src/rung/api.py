@@ -91,6 +91,12 @@ class Comparison(_Result):
         return str(self._record["verdict"])
 
     @property
+    def results_compared(self) -> bool:
+        """Whether it was checked that all sides compute the same (`verify=True`). A verdict without that is of the times alone:
+        what computes something else may well be faster."""
+        return bool(self._record["results_compared"])
+
+    @property
     def speedup(self) -> Interval | None:
         """Time of A over time of B with its interval: above 1 where B is faster. None for more than two sides."""
         found = self._record.get("comparison")
@@ -125,7 +131,8 @@ class Comparison(_Result):
         from rung.report.units import interval
 
         found = self._record.get("comparison")
-        return f"<Comparison: {self.verdict}{', ' + interval(found['speedup']) if found else ''}>"
+        unknown = "" if self.results_compared else "; results not compared"
+        return f"<Comparison: {self.verdict}{', ' + interval(found['speedup']) if found else ''}{unknown}>"
 
 
 def bench(
@@ -174,7 +181,8 @@ def bench(
         return Measurement(bench_here(what, name, **how))
     if not call:  # a plain function may need none
         need_torch()
-    return Measurement(target_bench(_side(what, options, rungs, recipe, call), deadline=deadline, **how))
+    side = _side(what, options, rungs, recipe, call)
+    return Measurement(target_bench(side, deadline=deadline, recipe=Path(recipe) if recipe else None, **how))
 
 
 def compare(

@@ -50,6 +50,29 @@ _GET_TORCH = (
 NO_TORCH = f"this needs PyTorch, which is not installed: {_GET_TORCH.format(option='')}"
 
 
+# Modules that come with a package of another name.
+PACKAGES = {
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+
+def how_to_install(module: str) -> str:
+    """What to do where an import found no such module, as the end of a sentence."""
+    package = module.partition(".")[0]
+    if package == "torch" and importlib.util.find_spec("torch") is None:
+        return NO_TORCH
+    if package != module and importlib.util.find_spec(package) is not None:
+        return f"the {package} that is installed has no module {module!r}: another version of it may."
+    return (
+        f"there is no module {module!r}: `pip install {PACKAGES.get(package, package)}`, or put the folder that has it on "
+        "PYTHONPATH."
+    )
+
+
 def need_torch() -> None:
     """One sentence instead of an import error, where torch is missing or too old. Raises UsageError. Does not load torch."""
     if importlib.util.find_spec("torch") is None:

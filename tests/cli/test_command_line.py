@@ -86,6 +86,9 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (["climb", "tiny-transformer", "--hiden-dim", "3"], 2, "no option --hiden-dim"),
         (["climb", "tiny-transformer", "--device", "cuda:99"], 2, "--device cuda:99"),
         (["climb", "tiny-transformer", "--numeric", "bf16"], 2, "rung climb itself has --numerics."),
+        (["clim", "tiny-transformer"], 2, "there is no command 'clim': did you mean `rung climb`?"),
+        (["xyzzy"], 2, "there is no command 'xyzzy': `rung --help` lists them."),
+        (["bench", "tiny-transfomer"], 2, "unknown target 'tiny-transfomer': did you mean 'tiny-transformer'?"),
         (["bench", "tiny-transformer", "--prset=quick"], 2, "rung bench itself has --preset."),
         (
             ["runs", "--jsn"],

@@ -1,5 +1,6 @@
 """The kernels as operators: traced without a graph break, with fakes that tell the truth, and gradients through both ways."""
 
+import ast
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_agreement import HAS_TRITON, error, run, tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung import kernels
 from rung.errors import UsageError
@@ -188,8 +190,11 @@ def test_without_triton_the_first_use_says_so(monkeypatch: pytest.MonkeyPatch) -
         kernels.no_such  # noqa: B018
 
 
+@pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_kernel_is_launched_on_the_device_of_its_tensors(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(
+    index: int, watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An operator that is called through the dispatcher is on the current device, as a model on cuda:1 under a recipe finds it."""
     current = [0]
 
@@ -208,8 +213,27 @@ def test_a_kernel_is_launched_on_the_device_of_its_tensors(index: int, monkeypat
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
     monkeypatch.setattr(torch.cuda, "device", at)
     x = SimpleNamespace(device=torch.device("cuda", index))
-    ops.wrap_triton(Launched())[(3,)](x, 1, num_warps=4)
+    if watched:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.library, "wrap_triton", lambda kernel: kernel)
+    with TorchDispatchMode() if watched else contextlib.nullcontext():
+        ops.wrap_triton(Launched())[(3,)](x, 1, num_warps=4)
     assert (launched, current) == ([(index, (3,), {"num_warps": 4})], [0])
+
+
+def test_every_launch_goes_through_the_helper_that_chooses_the_device() -> None:
+    """A launch is `kernel[grid](tensor, ...)`: in the families, and nowhere else, the kernel is wrapped."""
+    folder = Path(ops.__file__).parent
+    launches = [
+        (path.name, ast.unparse(call.func.value))
+        for path in folder.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript)
+    ]
+    assert len(launches) > 20
+    bare = [(name, kernel) for name, kernel in launches if not kernel.startswith("wrap_triton(")]
+    # ops.py has the helper's own launches.
+    assert sorted(bare) == [("ops.py", "self._kernel"), ("ops.py", "torch.library.wrap_triton(kernel)")]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

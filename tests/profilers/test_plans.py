@@ -222,6 +222,14 @@ def test_a_dry_run_needs_no_profiler_and_writes_nothing(tools_on_path, tmp_path,
     assert not (tmp_path / "o").exists()
 
 
+def test_a_gpu_that_no_table_knows_is_noted(tools_on_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tools_on_path()
+    for arch in ("gfx999", "gfx942", "gfx1100"):
+        assert main(["profile", "--preset", "memory", "--arch", arch, "--dry-run", "--", "true"]) == 0
+        assert (f"# note: {arch} is in none of Rung's tables" in capsys.readouterr().out) == (arch == "gfx999")
+
+
 def test_ranks_write_into_folders_of_their_own(tools_on_path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tools_on_path("rocprofv3")

@@ -18,6 +18,12 @@ def test_a_summary_fits_its_width_and_names_every_verdict(width: int) -> None:
     assert all(verdict in text for verdict in VERDICTS)
 
 
+def test_a_summary_explains_the_column_of_errors_where_it_has_one() -> None:
+    assert "error ÷ noise: the difference" in terminal.summary(climb(), width=140)
+    assert "error ÷ noise:" not in terminal.summary(climb(), width=80)
+    assert "error ÷ noise:" not in terminal.summary(planned(), width=140)
+
+
 def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
     text = terminal.summary(climb(), width=100)
     flat = " ".join(text.split())
@@ -227,6 +233,9 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
         "verdict": "inconclusive", "comparison": comparison, "margin": None, "sides": {"a": side, "b": side}, "differs": {}, "warnings": [],
         "times": {name: {"value": 1e6, "low": None, "high": None} for name in "ab"}, "memory": {"a": {}, "b": {}},
     }  # fmt: skip
+    for compared in (False, True):
+        first = compare_lines({**result, "results_compared": compared})[0]
+        assert first.startswith("results not compared") is not compared
     said = "\n".join(compare_lines(result))
     assert "0.98×, of which nothing tells how sure it is, 1 restart of both" in said
     comparison |= {"speedup": {"value": 1.65, "low": 0.1, "high": 30.0}, "restarts": 2, "visible": 3.6e17}

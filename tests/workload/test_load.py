@@ -1,5 +1,6 @@
 """Targets and their options."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,24 @@ def test_a_name_that_a_file_lacks_is_answered_with_those_it_has(tmp_path: Path) 
     for name, words in (("infr", "Did you mean 'infer'\\?"), ("nope", "It has: infer, train\\.$")):
         with pytest.raises(UsageError, match=words):
             load(f"{path}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import no_such_package.part", "`pip install no_such_package`, or put the folder"),
+        ("import yaml\n", "`pip install pyyaml`"),
+        ("import json.nothing", "the json that is installed has no module 'json.nothing'"),
+        ("def make():\n    import no_such_package", r"in make\).* `pip install no_such_package`"),
+    ],
+)
+def test_a_module_that_is_missing_comes_with_the_way_to_get_it(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)  # an import of it fails
+    (tmp_path / "lacks.py").write_text(text)
+    with pytest.raises(WorkloadError, match=rf"lacks\.py.*{says}"):
+        load(f"{tmp_path / 'lacks.py'}:make")
 
 
 def test_a_file_that_raises_on_import_is_named(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def run(parsed: argparse.Namespace) -> int:
         timer=parsed.timer,
         cold=parsed.cold,
         work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
+        recipe=parsed.recipe,
     )
     results: list[dict[str, Any]] = []
     stop: BaseException | None = None

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NoReturn
 
 from rung import __version__
@@ -71,6 +72,10 @@ def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     called, words, program = _split(arguments)
     try:
+        if called is not None and called not in COMMANDS:
+            near = get_close_matches(called, COMMANDS, 1)
+            hint = f"did you mean `rung {near[0]}`?" if near else "`rung --help` lists them."
+            raise UsageError(f"there is no command {called!r}: {hint}")
         parser = _parser(called)
         if not arguments:
             parser.print_help()

@@ -38,6 +38,12 @@ def wrap_triton(kernel: Any) -> Any:
     return _Traced(kernel)
 
 
+def _current(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Makes a GPU (AMD's are `cuda` to torch, too) the current one, where it is another; `cuda` without an index is the current one."""
+    elsewhere = device.type == "cuda" and device.index not in (None, torch.cuda.current_device())
+    return torch.cuda.device(device) if elsewhere else contextlib.nullcontext()
+
+
 class _Placed:
     """A kernel that is launched on the device of its first tensor. Triton launches on the current one, wherever the tensors are, and
     no operator of Python's makes theirs the current one."""
@@ -47,16 +53,14 @@ class _Placed:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, **named: Any) -> None:
-            device = arguments[0].device
-            elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
-            with torch.cuda.device(device) if elsewhere else contextlib.nullcontext():
+            with _current(arguments[0].device):
                 self._kernel[grid](*arguments, **named)
 
         return launch
 
 
 class _Traced:
-    """A kernel that a mode traces. torch knows the options that AMD's compiler has for itself of autotuned kernels alone, not of a
+    """A kernel that a mode traces, or one that only watches (a FLOP counter): under that it is launched. torch knows the options that AMD's compiler has for itself of autotuned kernels alone, not of a
     launch."""
 
     def __init__(self, kernel: Any) -> None:
@@ -68,7 +72,9 @@ class _Traced:
             if "waves_per_eu" in named:
                 options = {k: named.pop(k) for k in ("num_warps", "num_stages", "waves_per_eu") if k in named}
                 kernel = _with_options(kernel, **options)
-            torch.library.wrap_triton(kernel)[grid](*arguments, **named)
+            # Fake tensors may be of a GPU where there is none to ask.
+            with _current(arguments[0].device) if torch.cuda.is_initialized() else contextlib.nullcontext():
+                torch.library.wrap_triton(kernel)[grid](*arguments, **named)
 
         return launch
 

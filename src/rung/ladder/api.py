@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rung.errors import need_torch
 from rung.ladder.climb import Request, start
 from rung.ladder.side import named
 
@@ -16,6 +17,7 @@ def climb(target: str, out: str | Path | None = None, **request: Any) -> dict[st
     `rung.ladder.climb.Request` (options, numerics, rungs, device, budget). Workers load the target by name,
     so a function made in a notebook has to be put into a file first.
     """
+    need_torch()
     if request.get("rungs") is not None:
         request["rungs"] = tuple(request["rungs"])
     asked = Request(named(target), **request)

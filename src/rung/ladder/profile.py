@@ -109,6 +109,8 @@ def planned(
         return _torch(target, folder, torch or Options(), said, seconds)
     tool, wanted = _found(wanted, dry, said)
     arch = arch or next(iter(tools.architectures()), "")
+    if arch and wanted.tool not in ("ncu", "nsys") and not counters.is_listed(arch):
+        said.append(f"{arch} is in none of Rung's tables: check the name; what it can count and sample is guessed.")
     passes: tuple[tuple[str, ...], ...] = ()
     if names or wanted.counters:
         passes = _passes(tool, names or counters.named(wanted.counters), arch, said, of_a_set=not names)

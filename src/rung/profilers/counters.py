@@ -70,6 +70,11 @@ def named(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(both))
 
 
+def is_listed(arch: str) -> bool:
+    """Whether our tables list any counter for an architecture."""
+    return any(arch.startswith(tuple(table["on"])) for table in tables()["names"])
+
+
 def known(arch: str) -> frozenset[str]:
     """Names that our tables list for an architecture, without _sum and the like."""
     found: set[str] = set()

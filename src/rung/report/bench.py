@@ -38,6 +38,7 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
     lines += _timed_lines(result["timer"])
     if not result["reached"]:
         lines.append(f"              {_short_of(result)}: give it more --time")
+    lines += _climb_lines(units.section(result, "climb"))
     if summary["mean"]:
         lines.append(f"mean          {units.duration_interval(summary['mean'])}, standard deviation {units.duration(summary['std'])}")  # fmt: skip
     known = [f"{p} {units.duration(summary[p]['value'])}" for p in ("p90", "p99") if summary[p]]
@@ -62,6 +63,20 @@ def bench_lines(result: dict[str, Any]) -> list[str]:
     ]
     lines += _sensor_lines(units.section(result, "sensors"))
     return lines + [f"note: {note}" for note in result["notes"]]
+
+
+def _climb_lines(climb: dict[str, Any]) -> list[str]:
+    """What the recipe's own climb measured, and whether one process more agrees with that."""
+    if not climb:
+        return []
+    count, spread = climb["restarts"], units.percent(climb["spread"])
+    differ = f"whose processes differed by up to {spread}" if count > 1 else f"and processes differ by some {spread}"
+    away = f"{units.percent(abs(climb['slower']))} {'slower' if climb['slower'] > 0 else 'faster'}"
+    meant = "they agree" if climb["agrees"] else "more than that explains: compare load, clocks and settings with then"
+    return [
+        f"in the climb  {units.duration_interval(climb['time'])} in {count} restart{'s' if count > 1 else ''}, {differ}",
+        f"              this one process is {away}; {meant}",
+    ]
 
 
 def _short_of(result: dict[str, Any]) -> str:
@@ -198,6 +213,8 @@ def markdown_lines(result: dict[str, Any]) -> list[str]:
     """One measurement as a Markdown table, its environment and notes below."""
     environment, summary = result["environment"], result["summary"]
     rows = [(f"median ({'95 % interval' if _enough(result) else 'range'})", units.duration_interval(result["time"]))]
+    if climb := units.section(result, "climb"):
+        rows.append((f"in the climb ({climb['restarts']} restarts)", units.duration_interval(climb["time"])))
     rows += [(p, units.duration_interval(summary[p])) for p in ("mean", "p90", "p99") if summary[p]]
     rows += [
         ("standard deviation", units.duration(summary["std"])),

@@ -15,6 +15,7 @@ SENTENCES = {
     "not equal": "B does not compute what A computes",
 }
 MORE_TIME = "Give it more time (--budget), or a machine with less noise, to see smaller changes."
+NOT_COMPARED = "results not compared: whether the sides compute the same is not known; only their times are compared."
 WORDS = {"undecided": "not clear"}
 
 
@@ -22,7 +23,8 @@ def compare_lines(result: dict[str, Any]) -> list[str]:
     """The verdict, the sides, memory, and what a reader must know to believe it."""
     verdict = result["verdict"]
     sides = result["sides"] if "sides" in result else {name: result[name] for name in ("a", "b")}
-    lines = [f"{name.upper()}  {_side(side)}" for name, side in sides.items()]
+    lines = [NOT_COMPARED] if result.get("results_compared") is False else []
+    lines += [f"{name.upper()}  {_side(side)}" for name, side in sides.items()]
     proof = result.get("verification")
     if verdict == "not equal":
         sentence = SENTENCES[verdict].replace("B", result.get("not_equal", "B"), 1)

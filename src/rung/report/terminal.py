@@ -10,6 +10,9 @@ from rung.report.layout import Cell, Column, styled, table_of, wrap
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
 _FEW = 5  # reasons that are told one by one
 _WIDE = 92  # below this, the columns that matter least give their room to the reason
+NOISE = (
+    "error ÷ noise: the difference from the reference that came nearest to its limit, over that of the untouched model."
+)
 
 
 def prediction_line(attempt: dict[str, Any]) -> str:
@@ -105,6 +108,8 @@ def summary(data: dict[str, Any], width: int | None = None, color: bool = False)
         if measured:
             say("")
             lines.extend(_table(measured, width, color))
+            if width >= _WIDE and any(words.worst(row).get("ratio") is not None for row in measured):
+                say(NOISE, "dim", indent=2)
         say_left([row for row in rows if not row.get("log")])  # nothing for the columns but the reason
     tried, left = words.planned(data)
     if tried or left:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rung.errors import UsageError, WorkloadError, first_line, where
+from rung.errors import UsageError, WorkloadError, first_line, how_to_install, where
 from rung.workload.base import Workload
 from rung.workload.options import kind_of, value_of
 
@@ -32,7 +32,7 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
             raise UsageError(f"{target} is a ready Workload and takes no options; got --{next(iter(options))}.")
         return made
     values = _arguments(target, made, options or {})
-    with _without_our_words(target):
+    with _without_our_words(target), _told_what_to_install(target):
         workload = made(**values)
     if not isinstance(workload, Workload):
         raise UsageError(
@@ -71,8 +71,11 @@ def find(target: str) -> Workload | Callable[..., Any]:
     if target.endswith(".py") and Path(target).is_file():
         raise UsageError(f"{target} is a file: name the function in it that makes the workload, as in {target}:make.")
     if not where or not name:
+        near = get_close_matches(target, BUILTIN, 1)
         raise UsageError(
-            f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name or module:name."
+            f"unknown target {target!r}: did you mean {near[0]!r}?"
+            if near
+            else f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name or module:name."
         )
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where, target)
     try:
@@ -146,9 +149,10 @@ def _module_of_file(path: Path) -> types.ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     try:
-        with _without_our_words(str(path)):
+        with _without_our_words(str(path)), _told_what_to_install(str(path)):
             spec.loader.exec_module(module)
     except RungErrors:
+        sys.modules.pop(name, None)
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -168,16 +172,27 @@ def _without_our_words(name: str) -> Iterator[None]:
         sys.argv = before
 
 
-def _module(name: str, target: str) -> types.ModuleType:
+@contextmanager
+def _told_what_to_install(target: str) -> Iterator[None]:
+    """A module that the target imports and that is not there: a sentence that says how to get it."""
     try:
-        with _without_our_words(name):
-            return importlib.import_module(name)
+        yield
     except ModuleNotFoundError as error:
-        if error.name and name.startswith(error.name):
-            raise UsageError(
-                f"unknown target {target!r}: there is no module {name!r} (a file is given as path.py:name)."
-            ) from None
-        raise WorkloadError(f"{target} needs the module {error.name!r}, which is not installed.") from error
+        if not error.name:
+            raise
+        raise WorkloadError(f"{target} cannot be used{where(error)}: {how_to_install(error.name)}") from error
+
+
+def _module(name: str, target: str) -> types.ModuleType:
+    with _without_our_words(name), _told_what_to_install(target):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and name.startswith(error.name):
+                raise UsageError(
+                    f"unknown target {target!r}: there is no module {name!r} (a file is given as path.py:name)."
+                ) from None
+            raise
 
 
 RungErrors = (UsageError, WorkloadError)

@@ -159,6 +159,16 @@ def test_what_is_impossible_here_is_warned_of_and_the_rest_is_applied(name: str)
     assert not torch.equal(applied(x)["y"], model(x)["y"])
 
 
+def test_eight_bits_without_a_layer_that_can_take_them_are_warned_of() -> None:
+    with pytest.warns(
+        UserWarning, match=r"^int8-weights is not in effect: Linear has no linear layer that it can take"
+    ):
+        assert rung.apply(nn.Linear(8, 8), ["int8-weights"]).pending == ("int8-weights",)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rung.apply(nn.Linear(16, 16), ["int8-weights"]).pending == ()
+
+
 def test_a_setting_that_this_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rung.ladder.execution.dynamo.inductor_settings", lambda names: {})
     with pytest.warns(UserWarning, match=r"no setting combo_kernels"):

@@ -72,3 +72,8 @@ def test_what_has_done_nothing_yet_when_it_returns_is_refused(kind: str) -> None
 
     with pytest.raises(UsageError, match=f"mine returns a {kind}, which has done nothing yet"):
         Function({"generator": generator, "coroutine": coroutine}[kind], "mine").open()
+
+
+def test_a_function_that_returns_a_function_is_refused_and_not_timed() -> None:
+    with pytest.raises(UsageError, match="mine returns a function, which can be called itself and was not"):
+        Function(lambda: lambda: 3, "mine").open()

@@ -24,6 +24,7 @@ WHY = {
     "torch": "what its compiler does by itself changes between versions",
     "model": "its rungs were verified on another model",
 }
+NO_LINEAR = "no linear layer that it can take (plain ones, without hooks, whose sizes are multiples of 16)"
 
 
 def described(model: torch.nn.Module) -> str:
@@ -79,6 +80,11 @@ def impossible(
                 why = why or not_captured(optimizer)
         if plan.linears == "fp8" and not fp8_format(device.arch):
             why = f"{device.arch} has no units for products in FP8"
+        if plan.linears and model is not None:
+            from rung.ladder.execution.linears import suitable  # whoever has a model has torch
+
+            if not suitable(model):
+                why = f"{type(model).__name__} has {NO_LINEAR}"
         if not made_for(name, device.arch):
             why = f"{device.arch} has nothing of the kind"
         why = never(name) or why

@@ -15,6 +15,8 @@ from rung.hardware.sensors import Watch, sensor_for
 from rung.ladder.execution.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.ladder.rungs import chosen
 from rung.ladder.side import Limits, Setup, Side
+from rung.ladder.timing.climbed import held_beside, measured_by_the_climb
+from rung.ladder.timing.compile_cache import compiled_code
 from rung.ladder.timing.function import Function, Here, named
 from rung.ladder.timing.work import UNTOLD, Told, achieved
 from rung.ladder.timing.workers import open_worker
@@ -62,6 +64,7 @@ def bench(
     timer: str = "auto",
     cold: bool = False,
     work: Told = UNTOLD,
+    recipe: Path | None = None,
 ) -> dict[str, Any]:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
@@ -70,18 +73,25 @@ def bench(
     (a share, or None: with one the interval is wider than 95 %), `summary` (`rung.measure.summary`), `samples` (ns),
     `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP/s and bytes/s of a step and their shares of the chip's
     peaks, where known: `rung.ladder.timing.work.achieved`), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
-    GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
+    GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), `climb` (what the climb that wrote `recipe`, the file that
+    the side came from, measured of it: `rung.ladder.timing.climbed`), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
     samples taken until then are in its `samples`.
     """
     chosen(side.rungs)
     how = _preset(preset)
     limit = deadline or how.deadline
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
-        setup = Setup(device, logs or folder, Limits(prepare=limit))
+        # What Inductor tunes it chooses anew where nothing is kept, and code of another choice takes another time.
+        variables = stack.enter_context(compiled_code()) if recipe else {}
+        setup = Setup(device, logs or folder, Limits(prepare=limit), variables=variables)
         worker = open_worker(stack, setup, side, "bench")
         progress.info("loading %s", side.target)
         facts = worker.receive("open", limit)
         found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold, work))
+    # A climb times steps as they are launched, with warm caches: nothing else can be held beside it.
+    alike = found["timer"] and found["timer"]["name"] in ("clock", "events") and not found["timer"]["cold"]
+    climb = measured_by_the_climb(recipe, side) if recipe and alike else None
+    found["climb"] = held_beside(climb, found["time"]) if climb else None
     return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "preset": preset, **found}
 
 

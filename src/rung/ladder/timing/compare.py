@@ -47,7 +47,7 @@ def compare(
     verify: first shows that all compute what A computes; where one does not, nothing is timed. budget: seconds after
     which no further restart begins; what is not clear by then is `inconclusive`.
 
-    Returns plain values: verdict (of B: faster, slower, same, inconclusive, not equal; of more than two: ranked,
+    Returns plain values: results_compared (whether `verify` was asked for), verdict (of B: faster, slower, same, inconclusive, not equal; of more than two: ranked,
     inconclusive, not equal), comparison (speedup of B over A with its interval, confidence, the smallest visible
     change) or ranking (`rung.measure.Ranking`), times and restarts (ns a step), memory (bytes), verification, and what
     differs between the environments. Raises WorkloadError where a side fails, by name.
@@ -58,7 +58,7 @@ def compare(
     began = time.monotonic()
     with log_folder("rung-compare-") as folder:
         setup = Setup(device, logs or folder, Limits(prepare=deadline))
-        result = described({name: asdict_of(side) for name, side in named.items()}, margin)
+        result = described({name: asdict_of(side) for name, side in named.items()}, margin, results_compared=verify)
         if verify:
             for k, name in enumerate(list(named)[1:]):
                 say(f"verifying that {name} computes what A computes ...")
@@ -98,11 +98,14 @@ def compare(
     }
 
 
-def described(sides: Mapping[str, dict[str, Any]], margin: float) -> dict[str, Any]:
-    """How the record of a comparison begins: two sides are `a` and `b`, more are a table of their own."""
+def described(sides: Mapping[str, dict[str, Any]], margin: float, results_compared: bool) -> dict[str, Any]:
+    """How the record of a comparison begins: two sides are `a` and `b`, more are a table of their own.
+
+    results_compared: whether it was asked if all sides compute the same, or the times alone were compared."""
+    common = {"units": UNITS, "margin": margin, "results_compared": results_compared}
     if len(sides) == 2:
-        return {"kind": "compare", "units": UNITS, **lowered(sides), "margin": margin}
-    return {"kind": "ranking", "units": UNITS, "sides": lowered(sides), "margin": margin}
+        return {"kind": "compare", **common, **lowered(sides)}
+    return {"kind": "ranking", **common, "sides": lowered(sides)}
 
 
 def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) -> dict[str, Any]:

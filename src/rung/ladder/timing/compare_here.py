@@ -89,7 +89,9 @@ def compare_here(
     never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w["steady"]]
     return {
         **described(
-            {k: {"target": side.name, "options": {}, "rungs": [], "env": {}} for k, side in sides.items()}, margin
+            {k: {"target": side.name, "options": {}, "rungs": [], "env": {}} for k, side in sides.items()},
+            margin,
+            results_compared=False,
         ),
         **(answered(found, None) if len(sides) == 2 else answered(None, found)),
         "unit": "round",

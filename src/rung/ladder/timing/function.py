@@ -50,6 +50,11 @@ class Function(Timed):
             raise UsageError(
                 f"{self.name} returns a {what}, which has done nothing yet; give a function that runs it to its end."
             )
+        if callable(returned):
+            raise UsageError(
+                f"{self.name} returns a {type(returned).__name__}, which can be called itself and was not; give a function "
+                "that calls it, or to time how it is made, one that returns nothing."
+            )
         self.device = self._used()
         synchronize(self.device)
         self._first = time.perf_counter() - begin
