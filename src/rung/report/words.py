@@ -361,7 +361,9 @@ def total(data: dict[str, Any]) -> str:
 
 def standing_of_recipe(result: dict[str, Any]) -> str:
     """What the recipe's status means, in a sentence."""
-    status = units.clean(result.get("status"))
+    status, gain = units.clean(result.get("status")), units.number(units.section(result, "speedup").get("value"))
+    if status == "provisional" and gain is not None and gain < 1.05:
+        return "Provisional: verified, and a gain below 5 % is claimed once fresh restarts have shown it."
     return STATUSES.get(status, f"Status: {status or 'unknown'}.")
 
 

@@ -97,6 +97,13 @@ def test_what_is_verified_is_kept_and_its_status_rises(made: State, tries: Tried
     assert tries.verified == [["fused-optimizer"]]  # which went on beside the timing, and is not done twice
 
 
+def test_a_small_gain_is_not_claimed_before_fresh_restarts_have_shown_it(made: State, tries: Tried) -> None:
+    assert tries(FUSED, 1.03)["verdict"] == "kept"
+    assert kept(made) == ("provisional", ("fused-optimizer",))
+    assert tries(SDPA, 1.04)["verdict"] == "kept"
+    assert kept(made) == ("verified", ("fused-optimizer", "sdpa"))
+
+
 def test_what_computes_something_else_is_taken_back(made: State, tries: Tried) -> None:
     tries.verification = WRONG
     record = tries(FUSED, 2.0)

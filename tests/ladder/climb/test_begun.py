@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import PASSED, STEP, state
+from made_up import PASSED, STEP, leave, state
 
+from rung.ladder.climb.attempt import begun_rung
 from rung.ladder.climb.begun import FILE, Begun, forget, keep, keep_verified, read_begun, same
 from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.state import State
@@ -65,3 +66,22 @@ def test_damage_costs_what_was_measured_and_nothing_else(made: State) -> None:
         assert read_begun(made.run) == {}
     path.write_text("[1, 2]")
     assert read_begun(made.run) == {}
+
+
+def test_what_the_budget_cut_short_is_gone_on_with_in_another_sitting_and_not_in_this_one(made: State) -> None:
+    made.facts |= {"own_precision": "exact", "mode": "train", "optimizer_is_fused": False, "matches": {}}
+    keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
+    found = begun_rung(made)
+    assert found is not None
+    assert found.name == "fused-optimizer"
+    made.cut.add("fused-optimizer")
+    assert begun_rung(made) is None
+    made.cut.clear()
+    made.kept = ["tf32"]  # the best is another one
+    assert begun_rung(made) is None
+
+
+def test_there_must_be_time_for_what_is_gone_on_with(made: State) -> None:
+    made.facts |= {"own_precision": "exact", "mode": "train", "optimizer_is_fused": False, "matches": {}}
+    keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
+    assert begun_rung(leave(made, 0.0)) is None

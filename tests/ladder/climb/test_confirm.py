@@ -162,8 +162,8 @@ def test_where_the_budget_ends_before_it_stays_what_it_is(made: State, monkeypat
 
 
 @pytest.mark.parametrize("status", ["provisional", "confirmed"])
-def test_only_what_is_verified_is_confirmed(made: State, monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
-    made.answer = Answer(BOTH, status, {"value": 2.2})
+def test_only_what_was_kept_is_confirmed_and_once(made: State, monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
+    made.answer, made.kept = Answer(BOTH, status, {"value": 2.2}), [*BOTH] if status == "confirmed" else ["compile"]
     assert confirmed(made, monkeypatch, FASTER) == (status, BOTH)
     assert made.pool.tasks == []  # type: ignore[attr-defined]
 
@@ -242,3 +242,20 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
     assert len(again.answer.restarts) == 3
     assert not again.begun
     assert not (again.run.directory / "begun.json").exists()
+
+
+def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 % faster, where processes differ by more."""
+    made.plain = {}
+    Timed, luck = starts({}), iter(range(100))
+
+    def timed(start: Any, duel: Duel) -> Restart:
+        ns = STEP * (0.99 + 0.03 * (next(luck) % 3 - 1))
+        duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
+        duel.warm.append({"best": WARM, "candidate": WARM})
+        return Restart(((STEP, ns, ns, STEP),) * 8)
+
+    monkeypatch.setattr(Timed, "timed", timed)
+    monkeypatch.setattr(confirming, "Start", Timed)
+    confirm(made)
+    assert "did not show it to be faster" in made.taken_back[0]["why"]

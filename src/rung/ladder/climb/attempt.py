@@ -24,7 +24,7 @@ from rung.ladder.rungs.environment import FILES
 from rung.ladder.timing.duel import Duel, SideFailed, Start, fight
 from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, decide, judge
+from rung.measure import CLIMB, Comparison, Restart, decide, judge
 
 progress = logging.getLogger(__name__)
 
@@ -115,17 +115,12 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
     if begun is None or not _carried_over(state, begun, name):
         begun = _first_restart(state, rung, record, name)
     duel, record["prepared_seconds"] = begun.duel, begun.prepared_seconds
-    duel.comparison = judge([duel.restarts[0].log_ratio()], looks=CLIMB, last=True)
-    assert duel.comparison is not None
+    duel.comparison = of_one_restart(duel.restarts[0])
     gain = duel.comparison.speedup.value
-    if rung.spares == "step" and gain < GIVE_UP:
-        duel.comparison = replace(duel.comparison, answer="slower", cut=False)
-        return duel
     if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.as_dict(), gain):
         _offer_provisional(state, stack, duel)
         state.verifying = checks_of(state, stack, name)
-    if rung.spares == "step" and gain >= CLEAR:
-        duel.comparison = replace(duel.comparison, answer="faster", cut=False)
+    if rung.spares == "step" and duel.comparison.answer != "undecided":
         return duel
     decided = decide(duel.restarts)
     if decided and decided.final:  # and what followed was not: the verification
@@ -136,6 +131,16 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
     return fight(
         setup, sides, log=name, left=lambda: room(state), duel=duel, seen=lambda _: keep(state, "attempt", begun)
     )
+
+
+def of_one_restart(restart: Restart) -> Comparison:
+    """What the first restart says alone: the answer where it is clear, else `undecided`."""
+    seen = judge([restart.log_ratio()], looks=CLIMB, last=True)
+    assert seen is not None
+    gain = seen.speedup.value
+    if gain < GIVE_UP:
+        return replace(seen, answer="slower", cut=False)
+    return replace(seen, answer="faster", cut=False) if gain >= CLEAR else seen
 
 
 def _first_restart(state: State, rung: Rung, record: dict[str, Any], name: str) -> Begun:
@@ -183,7 +188,7 @@ def _carried_over(state: State, begun: Begun, name: str) -> bool:
 def begun_rung(state: State) -> Rung | None:
     """What an earlier sitting was trying against the best when it ended."""
     begun = state.begun.get("attempt")
-    if begun is None or begun.against != state.best_name:
+    if begun is None or begun.against != state.best_name or begun.rung in state.cut or room(state) <= 0:
         return None
     try:
         members = [BY_NAME[name] for name in begun.members]

@@ -1,0 +1,97 @@
+"""How often a climb claims a gain where there is none: rungs that change nothing, on machines whose noise is known.
+
+    python benchmarks/climb/false_alarms.py [--climbs 400] [--candidates 10] [--seed 1]
+
+It drives the climb's own decisions (`attempt.of_one_restart`, `measure.decide`, `confirm.refuted`) with the simulated streams of
+benchmarks/measurement/machine.py. Every candidate computes the same and takes as long as the untouched model. `kept` is a rung that was
+decided to be faster; `verified` a recipe that claims 5 % before it is confirmed; `confirmed` one that fresh restarts confirm. Shares are of climbs, with Clopper-Pearson intervals at 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy.stats import beta
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measurement"))
+
+from machine import STREAMS, Machine, Stream
+from rules import _restart
+
+from rung.ladder.climb.answer import PROVISIONAL_GAIN
+from rung.ladder.climb.attempt import of_one_restart
+from rung.ladder.climb.confirm import refuted
+from rung.measure import Comparison, Restart, decide
+
+LAYOUT = {"layout, 2 %": Stream(layout=0.02)}
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """One simulated climb. kept: rungs that were decided to be faster; verified: whether all that was kept claims the 5 % that `verified`
+    asks for; confirmed: whether fresh restarts confirm it."""
+
+    kept: int
+    verified: bool
+    confirmed: bool
+
+
+def climb(machine: Machine, candidates: int) -> Climbed:
+    """A plain mode and so many rungs, none of which changes anything; then the confirmation."""
+    plain = of_one_restart(pair(machine)).speedup.value
+    gains = [gain for gain in (attempted(machine) for _ in range(candidates)) if gain > 1]
+    claimed = math.prod(gains) * (plain if plain >= PROVISIONAL_GAIN else 1.0)
+    confirmed = claimed > 1 and not refuted(decided([pair(machine)], machine), None, "")
+    return Climbed(len(gains), claimed >= PROVISIONAL_GAIN, confirmed)
+
+
+def pair(machine: Machine) -> Restart:
+    return _restart([machine.process(), machine.process()])
+
+
+def attempted(machine: Machine) -> float:
+    """What a rung that changes nothing is seen to give where it is kept, else 1."""
+    first = pair(machine)
+    seen = of_one_restart(first)
+    found = seen if seen.answer != "undecided" else decided([first], machine)
+    return found.speedup.value if found.answer == "faster" else 1.0
+
+
+def decided(restarts: list[Restart], machine: Machine) -> Comparison:
+    while True:
+        said = decide(restarts)
+        if said and said.final:
+            return said
+        restarts.append(pair(machine))
+
+
+def share(hits: int, of: int) -> str:
+    low = beta.ppf(0.025, hits, of - hits + 1) if hits else 0.0
+    high = beta.ppf(0.975, hits + 1, of - hits) if hits < of else 1.0
+    return f"{hits / of:.1%} ({low:.1%}-{high:.1%})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--climbs", type=int, default=400)
+    parser.add_argument("--candidates", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(f"| noise | one rung kept | `verified`, of {options.candidates} rungs | `confirmed` |")
+    print("|---|---|---|---|")
+    for name, stream in {**STREAMS, **LAYOUT}.items():
+        found = [climb(Machine(stream, options.seed * 10**6 + k), options.candidates) for k in range(options.climbs)]
+        kept, tried = sum(f.kept for f in found), options.climbs * options.candidates
+        verified, confirmed = sum(f.verified for f in found), sum(f.confirmed for f in found)
+        print(
+            f"| {name} | {share(kept, tried)} | {share(verified, len(found))} | {share(confirmed, len(found))} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
