@@ -32,7 +32,7 @@ class Served:
         raise ValueError("no good")
 
     def fail_as_an_older_version(self) -> None:
-        worker = vars(sys.modules["__main__"])
+        worker = vars(sys.modules["rung.launch.worker"])
         described = worker["describe"]
         worker["describe"] = lambda error: {key: said for key, said in described(error).items() if key != "where"}
         raise ValueError("no good")

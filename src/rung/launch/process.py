@@ -20,6 +20,7 @@ import psutil
 
 from rung.errors import RungError, WorkloadError
 
+START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
 STARTING = 2.0  # seconds within which a guard has forked the worker that it guards
 # What is called in a worker, in the words of who waits for it.
 WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "block": "the timing"}
@@ -27,6 +28,19 @@ WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "bl
 
 def _said(method: str) -> str:
     return WORDS.get(method, method)
+
+
+def in_process_of_ours() -> bool:
+    """Whether this process was started by `start.py`, as workers are."""
+    return getattr(sys.modules.get("__main__"), "__file__", None) == START
+
+
+def _variables(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker. An empty entry of PYTHONPATH, as `$PYTHONPATH:/x` often has one, would be the current folder."""
+    env = {**os.environ, **more}
+    if "PYTHONPATH" in env:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, env["PYTHONPATH"].split(os.pathsep)))
+    return env
 
 
 class WorkerFailed(WorkloadError):
@@ -71,13 +85,13 @@ class Worker:
         theirs = (request_read, reply_write, lifeline_read)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rung.launch.worker", *map(str, theirs), serves],
+                [sys.executable, START, "rung.launch.worker", *map(str, theirs), serves],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=theirs,
                 start_new_session=True,  # its own process group, so that one signal ends it with its compilers
-                env={**os.environ, **(env or {})},
+                env=_variables(env or {}),
                 cwd=cwd,
             )
         for fd in theirs:

@@ -1,6 +1,6 @@
 """A worker process: serves the methods of one object over two pipes until its coordinator is gone.
 
-    python -m rung.launch.worker REQUEST_FD REPLY_FD LIFELINE_FD package.module:Class
+    python start.py rung.launch.worker REQUEST_FD REPLY_FD LIFELINE_FD package.module:Class
 
 One JSON document a line in each direction. What the workload prints goes to the worker's own log, never into
 the protocol. The lifeline is a pipe that nobody writes to: its end closes when the coordinator dies, however
@@ -97,7 +97,3 @@ def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
             signal.signal(number, signal.SIG_DFL)
         os.kill(guard, number)
     os._exit(os.waitstatus_to_exitcode(status))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
