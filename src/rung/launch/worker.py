@@ -102,10 +102,10 @@ def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
     if status is None:  # asked to end; elsewhere than on Linux the group is still there
         os.killpg(os.getpgrp(), signal.SIGKILL)
     elif os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(guard, number)
+        ended_by = os.WTERMSIG(status)
+        if ended_by != signal.SIGKILL:
+            signal.signal(ended_by, signal.SIG_DFL)
+        os.kill(guard, ended_by)
     else:
         os._exit(os.waitstatus_to_exitcode(status))
 
