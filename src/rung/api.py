@@ -254,6 +254,7 @@ def _importable(call: Call) -> Side:
 
 def _not_in_a_worker(name: str) -> None:
     """A file that measures whenever it is imported would start workers that import it, and so on."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name == "rung.launch.worker":
+    from rung.launch import in_process_of_ours
+
+    if in_process_of_ours():
         raise UsageError(f'{name} is called as this file is imported; put the call under `if __name__ == "__main__":`.')

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ class Served:
         raise ValueError("no good")
 
     def fail_as_an_older_version(self) -> None:
-        worker = vars(sys.modules["__main__"])
+        worker = vars(sys.modules["rung.launch.worker"])
         described = worker["describe"]
         worker["describe"] = lambda error: {key: said for key, said in described(error).items() if key != "where"}
         raise ValueError("no good")
@@ -53,3 +54,24 @@ class Served:
 
     def child(self) -> int:
         return subprocess.Popen(["sleep", "600"]).pid
+
+    def daemon(self, stopped: bool = False) -> int:
+        """A process in a session of its own, whose parent is gone."""
+        code = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid)"
+        pid = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
+        if stopped:
+            os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def write_to_all_descriptors(self, text: str, times: int = 1) -> None:
+        for fd in range(3, 256):
+            try:
+                for _ in range(times):
+                    os.write(fd, text.encode())
+            except OSError:
+                pass
+
+    def forked_end(self) -> None:
+        """A child that ends while the worker goes on."""
+        if os.fork() == 0:
+            os._exit(7)

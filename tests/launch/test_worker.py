@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rung.errors import WorkloadError
-from rung.launch import Worker, WorkerFailed, first_answer, quiet
+from rung.launch import Worker, WorkerFailed, first_answer, kill_all, quiet
 from rung.launch.worker import describe
 
 HERE = str(Path(__file__).parent)
@@ -114,6 +114,94 @@ def test_nothing_outlives_a_coordinator_killed_with_sigkill(tmp_path: Path) -> N
     coordinator.send_signal(signal.SIGKILL)
     coordinator.wait()
     assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("how", ["kill", "kill all", "its death", "its end"])
+def test_what_left_the_group_of_a_worker_ends_with_it(worker: Worker, how: str, stopped: bool) -> None:
+    daemon = worker.call("daemon", 100, stopped=stopped)
+    guard, behind = processes(worker)
+    assert psutil.Process(daemon) in behind
+    assert os.getsid(daemon) == daemon
+    if how == "kill":
+        worker.kill()
+    elif how == "kill all":
+        kill_all([worker])
+    elif how == "its end":
+        os.close(worker._requests)
+        worker._requests = -1
+    else:
+        with pytest.raises(WorkerFailed, match="SIGKILL"):
+            worker.call("die", 100)
+    assert gone(daemon)
+    assert gone(guard.pid)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_left_the_group_does_not_outlive_a_coordinator_killed_with_sigkill(stopped: bool, tmp_path: Path) -> None:
+    code = (
+        "import time; from pathlib import Path; from rung.launch import Worker\n"
+        f"w = Worker('served:Served', Path({str(tmp_path / 'log')!r}))\n"
+        f"print(w.pid, w.call('daemon', 100, stopped={stopped}), flush=True); time.sleep(600)\n"
+    )
+    env = {**os.environ, **PATH}
+    coordinator = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    assert coordinator.stdout is not None
+    pids = [int(p) for p in coordinator.stdout.readline().split()]
+    coordinator.send_signal(signal.SIGKILL)
+    coordinator.wait()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_child_of_a_worker_that_ends_does_not_end_it(worker: Worker) -> None:
+    worker.call("forked_end", 100)
+    daemon = worker.call("daemon", 100)
+    os.kill(daemon, signal.SIGKILL)  # its parent is the guard
+    assert gone(daemon)
+    worker.call("sleep", 100, seconds=0.5)
+
+
+def test_a_guard_that_is_stopped_is_ended_all_the_same(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = worker.call("child", 100)
+    os.kill(worker.pid, signal.SIGSTOP)
+    wait = worker._process.wait
+    monkeypatch.setattr(worker._process, "wait", lambda timeout: wait(timeout=min(timeout, 0.5)))
+    worker.kill()
+    assert gone(worker.pid)
+    assert gone(child)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "garbage\n",
+        "5\n",
+        "null\n",
+        "[]\n",
+        '{"error": 3}\n',
+        '{"error": {}}\n',
+        "{}\n",
+        "[" * 9000 + "\n",
+        "\udcff\0\n",
+    ],
+)
+def test_a_worker_whose_answers_are_garbage_fails_in_one_sentence(worker: Worker, text: str) -> None:
+    with pytest.raises(WorkerFailed) as failed:
+        worker.call("write_to_all_descriptors", 100, text=text.encode("utf-8", "replace").decode())
+    assert "no answer that can be read" in str(failed.value)
+    assert str(worker.log) in str(failed.value)
+    assert gone(worker.pid)
+
+
+def test_an_answer_without_an_end_is_not_collected_for_ever(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rung.launch.process.MOST", 1 << 20)
+    worker.call("echo", 100, value=1)
+    worker.send("write_to_all_descriptors", text="x" * 65536, times=1000)
+    while not worker.answered():
+        first_answer([worker], 100)
+    assert len(worker._pending) < 4 << 20
+    with pytest.raises(WorkerFailed, match="no answer that can be read"):
+        worker.receive("write_to_all_descriptors", 100)
 
 
 def test_a_line_that_only_leads_to_the_next_is_followed_by_it() -> None:

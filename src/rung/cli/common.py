@@ -256,10 +256,18 @@ def target_here(target: str) -> Iterator[None]:
 
 
 def stop_when_asked() -> None:
-    """A kill asks to stop as Ctrl-C does, so that what there is by then is kept; SIGINT also where a script's `&` has it
-    ignored."""
+    """A kill and a terminal that is closed ask to stop as Ctrl-C does, so that what there is by then is kept; SIGINT also where a
+    script's `&` has it ignored. Under `nohup`, which has SIGHUP ignored, a closed terminal ends nothing."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _hung_up)
+
+
+def _hung_up(*_: object) -> None:
+    """The shell and the system both tell of a closed terminal: the second time must not cut off what the first began."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def say(text: str = "") -> None:

@@ -1,4 +1,4 @@
-"""A few steady steps of a workload, for a profiler to see: `python -m rung.ladder.steps REQUEST`.
+"""A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.ladder.steps REQUEST`.
 
 REQUEST is a JSON object: target, options, rungs, device, warm, steps; `torch` (path and options of torch.profiler) where
 that records; `seconds` that the unrecorded steps are to take, for sensors that are read beside them. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
@@ -103,7 +103,3 @@ def _switched_on(device: Any) -> Iterator[None]:
         yield
     finally:
         torch.cuda.profiler.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

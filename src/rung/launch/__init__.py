@@ -1,5 +1,23 @@
 """Where it runs: worker processes that a coordinator starts, calls and ends."""
 
-from rung.launch.process import Worker, WorkerFailed, first_answer, kill_all, log_folder, quiet
+from rung.launch.process import (
+    START,
+    Worker,
+    WorkerFailed,
+    first_answer,
+    in_process_of_ours,
+    kill_all,
+    log_folder,
+    quiet,
+)
 
-__all__ = ["Worker", "WorkerFailed", "first_answer", "kill_all", "log_folder", "quiet"]
+__all__ = [
+    "START",
+    "Worker",
+    "WorkerFailed",
+    "first_answer",
+    "in_process_of_ours",
+    "kill_all",
+    "log_folder",
+    "quiet",
+]

@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +17,10 @@ from typing import Any, ClassVar
 import psutil
 
 from rung.errors import RungError, WorkloadError
+from rung.runs import keep, temporary_folder
 
+START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+MOST = 1 << 28  # bytes of an answer; what is longer is none
 STARTING = 2.0  # seconds within which a guard has forked the worker that it guards
 # What is called in a worker, in the words of who waits for it.
 WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "block": "the timing"}
@@ -27,6 +28,19 @@ WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "bl
 
 def _said(method: str) -> str:
     return WORDS.get(method, method)
+
+
+def in_process_of_ours() -> bool:
+    """Whether this process was started by `start.py`, as workers are."""
+    return getattr(sys.modules.get("__main__"), "__file__", None) == START
+
+
+def _variables(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker. An empty entry of PYTHONPATH, as `$PYTHONPATH:/x` often has one, would be the current folder."""
+    env = {**os.environ, **more}
+    if "PYTHONPATH" in env:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, env["PYTHONPATH"].split(os.pathsep)))
+    return env
 
 
 class WorkerFailed(WorkloadError):
@@ -43,18 +57,15 @@ class WorkerFailed(WorkloadError):
 @contextlib.contextmanager
 def log_folder(prefix: str) -> Iterator[Path]:
     """A folder for the logs of workers, which is removed unless something failed, and they say something or the error names them."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    keep = False
-    try:
-        yield folder
-    except RungError as error:
-        named = str(folder) in str(error)
-        keep = named or any(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        error.logs = str(folder) if keep and not named else ""
-        raise
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder(prefix) as folder:
+        try:
+            yield folder
+        except RungError as error:
+            named = str(folder) in str(error)
+            if named or any(file.stat().st_size for file in folder.rglob("*.log")):
+                keep(folder)
+                error.logs = "" if named else str(folder)
+            raise
 
 
 class Worker:
@@ -71,13 +82,13 @@ class Worker:
         theirs = (request_read, reply_write, lifeline_read)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rung.launch.worker", *map(str, theirs), serves],
+                [sys.executable, START, "rung.launch.worker", *map(str, theirs), serves],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=theirs,
                 start_new_session=True,  # its own process group, so that one signal ends it with its compilers
-                env={**os.environ, **(env or {})},
+                env=_variables(env or {}),
                 cwd=cwd,
             )
         for fd in theirs:
@@ -101,7 +112,7 @@ class Worker:
     def receive(self, method: str, deadline: float) -> Any:
         """The value of the call begun last; after `deadline` seconds the worker is killed and counts as hung."""
         until = time.monotonic() + deadline
-        while b"\n" not in self._pending:
+        while not self._has_line():
             left = until - time.monotonic()
             if left <= 0 or not select.select([self._replies], [], [], left)[0]:
                 self.kill()
@@ -113,14 +124,27 @@ class Worker:
             if not self._read():
                 raise self._ended(method)
         line, _, self._pending = self._pending.partition(b"\n")
-        reply = json.loads(line)
-        if "error" in reply:
+        try:
+            reply = json.loads(line)
+            if "error" not in reply:
+                return reply["value"]
             e = reply["error"]
             # A worker may be of another version than we are, where it is Rung that is compared with a revision of its own.
             raised = f"{e['type']}: {e['message']}{e.get('where', '')}"
             message = e["message"] if e["kind"] == "refused" else raised
-            raise WorkerFailed(message, e["kind"], e["traceback"], e["exit_code"])
-        return reply["value"]
+            failed = WorkerFailed(message, e["kind"], e["traceback"], e["exit_code"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self.kill()
+            failed = WorkerFailed(
+                f"{_said(method)} gave no answer that can be read: something wrote to a file descriptor of the worker's "
+                f"own, so let the workload write only to files that it opened. The worker's log: {self.log}",
+                "killed",
+            )
+        raise failed
+
+    def _has_line(self) -> bool:
+        """Whether there is an answer, or more than any would have."""
+        return b"\n" in self._pending or len(self._pending) > MOST
 
     def _read(self) -> bool:
         """Takes in what has come; False where the worker's end of the pipe is closed."""
@@ -130,7 +154,7 @@ class Worker:
 
     def answered(self) -> bool:
         """Whether `receive` would return, or raise, without waiting."""
-        while b"\n" not in self._pending:
+        while not self._has_line():
             if not select.select([self._replies], [], [], 0)[0]:
                 return False
             if not self._read():
@@ -156,7 +180,10 @@ class Worker:
     def kill(self) -> None:
         """Ends the worker and everything it started."""
         Worker.running.discard(self)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        self._process.terminate()  # its guard ends all that is below it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # where the guard could not
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
@@ -231,5 +258,4 @@ def first_answer(workers: Collection[Worker], seconds: float) -> list[Worker]:
 def kill_all(workers: Iterable[Worker]) -> None:
     """Ends many at once: each takes a moment, which is not waited for one after the other."""
     for worker in Worker.running.intersection(workers):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker.pid, signal.SIGKILL)
+        worker._process.terminate()

@@ -1,28 +1,31 @@
 """A worker process: serves the methods of one object over two pipes until its coordinator is gone.
 
-    python -m rung.launch.worker REQUEST_FD REPLY_FD LIFELINE_FD package.module:Class
+    python start.py rung.launch.worker REQUEST_FD REPLY_FD LIFELINE_FD package.module:Class
 
 One JSON document a line in each direction. What the workload prints goes to the worker's own log, never into
 the protocol. The lifeline is a pipe that nobody writes to: its end closes when the coordinator dies, however
-it dies, and then the worker ends its whole process group, compilers included.
+it dies, and then the worker ends with all that it started, compilers included.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import glob
 import importlib
 import json
 import os
+import select
 import signal
 import sys
-import threading
 import traceback
 from typing import Any
 
 from rung.errors import RungError, first_line, where
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+WAKING = (signal.SIGCHLD, signal.SIGTERM)  # what a guard waits for, beside the lifeline
 NEVER = 1 << 30  # objects until garbage is looked for
 
 
@@ -70,34 +73,93 @@ def describe(error: BaseException) -> dict[str, Any]:
 def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
     """Goes on in a forked child; the parent stays behind as its guard.
 
-    The guard runs nothing but this function, so that native code that hangs in the workload cannot keep it from
-    ending the group when the lifeline closes. It ends the way its child ends, for the coordinator to see.
+    The guard waits until the child ends, the lifeline closes or a SIGTERM asks it to end, and then ends every process that is
+    left below it: stopped ones, and on Linux those that left the group by `setsid`, too. It runs nothing of the workload, so that
+    native code that hangs cannot keep it from that. It ends the way its child ends, for the coordinator to see.
     """
     guard = os.getpid()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in WAKING:
+        signal.signal(number, lambda *_: None)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
-        os.close(lifeline_fd)
-        if sys.platform == "linux":
-            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != guard:  # the guard died before the line above
-                os._exit(1)
+        signal.set_wakeup_fd(-1)
+        for number in WAKING:
+            signal.signal(number, signal.SIG_DFL)
+        for fd in (lifeline_fd, woken, wake):
+            os.close(fd)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:  # the guard died before the line above
+            os._exit(1)
         return
     for fd in protocol_fds:
         os.close(fd)  # the coordinator must see the pipes close when the child is gone
-
-    def watch() -> None:
-        os.read(lifeline_fd, 1)
+    status = _status(child, lifeline_fd, woken)
+    _end_all_below()
+    if status is None:  # asked to end; elsewhere than on Linux the group is still there
         os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(guard, number)
-    os._exit(os.waitstatus_to_exitcode(status))
+    elif os.WIFSIGNALED(status):
+        ended_by = os.WTERMSIG(status)
+        if ended_by != signal.SIGKILL:
+            signal.signal(ended_by, signal.SIG_DFL)
+        os.kill(guard, ended_by)
+    else:
+        os._exit(os.waitstatus_to_exitcode(status))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def _status(child: int, lifeline_fd: int, woken_fd: int) -> int | None:
+    """How the child ended, as `os.waitpid` says it; None where it is to be ended."""
+    while True:
+        ready, _, _ = select.select([lifeline_fd, woken_fd], [], [])
+        if lifeline_fd in ready or signal.SIGTERM in os.read(woken_fd, 4096):
+            return None
+        status = _collected().get(child)
+        if status is not None:
+            return status
+
+
+def _collected() -> dict[int, int]:
+    """The status of every process of ours that has ended and was not asked for, by its id."""
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while (one := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[one[0]] = one[1]
+    return ended
+
+
+def _end_all_below() -> None:
+    """Ends what this process started and what that started, until there is none. On Linux what is orphaned meanwhile becomes a
+    child of this process, too."""
+    with contextlib.suppress(ChildProcessError):
+        while {pid for pid in _below(os.getpid()) if _killed(pid)}:
+            os.waitpid(-1, 0)
+            _collected()
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _below(top: int) -> set[int]:
+    """The processes below one, by /proc; none where there is no such folder."""
+    parents = {}
+    for stat in glob.glob("/proc/[0-9]*/stat"):
+        with contextlib.suppress(OSError), open(stat, "rb") as file:
+            # The name, in parentheses, may hold anything.
+            parents[int(stat.split("/")[2])] = int(file.read().rpartition(b")")[2].split()[1])
+    found = {top}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {top}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
+import stat
 import sys
+import sysconfig
 import types
 import typing
 import zlib
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +151,7 @@ def _module_of_file(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Dynamo and pickling look modules up by name; a user's file may import its neighbours.
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
+    _look_in(path.parent, *_current_folder_above(path))
     try:
         with _without_our_words(str(path)), _told_what_to_install(str(path)):
             spec.loader.exec_module(module)
@@ -159,6 +163,26 @@ def _module_of_file(path: Path) -> types.ModuleType:
         said = f"{type(error).__name__}: {first_line(error)}{where(error)}"
         raise WorkloadError(f"{path} could not be imported: {said}") from error
     return module
+
+
+def _look_in(*folders: Path) -> None:
+    """Has modules looked for in these folders, too: after the standard library, which none of their files may replace, and before
+    all others, as for a script that Python runs."""
+    library = {os.path.realpath(sysconfig.get_path("stdlib"))}
+    library |= {os.path.join(folder, "lib-dynload") for folder in library}
+    first = [entry for entry in sys.path if os.path.realpath(entry) in library]
+    added = [str(folder) for folder in folders]
+    sys.path[:] = [*first, *added, *(entry for entry in sys.path if entry not in (*first, *added))]
+
+
+def _current_folder_above(path: Path) -> list[Path]:
+    """The current folder, where the file lies below it: a model may import packages from the root of its repository, in which the
+    command is run. Not one in which everyone may put files, such as /tmp."""
+    with suppress(OSError):  # it may be gone
+        here = Path.cwd()
+        if here in path.parents and not here.stat().st_mode & stat.S_IWOTH:
+            return [here]
+    return []
 
 
 @contextmanager
@@ -184,6 +208,10 @@ def _told_what_to_install(target: str) -> Iterator[None]:
 
 
 def _module(name: str, target: str) -> types.ModuleType:
+    package = name.partition(".")[0]
+    with suppress(OSError):  # the current folder may be gone
+        if package not in sys.modules and PathFinder.find_spec(package, [os.getcwd()]):
+            _look_in(Path.cwd())
     with _without_our_words(name), _told_what_to_install(target):
         try:
             return importlib.import_module(name)

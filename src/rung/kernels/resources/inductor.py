@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rung.files import read_text
 from rung.kernels.resources.compile import OPTIONS, Specialised, build, need_triton
 from rung.kernels.resources.record import Resources
 from rung.kernels.resources.user import load
+from rung.runs import temporary_folder
 
 _IN_OUTPUT_CODE = re.compile(r"async_compile\.triton\(\s*'(\w+)',\s*('''.*?''')", re.DOTALL)
 _LOG = re.compile(r"^.*?\[__output_code\] ?", re.MULTILINE)
@@ -67,8 +67,8 @@ def inspect(paths: Sequence[Path], arches: Sequence[str]) -> tuple[list[Resource
 
 def _tuners(name: str, source: str, path: Path) -> list[Any]:
     """The kernel with Inductor's heuristics around it."""
-    with tempfile.TemporaryDirectory(prefix="rung-inspect-") as folder:
-        file = Path(folder) / "kernel.py"
+    with temporary_folder("rung-inspect-") as folder:
+        file = folder / "kernel.py"
         file.write_text(_DRIVER.sub("", source))
         try:
             module = load(file, "rung_inspected_inductor")

@@ -7,7 +7,6 @@ import math
 import os
 import string
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,9 +23,11 @@ from rung.ladder.timing.workers import open_worker
 from rung.ladder.verification.verdict import joined
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
+from rung.runs import temporary_folder
 
 progress = logging.getLogger(__name__)
 
+CHECKOUT = "rung-base-"  # begins the name of the temporary folder that a revision is checked out into
 LETTERS = string.ascii_uppercase
 UNITS = {"times": "ns", "restarts": "ns", "first_run_seconds": "s", "memory": "bytes"}  # a time is that of one step
 
@@ -142,8 +143,9 @@ def at_revision(side: Side, revision: str) -> Iterator[Side]:
     root = Path(_git(Path.cwd(), "rev-parse", "--show-toplevel"))
     here = Path.cwd().resolve().relative_to(root.resolve())
     commit = _git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
-    with tempfile.TemporaryDirectory(prefix="rung-base-") as folder:
-        tree = Path(folder) / "tree"
+    with temporary_folder(CHECKOUT) as folder:
+        _forget_checkouts(root)
+        tree = folder / "tree"
         _git(root, "worktree", "add", "--detach", str(tree), commit)
         try:
             before = side.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
@@ -151,6 +153,14 @@ def at_revision(side: Side, revision: str) -> Iterator[Side]:
             target = _in(tree, root.resolve(), side.target)
             yield replace(side, target=target, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
         finally:
+            _git(root, "worktree", "remove", "--force", str(tree))
+
+
+def _forget_checkouts(root: Path) -> None:
+    """Has git forget the worktrees of runs that were killed, whose folders are gone."""
+    for line in _git(root, "worktree", "list", "--porcelain").splitlines():
+        tree = Path(line.removeprefix("worktree "))
+        if line.startswith("worktree ") and tree.parent.name.startswith(CHECKOUT) and not tree.parent.exists():
             _git(root, "worktree", "remove", "--force", str(tree))
 
 
