@@ -53,8 +53,8 @@ OBJECTS = {
 }  # fmt: skip
 LISTS = {
     "manifest.json": ("rungs", "environment.now.load"),
-    "baseline.json": ("samples", "breakdown.notes", "without_gradient"),
-    "result.json": ("kept", "breakdown.notes"),
+    "baseline.json": ("samples", "breakdown.notes", "breakdown.top", "without_gradient"),
+    "result.json": ("kept", "breakdown.notes", "breakdown.top"),
     "attempts": (
         "stack",
         "members",
@@ -68,10 +68,9 @@ LISTS = {
 }
 ROWS = {
     "manifest.json": ("facts.recompilations",),
-    "baseline.json": ("breakdown.top",),
     "plan.json": ("rungs",),
-    "result.json": ("shapes", "history", "taken_back", "restarts", "breakdown.top"),
-    "attempts": ("restarts", "modes", "warm_up", "breakdown.top"),
+    "result.json": ("shapes", "history", "taken_back", "restarts"),
+    "attempts": ("restarts", "modes", "warm_up"),
 }
 
 
