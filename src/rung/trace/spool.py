@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rung.errors import InputError
+from rung.runs import temporary_folder
 from rung.trace.source import MAX_BYTES, too_large
 
 WAIT = 30.0  # seconds without a byte
@@ -31,7 +31,7 @@ def as_file(path: Path, max_bytes: int | None = None) -> Iterator[Path]:
     if not is_pipe:
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="rung-") as folder:
+    with temporary_folder("rung-") as folder:
         kept = Path(folder) / (path.name or "trace")
         _copy(path, kept, MAX_BYTES if max_bytes is None else max_bytes)
         try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from rung.hardware.cores import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import Seen, champion_of, prepare_next
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.checks import checks_of, verifying, verifying_bytes
@@ -285,7 +285,7 @@ def _use_the_time(state: State, result: Race) -> None:
     passed = all(task.answers.get("verify", {}).get("passed") for task in checks)
     usual = state.audited and not state.facts.get("one_shape")
     of_this = answer is not None and answer.kept == tuple(best["rungs"]) and answer.status == "provisional"
-    if complete and passed and usual and answer and of_this:
+    if complete and passed and usual and answer and of_this and best["speedup"] >= VERIFIED_GAIN:
         offer(state, replace(answer, status="verified"))
     if state.next is None and not state.pool.waiting() and surveyed(state, wait=False):
         prepare_next(state, best["rungs"], (None, None))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rung.ladder.climb.ahead import Seen, prepare_next
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer, take_back
+from rung.ladder.climb.answer import VERIFIED_GAIN, Answer, offer, take_back
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
 from rung.ladder.climb.checks import precision_of
@@ -125,8 +125,7 @@ def finish(state: State, record: dict[str, Any], seen: Seen) -> None:
         state.add(record)
         forget(state, "plain" if "modes" in record else "attempt")
         over = state.over_untouched()
-        # Of ten rungs that change nothing, one is kept in every third climb: such a gain is claimed once fresh restarts show it.
-        status: Status = "verified" if over >= PROVISIONAL_GAIN else "provisional"
+        status: Status = "verified" if over >= VERIFIED_GAIN else "provisional"
         offer(state, answer_of(state, state.kept, status, over, record))
         state.earlier = [a for a in state.earlier if a.status != "provisional"]
     else:

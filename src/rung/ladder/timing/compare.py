@@ -67,11 +67,17 @@ def compare(
                 if not result["verification"]["passed"]:
                     return {**result, "not_equal": name, "verdict": "not equal", "seconds": time.monotonic() - began}
 
+        timing = time.monotonic()
+
         def seen(duel: Duel) -> None:
             ratios = [
                 f"{name} is {_percent(duel.restarts[-1].log_ratio(0, k))} than A" for k, name in enumerate(named) if k
             ]
             say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
+            if len(duel.restarts) == 1 and budget is not None:
+                first = time.monotonic() - timing
+                if told := too_short(budget - (timing - began), first):
+                    say(told)
 
         def left() -> float:
             return float("inf") if budget is None else budget - (time.monotonic() - began)
@@ -97,6 +103,19 @@ def compare(
         "differs": differences(list(duel.environments.values())),
         "seconds": time.monotonic() - began,
     }
+
+
+def too_short(budget: float, restart: float) -> str:
+    """What to say of a budget in which no verdict can be reached; empty where one can. budget, restart: seconds; later restarts find
+    compiled code in the cache and take no longer than the first."""
+    needed = COMPARE[0][0]
+    if needed * restart <= budget:
+        return ""
+    fit = max(1, int(budget // restart))
+    return (
+        f"the budget allows about {fit} restart{'' if fit == 1 else 's'} of {restart:.0f} s; the earliest verdict needs {needed}, "
+        f"about {needed * restart:.0f} s: give --budget {math.ceil(1.2 * needed * restart)} or more"
+    )
 
 
 def described(sides: Mapping[str, dict[str, Any]], margin: float, results_compared: bool) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rung.errors import InputError
+from rung.runs import temporary_folder
 from rung.trace.databases.columns import Database
 from rung.trace.source import Source, is_packed
 from rung.trace.source import head as unpacked_head
@@ -51,7 +51,7 @@ def open_database(path: Path, *, partial: bool = False, max_bytes: int | None = 
     partial: read what is whole of a truncated database or of one whose last changes were not merged.
     Raises InputError, also for what turns out while the database is read.
     """
-    with tempfile.TemporaryDirectory(prefix="rung-") as folder:
+    with temporary_folder("rung-") as folder:
         plain, warnings = _plain_file(path, Path(folder), max_bytes, partial)
         warnings += _check(path, plain, partial)
         if partial:
