@@ -19,7 +19,9 @@ def check_regular(path: str | Path) -> os.stat_result:
 
 
 def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """The text of a file. Raises OSError where it is none, or too large for any that we read whole."""
+    """The text of a file, of /dev/null none. Raises OSError where it is no file, or too large for any that we read whole."""
+    if str(path) == os.devnull:
+        return ""
     if check_regular(path).st_size > LARGEST_TEXT:
         raise OSError(errno.EFBIG, f"it has more than {LARGEST_TEXT >> 20} MiB", str(path))
     return path.read_text(encoding=encoding, errors=errors)

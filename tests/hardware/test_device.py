@@ -1,6 +1,9 @@
 """Devices and settings by name."""
 
 import contextlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -9,7 +12,7 @@ import torch
 
 from rung.errors import UsageError
 from rung.hardware import environment, pick
-from rung.hardware.device import matmul_precision_name, recording
+from rung.hardware.device import matmul_precision_name, peak_resident, recording
 
 
 @pytest.mark.parametrize("wanted", ["cudax", "cuda:", "cuda:x", "cuda:-1", "cuda1", "mps", ""])
@@ -76,3 +79,12 @@ def test_what_other_threads_do_does_not_end_a_capture(monkeypatch: pytest.Monkey
     with recording("graph", "side", gpu):  # type: ignore[arg-type]
         pass
     assert told == [{"stream": "side", "capture_error_mode": "thread_local"}]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="Linux alone tells the peak of this program only")
+def test_a_small_process_that_a_large_one_starts_has_a_small_peak() -> None:
+    child = "import resource, sys\nsys.path = sys.argv[1:]\nfrom rung.hardware.device import peak_resident\nprint(peak_resident())"
+    large = f"import subprocess, sys\nx = b'1' * 2**30\nsubprocess.run([sys.executable, '-c', {child!r}, *sys.path], check=True)"
+    done = subprocess.run([sys.executable, "-c", large], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2**30
+    assert peak_resident() > 2**20

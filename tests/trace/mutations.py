@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from rung.analysis.analyses import ANALYSES, table
 from rung.analysis.overview import overview
 from rung.errors import InputError
+from rung.hardware.device import peak_resident
 from rung.trace import Trace, read
 
 _JUNK = [b"}", b"]", b"{", b"[", b'"', b",", b"\\", b"\xff", b"nan", b"-", b"1e999", b"null", b'},{"ph":"X"', b"\0"]
@@ -98,7 +98,7 @@ def main() -> int:
                 print(f"case {case}: {type(error).__name__}: {error}", file=sys.stderr)
             slowest = max(slowest, time.process_time() - start)
             counts[outcome] = counts.get(outcome, 0) + 1
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    memory = peak_resident() // 2**20
     print(f"{options.cases} cases: {counts}; slowest {slowest:.2f} CPU-s; peak {memory} MB")
     return bool(failures)
 

@@ -74,7 +74,8 @@ def _climb_lines(climb: dict[str, Any]) -> list[str]:
     away = f"{units.percent(abs(climb['slower']))} {'slower' if climb['slower'] > 0 else 'faster'}"
     meant = "they agree" if climb["agrees"] else "more than that explains: compare load, clocks and settings with then"
     return [
-        f"in the climb  {units.duration_interval(climb['time'])} in {count} restart{'s' if count > 1 else ''}, {differ}",
+        f"in the climb  {units.duration_interval(climb['time'])} in {count} restart{'s' if count > 1 else ''}, {differ}"
+        + (f"; recipe: {units.clean(climb['status'])}" if climb.get("status") else ""),
         f"              this one process is {away}; {meant}",
     ]
 

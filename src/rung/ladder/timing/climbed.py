@@ -16,8 +16,9 @@ USUAL_SPREAD = 0.03
 
 
 def measured_by_the_climb(recipe: Path, side: Side) -> dict[str, Any] | None:
-    """From the result.json beside a recipe: `time` of a step (ns), `restarts`, and `spread`, the share by which the medians of
-    their processes differ at most. None where there is no such file, or it is of another recipe, target or options."""
+    """From the result.json beside a recipe: `time` of a step (ns), `restarts`, `spread`, the share by which the medians of
+    their processes differ at most, and the recipe's `status`. None where there is no such file, or it is of another recipe,
+    target or options."""
     made = Recipe.read(recipe)
     try:
         result = json.loads((recipe.parent / "result.json").read_text(encoding="utf-8"))
@@ -29,7 +30,7 @@ def measured_by_the_climb(recipe: Path, side: Side) -> dict[str, Any] | None:
     except (OSError, ValueError, TypeError, LookupError):  # no climb's folder, or a damaged one
         return None
     spread = max(medians) / min(medians) - 1 if len(medians) > 1 else USUAL_SPREAD
-    return {"time": time, "restarts": max(1, len(medians)), "spread": spread}
+    return {"time": time, "restarts": max(1, len(medians)), "spread": spread, "status": made.status}
 
 
 def held_beside(climb: Mapping[str, Any], time: Mapping[str, float]) -> dict[str, Any]:
