@@ -31,6 +31,18 @@ import psutil
 FILE = Path(__file__).with_name("workloads.py")
 MODES = ("eager", "default", "reduce-overhead")
 STEPS = 30
+# Runs `rung`, and prints what each of the climb's workers took for its calls: a line each, with the text WORKER before it.
+RUNG = """
+import logging, sys
+from rung.cli.main import main
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("WORKER %(message)s"))
+log = logging.getLogger("rung.ladder.timing.tasks")
+log.setLevel(logging.DEBUG)
+log.propagate = False
+log.addHandler(handler)
+sys.exit(main())
+"""
 
 
 @contextmanager
@@ -107,8 +119,8 @@ def climb(name: str, budget: float) -> dict[str, Any]:
         out = Path(folder) / "run"
         arguments = [
             sys.executable,
-            "-m",
-            "rung.cli.main",
+            "-c",
+            RUNG,
             "climb",
             f"{FILE}:{name}",
             "--budget",
@@ -147,7 +159,8 @@ def climb(name: str, budget: float) -> dict[str, Any]:
         "plain": {m["name"]: {k: m.get(k) for k in ("ready_seconds", "step_ns", "speedup", "error")} for m in (result.get("plain") or {}).get("modes", [])},
         "taken_back": result.get("taken_back"), "workers": workers, "stopped": result.get("stopped"), "history": history,
         "attempts": [{k: a.get(k) for k in ("rung", "verdict", "why", "seconds", "prepared_seconds", "verified_seconds", "stack")} | {"log": bool(a.get("log"))} for a in attempts if a.get("log")],
-        "log": lines,
+        "log": [line for line in lines if " WORKER " not in line],
+        "workers_log": [line.replace("WORKER ", "") for line in lines if " WORKER " in line],
     }  # fmt: skip
 
 
@@ -173,7 +186,10 @@ def run(names: list[str], budgets: list[float], out: Path, modes: tuple[str, ...
             row = {"workload": name, "case": case, **found}
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(json.dumps({k: v for k, v in row.items() if k not in ("log", "history", "attempts")}), flush=True)
+            print(
+                json.dumps({k: v for k, v in row.items() if k not in ("log", "workers_log", "history", "attempts")}),
+                flush=True,
+            )
 
 
 def table(path: Path) -> str:

@@ -35,9 +35,10 @@ from rung.ladder.timing.timed import Timed
 from rung.ladder.timing.work import roof
 from rung.ladder.verification.audit import audit, one_shape_only
 from rung.ladder.verification.dropout import active, without_dropout
+from rung.ladder.verification.observe import too_large
 from rung.ladder.verification.reference import own_precision
 from rung.ladder.verification.verify import precompile, verify
-from rung.ladder.verification.witness import NEW, Watched, against_the_untouched, refill, too_large, unseen
+from rung.ladder.verification.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.profilers import torch_profiler
 from rung.workload import Workload, load, seeded_model, shapes
 from rung.workload.load import find

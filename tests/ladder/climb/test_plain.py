@@ -171,6 +171,44 @@ def test_each_precision_is_verified_by_a_worker_of_its_own(climb: Callable[..., 
     assert all(task.side.rungs == ("bf16", "compile") for task in pool.tasks)
 
 
+def timed(rungs: tuple[str, ...], speedup: float) -> dict[str, Any]:
+    return {"name": "", "title": "", "rungs": list(rungs), "speedup": speedup}
+
+
+@pytest.mark.parametrize("slow", ["cuda-graph", "compile-and-graph"])
+def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepared_at_the_next(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    for room in (plain, checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    made, pool = climb(TRAINING)
+    made.numerics = "bf16"
+    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    before, ahead = list(pool.tasks), made.ahead
+    race = plain.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
+    assert {*plain.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
+    assert "bf16" in made.racing["compile-and-graph"].side.rungs
+    assert made.racing["compile-and-graph-tf32"].side.rungs == ("tf32", "fused-optimizer", "compile", "capture")
+    assert all(task.ended for task in ahead)  # it verified what is unlikely now
+    assert [task.side.rungs for task in made.ahead] == [made.racing["compile-and-graph-tf32"].side.rungs]
+    assert {task.name for task in made.ahead}.isdisjoint(task.name for task in before)  # whose logs stay
+    assert plain.at_higher_precision(made, race) == {}
+    tf32 = made.racing["cuda-graph-tf32"].side.rungs
+    race.modes["cuda-graph-tf32"] = timed(tf32, 0.9)
+    assert {*plain.at_higher_precision(made, race)} == {"cuda-graph-float32", "compile-and-graph-float32"}
+    assert plain.title("cuda-graph-float32").endswith(", in float32")
+    race.modes["cuda-graph-float32"] = timed(("capture",), 0.9)
+    assert plain.at_higher_precision(made, race) == {}
+
+
+def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., tuple[State, Added]]) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics = "bf16"
+    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    race = plain.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
+    assert plain.at_higher_precision(made, race) == {}
+
+
 # What is told of the best
 
 

@@ -23,11 +23,12 @@ from rung.ladder.climb.schedule import (
     pairs_at_once,
     room,
     seconds,
+    tries,
     untold,
     worth_another,
 )
 from rung.ladder.climb.state import State
-from rung.ladder.rungs import Rung
+from rung.ladder.rungs import BY_NAME, Rung
 
 THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
 Cores = Callable[[int], None]
@@ -257,6 +258,15 @@ def test_what_a_budget_left_undecided_is_told_by_what_it_could_give(tmp_path: Pa
 
 
 # 7. Once more
+
+
+def test_a_precision_at_which_a_plain_mode_was_slower_is_not_tried_again(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    timed = [{"rungs": ["bf16", "compile"], "speedup": 0.6}, {"rungs": ["tf32", "compile"], "speedup": 1.8}]
+    tried(made, "plain", "kept", stack=["tf32", "compile"], modes=timed)
+    assert tries(made, BY_NAME["bf16"])
+    assert not tries(made, BY_NAME["tf32"])
+    assert not tries(made, BY_NAME["sdpa"])
 
 
 def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:

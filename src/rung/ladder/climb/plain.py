@@ -1,7 +1,8 @@
 """The plain modes of torch.compile, what a user would write in one line: the first candidates, and what every answer is held against.
 
-Each runs at the precision that the climb's numeric contract permits, with the fused optimizer. They need a few facts of the
-workload, not its survey, and all of them prepare side by side.
+Each runs at the lowest precision that the climb's numeric contract permits, with the fused optimizer. Where one of them is slower so
+than the untouched model, as convolutions in bfloat16 may be, they are prepared at the next higher precision, too. They need a few
+facts of the workload, not its survey, and all of them prepare side by side.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, of
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.checks import checks_of, verifying, verifying_bytes
+from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
@@ -52,6 +54,10 @@ LIKELY = (
     "compile-and-graph",
     "default",
 )  # to be the fastest: verified while it is compiled, where there are many cores
+HIGHER = {
+    "tf32": "TF32",
+    "float32": "float32",
+}  # where a lower one is slower: the end of a mode's name, and of its title
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
@@ -67,14 +73,17 @@ class Race:
     duel: Duel = field(default_factory=Duel)
     task: Task | None = None
     asked: bool = False  # whether the audit has told which further modes there are
+    without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model
 
 
-def modes(context: Context, slow: bool) -> dict[str, tuple[str, ...]]:
-    """The rungs of each plain mode that this device and workload permit; slow: also those that take minutes."""
+def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """The rungs of each plain mode that this device and workload permit; slow: also those that take minutes; without: precisions that
+    are left out, and the mode's name says in which it is instead."""
     before: list[str] = []
-    for name in ("bf16", "tf32", "fused-optimizer"):
-        if BY_NAME[name].applies(_on(context, before)) is None:
+    for name in (*PRECISIONS, "fused-optimizer"):
+        if name not in without and BY_NAME[name].applies(_on(context, before)) is None:
             before.append(name)
+    end = ("-tf32" if "tf32" in before else "-float32") if without else ""
     found: dict[str, tuple[str, ...]] = {}
     for mode, names in MODES.items():
         stack = list(before)
@@ -84,8 +93,19 @@ def modes(context: Context, slow: bool) -> dict[str, tuple[str, ...]]:
             stack.append(name)
         else:
             if slow or mode not in SLOW:
-                found[mode] = tuple(stack)
+                found[mode + end] = tuple(stack)
     return found
+
+
+def mode_of(name: str) -> str:
+    """The mode without the precision that its name may end in."""
+    mode, _, end = name.rpartition("-")
+    return mode if end in HIGHER else name
+
+
+def title(name: str) -> str:
+    end = name.removeprefix(mode_of(name)).removeprefix("-")
+    return TITLES[mode_of(name)] + (f", in {HIGHER[end]}" if end else "")
 
 
 def _on(context: Context, names: list[str]) -> Context:
@@ -209,21 +229,26 @@ def race(state: State) -> Race:
         if begun.name in timed:
             result = Race(timed, begun.name, begun.duel)
     open_ = {name: state.racing[name] for name in _first(state) if name not in result.modes}
-    leader = next((name for name in open_ if "compile" in MODES[name]), "")
     later = {name: task for name, task in state.racing.items() if name not in open_ and name not in result.modes}
     tried_again: set[str] = set()
     while open_ or later or not result.asked:
-        if leader not in open_:  # the others find in the cache what it compiled
+        higher = at_higher_precision(state, result)
+        open_ |= {name: state.pool.add(task) for name, task in higher.items()}
+        compiling = any("compile" in task.side.rungs for task in open_.values())
+        if result.asked or not compiling:  # the others find in the cache what the first one compiled
             if not result.asked:
                 result.asked = True
                 audited(state)
-                new = modes(state.context(), state.left() > SLOW_SECONDS)
+                best = result.modes.get(result.best, {"rungs": ()})
+                without = [name for name in result.without if name not in best["rungs"]]
+                new = modes(state.context(), state.left() > SLOW_SECONDS, without)
+                later = {name: task for name, task in later.items() if name in new}
                 seen = {*state.racing, *result.modes}
                 later |= {name: _prepared(state, name, new[name]) for name in new if name not in seen}
                 state.racing |= later
             open_ |= {name: state.pool.add(task) for name, task in later.items()}
             later = {}
-        quick = {name: task for name, task in open_.items() if name not in SLOW or not result.best}
+        quick = {name: task for name, task in open_.items() if mode_of(name) not in SLOW or not result.best}
         if not quick and not later:
             break
         progress.info("compiling: %s", ", ".join(quick))
@@ -231,7 +256,7 @@ def race(state: State) -> Race:
             if not result.best:
                 raise OutOfTime
             for name in quick:
-                result.modes[name] = {"name": name, "title": TITLES[name], "rungs": list(open_[name].side.rungs), "error": "it was not ready in time"}  # fmt: skip
+                result.modes[name] = {"name": name, "title": title(name), "rungs": list(open_[name].side.rungs), "error": "it was not ready in time"}  # fmt: skip
                 state.say("mode", result.modes[name])
             break
         surveyed(state, wait=False)  # what refuses the workload ends the climb
@@ -256,6 +281,31 @@ def race(state: State) -> Race:
     return result
 
 
+def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
+    """The first modes at the next higher precision, where one was slower than the untouched model at the lowest so far."""
+    used = {name for mode in result.modes.values() for name in mode["rungs"]}
+    lowest = next((p for p in PRECISIONS if p in used and p not in result.without), "")
+    if not any(lowest in mode["rungs"] and mode.get("speedup", 1.0) < 1.0 for mode in result.modes.values()):
+        return {}
+    result.without = (*result.without, lowest)
+    wanted = modes(state.context(), False, result.without)
+    first = next((name for name in wanted if "compile" in wanted[name]), "")
+    tasks = {
+        name: _prepared(state, name, rungs)
+        for name, rungs in wanted.items()
+        if name not in result.modes and (name == first or "compile" not in rungs)
+    }
+    state.racing |= tasks
+    if first in tasks and (state.ahead or state.likely):
+        for task in state.ahead:
+            task.end()
+        state.likely, state.ahead = first, verifying(state, wanted[first], ["exact"], f"01-{NAME}-{first}")
+    if tasks:
+        text = f"a plain mode is slower with {lowest} than the untouched model; they are prepared without it, too."
+        state.say("warning", {"text": text})
+    return tasks
+
+
 def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     """Waits until a mode is ready, or the survey or the verification ahead has answered; False where the time is over, or where the
     modes that are left take much longer than the best did while that is verified already."""
@@ -278,7 +328,7 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
 def _use_the_time(state: State, result: Race) -> None:
     """While further modes compile: what is verified already is said, and the candidate after the best is begun."""
     best = result.modes.get(result.best)
-    if best is None or result.best not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
+    if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
         return
     checks, answer = state.ahead, state.answer
     complete = len(checks) == len(plan_of(best["rungs"]).phases(state.facts["own_precision"]))
@@ -293,7 +343,7 @@ def _use_the_time(state: State, result: Race) -> None:
 
 def _time(state: State, result: Race, done: dict[str, Task]) -> None:
     for name, task in done.items():
-        record = {"name": name, "title": TITLES[name], "rungs": list(task.side.rungs), "ready_seconds": state.spent()}
+        record = {"name": name, "title": title(name), "rungs": list(task.side.rungs), "ready_seconds": state.spent()}
         result.modes[name] = record
         if task.error:
             record["error"] = f"{task.error.kind}: {task.error}"
@@ -334,6 +384,9 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
         fastest = result.best
     if fastest != result.best:
         _take(state, result, fastest, duel, start)
+    elif fastest in sides:  # so that its gain and that of the others are of the same blocks
+        again = between(duel, fastest)
+        again.witness, result.duel = result.duel.witness, again
     for name, task in ready.items():
         if name != result.best:
             task.end()

@@ -38,6 +38,7 @@ LATE = (
 )
 PAIRS = 3  # rule 9
 NAMED = 3  # rungs that a sentence names, the most promising first
+PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
 STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
 
 # A rung's own guess of what preparing takes is for a step of so many kernels. On a CPU, which has no kernels to count, a
@@ -157,12 +158,22 @@ def near_floor(state: State) -> bool:
 
 
 def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
-    """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too."""
+    """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too, and
+    the plain modes where they were slower with it."""
     return [
         a
         for a in state.attempts
-        if rung.name in (a["rung"], *a.get("without", ())) and not a.get("cut") and a.get("log")
+        if a.get("log")
+        and ((rung.name in (a["rung"], *a.get("without", ())) and not a.get("cut")) or _slowed(a, rung.name))
     ]
+
+
+def _slowed(attempt: dict[str, Any], precision: str) -> bool:
+    """Whether a plain mode was slower at this precision than at another."""
+    timed = [(frozenset(m["rungs"]), m["speedup"]) for m in attempt.get("modes", ()) if "speedup" in m]
+    at = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision in rungs]
+    others = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision not in rungs]
+    return precision in PRECISIONS and any(a == b and slow < fast for a, slow in at for b, fast in others)
 
 
 def worth_another(state: State, rung: Rung) -> bool:

@@ -17,6 +17,8 @@ from rung.ladder.verification.perturb import put
 from rung.workload import Batch, Workload
 
 LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
+# Of an inference: the bytes of a parameter in three models, one of them in float64, and the share of the memory that they may take.
+IN_THREE_MODELS, SHARE = 16, 1 / 3
 ENOUGH = 64  # elements, of which a common factor is told from chance
 PLAIN = (bool, int, float, complex, str, type(None))  # what is compared beside tensors
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -67,7 +69,7 @@ def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch) ->
         put(step.model, weights)
     _poison(step.device)
     seen = noted(step, *step(batch))
-    if large(step.model) and seen.gradients and not step.plan.capture:
+    if seen.gradients and too_large(step) and not step.plan.capture:
         # Three models with gradients and optimizers do not fit on one GPU; each step begins with fresh ones.
         step.model.zero_grad(set_to_none=True)
         step.fresh()
@@ -80,7 +82,7 @@ def noted(step: Any, loss: torch.Tensor | None, output: Any) -> Seen:
     tensors = [t for _, t in held if isinstance(t, torch.Tensor)]
     plain = {name: value for name, value in held if isinstance(value, PLAIN)}
     unseen = [type(value).__qualname__ for _, value in held if not isinstance(value, (torch.Tensor, *PLAIN))]
-    away = large(step.model)
+    away = too_large(step)
     values = {f"output {k}" if k else "output": _copied(t, away) for k, t in enumerate(tensors)}
     if loss is not None:
         values["loss"] = _copied(loss, away)
@@ -135,8 +137,16 @@ def _poison(device: Device) -> None:
         del blocks
 
 
-def large(model: torch.nn.Module) -> bool:
-    return sum(p.numel() for p in model.parameters()) > LARGE
+def large(model: torch.nn.Module, device: Device | None = None) -> bool:
+    """Whether three models of this size, with what is compared of them, do not fit into memory at once. device: of an inference, which
+    has no gradients."""
+    count = sum(p.numel() for p in model.parameters())
+    return count > (LARGE if device is None else max(LARGE, SHARE * device.memory / IN_THREE_MODELS))
+
+
+def too_large(step: Any) -> bool:
+    """Whether a step's model is."""
+    return large(step.model, None if step.workload.mode == "train" else step.device)
 
 
 def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:

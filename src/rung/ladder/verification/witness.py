@@ -19,7 +19,7 @@ from rung.hardware.device import Device, synchronize
 from rung.ladder.execution.step import Step
 from rung.ladder.plan import Plan
 from rung.ladder.verification.dropout import active
-from rung.ladder.verification.observe import Row, Seen, large, missing, noted, observe, rows
+from rung.ladder.verification.observe import Row, Seen, missing, noted, observe, rows
 from rung.ladder.verification.own_model import copied
 from rung.ladder.verification.perturb import state
 from rung.ladder.verification.reference import Reference, own_precision
@@ -65,11 +65,6 @@ class Watched:
             yield
         except torch.OutOfMemoryError:
             self.give_up()
-
-
-def too_large(step: Step) -> bool:
-    """Whether the untouched model does not fit beside it, with all that is kept."""
-    return large(step.model)
 
 
 def refill(batch: Batch, other: Batch) -> bool:
