@@ -20,7 +20,7 @@ from rung.measure import Restart
 
 GPU: dict[str, Any] = {
     "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",
-    "matches": {}, "skipped": [], "inductor": {"max_autotune": False, "triton.cudagraphs": False},
+    "matches": {}, "skipped": [], "inductor": {"max_autotune": False, "triton.cudagraphs": False}, "own_precision": "exact",
 }  # fmt: skip
 TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
 CPU = {**GPU, "gpu": False, "arch": "x86_64"}
@@ -158,10 +158,23 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     for room in (plain, checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
+    made.numerics = "bf16"
     plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
     ahead = [task for task in pool.tasks if task.name.endswith("verify-exact")]
     assert made.ahead == ahead != []
-    assert ahead[0].side.rungs == made.racing[made.likely].side.rungs
+    # Its own worker compiles the first shape at its precision; of the second nobody else would before it is verified.
+    second = [task for task in pool.tasks if "precompile" in task.name]
+    assert [task.name.rpartition("-")[2] for task in second] == ["exact", "bf16"]
+    assert {task.side.rungs for task in (*ahead, *second)} == {made.racing[made.likely].side.rungs}
+
+
+def test_of_a_model_with_one_shape_no_second_one_is_compiled(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "usable_cores", lambda: 64)
+    made, pool = climb({**TRAINING, "one_shape": "it says so"})
+    checks.precompiling(made, ["compile"], ["exact"], "x")
+    assert not pool.tasks
 
 
 def test_each_precision_is_verified_by_a_worker_of_its_own(climb: Callable[..., tuple[State, Added]]) -> None:

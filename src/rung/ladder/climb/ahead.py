@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.checks import verifying
+from rung.ladder.climb.checks import precompiling, verifying
 from rung.ladder.climb.schedule import next_rung, room, stacked
 from rung.ladder.climb.state import WARM, State
 from rung.ladder.rungs import LADDER, Counters, Rung
@@ -41,7 +41,9 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
             state.next = state.pool.add(Task(name, state.side(after), WARM, state.step_bytes()))
             state.next_rung = rung
             if 2 * state.pool.idle() > state.pool.most and rung.predict(state.context()).value >= PROVISIONAL_GAIN:
-                state.next_ahead = verifying(state, after, ["exact"], name.removesuffix("-1-candidate"))
+                name = name.removesuffix("-1-candidate")
+                state.next_ahead = verifying(state, after, ["exact"], name)
+                precompiling(state, after, ["exact"], name)
     finally:
         state.kept, state.breakdown, state.counters = before
 

@@ -12,8 +12,7 @@ from rung.ladder.timing.tasks import Task
 
 
 def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
-    """Has workers verify a candidate in the background, one a precision. Where there are many cores, another one compiles meanwhile for
-    the second shape in full precision, which the verification comes to last."""
+    """Has workers verify a candidate in the background, one a precision."""
     peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
     checks = [
         Task(f"{name}-verify-{n}", state.side(stack), [("verify", {"numerics": n})], verifying_bytes(state, peak))
@@ -22,14 +21,21 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     for task in checks:
         task.passing = True
         state.pool.add(task)
-    several = plan_of(stack).compiles and not state.facts.get("one_shape")
-    if "exact" in precisions and several and usable_cores() >= MANY_CORES:
-        memory = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
-        call = ("precompile", {"numerics": "exact", "shape": 1})
-        helper = Task(f"{name}-precompile", state.side(stack), [call], memory)
+    return checks
+
+
+def precompiling(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> None:
+    """Where there are many cores, further workers compile a candidate meanwhile for the second shape, which the verification comes to
+    last, one a precision."""
+    if not plan_of(stack).compiles or state.facts.get("one_shape") or usable_cores() < MANY_CORES:
+        return
+    peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
+    memory = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    for n in precisions:
+        call = ("precompile", {"numerics": n, "shape": 1})
+        helper = Task(f"{name}-precompile-{n}", state.side(stack), [call], memory)
         helper.passing = True
         state.pool.add(helper)
-    return checks
 
 
 def checks_of(state: State, stack: Sequence[str], name: str) -> list[Task]:
@@ -41,12 +47,10 @@ def checks_of(state: State, stack: Sequence[str], name: str) -> list[Task]:
         ahead = []
     ahead += answered_before(state, stack, name)
     there = {precision_of(task) for task in ahead}
-    return [
-        *ahead,
-        *verifying(
-            state, stack, [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there], name
-        ),
-    ]
+    missing = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there]
+    checks = verifying(state, stack, missing, name)
+    precompiling(state, stack, missing, name)
+    return [*ahead, *checks]
 
 
 def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]:

@@ -20,7 +20,7 @@ from rung.ladder.climb.ahead import Seen, champion_of, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.begun import Begun, keep
-from rung.ladder.climb.checks import checks_of, verifying, verifying_bytes
+from rung.ladder.climb.checks import checks_of, precompiling, verifying, verifying_bytes
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
@@ -126,7 +126,14 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
     spacious = state.pool.held() + verifying_bytes(state, peak) + state.mode_bytes <= state.pool.memory
     if likely and spacious and usable_cores() >= MANY_CORES:
         state.likely = likely
-        state.ahead = verifying(state, wanted[likely], ["exact"], f"01-{NAME}")
+        _verified_ahead(state, wanted[likely], f"01-{NAME}")
+
+
+def _verified_ahead(state: State, rungs: Sequence[str], name: str) -> None:
+    """Begins to verify the mode that is likely to be the fastest: in full precision, of which nobody else compiles the code. At its own
+    precision only the second shape is compiled, for the mode's worker compiles the first."""
+    state.ahead = verifying(state, rungs, ["exact"], name)
+    precompiling(state, rungs, plan_of(rungs).phases(state.facts["own_precision"]), name)
 
 
 def _prepared(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
@@ -299,7 +306,8 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     if first in tasks and (state.ahead or state.likely):
         for task in state.ahead:
             task.end()
-        state.likely, state.ahead = first, verifying(state, wanted[first], ["exact"], f"01-{NAME}-{first}")
+        state.likely = first
+        _verified_ahead(state, wanted[first], f"01-{NAME}-{first}")
     if tasks:
         text = f"a plain mode is slower with {lowest} than the untouched model; they are prepared without it, too."
         state.say("warning", {"text": text})
