@@ -225,6 +225,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     assert kept["why"].startswith("fused-optimizer: verified, and faster")
     assert kept["effect"]["says"] == "1 of 2 are, not sdpa"
     again = state(tmp_path / "again", budget=600)
+    again.run.write("manifest.json", MANIFEST)
     again.add(kept)
     taken_up(again)
     assert again.kept == ["fused-optimizer"]

@@ -9,14 +9,17 @@ import pytest
 from made_up import MANIFEST, STEP, answered, state
 
 from rung.ladder.climb import confirm as confirming
-from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
+from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.state import State
+from rung.ladder.climb.verdict import taken_up
 from rung.ladder.recipes.recipe import Status
 from rung.ladder.timing.duel import Duel, SideFailed
 from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
 from rung.measure import Restart
+from rung.runs import Run
 
 WARM = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
 Steps = dict[tuple[str, int], float]  # times STEP, by side and shape; what is not in it takes 1; 0 fails
@@ -148,6 +151,114 @@ def test_what_is_slower_than_the_best_plain_mode_is_taken_back(made: State, monk
 def test_what_fails_in_the_end_is_taken_back(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     assert confirmed(made, monkeypatch, {("candidate", 0): 0.0}) == ("verified", ("compile",))
     assert "no such kernel" in made.taken_back[0]["why"]
+
+
+@pytest.mark.parametrize("side", ["best", "plain", "candidate"])
+def test_what_fails_once_is_started_again(made: State, monkeypatch: pytest.MonkeyPatch, side: str) -> None:
+    """An out-of-memory killer may hit any process."""
+    Timed, count = starts(FASTER), 0
+    timed = Timed.timed
+
+    def killed_once(start: Any, duel: Duel) -> Restart:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise SideFailed(side, WorkerFailed("SIGKILL", "killed"))
+        restart: Restart = timed(start, duel)
+        return restart
+
+    monkeypatch.setattr(Timed, "timed", killed_once)
+    monkeypatch.setattr(confirming, "Start", Timed)
+    confirm(made)
+    assert made.answer is not None
+    assert (made.answer.status, made.answer.kept) == ("confirmed", BOTH)
+    assert made.taken_back == []
+
+
+def with_attempts(made: State) -> State:
+    """The same climb with the records of what it kept."""
+    for number, (rung, stack, gain) in enumerate((("plain", BOTH[:1], 1.8), ("sdpa", BOTH, 1.2)), start=1):
+        figures = {side: {"value": STEP / (gain if side == "candidate" else 1)} for side in ("best", "candidate")}
+        made.add(
+            {
+                "number": number, "rung": rung, "stack": list(stack), "verdict": "kept", "why": "verified.", "against": "x",
+                "comparison": {"speedup": {"value": gain}}, "times": figures, "log": "x",
+                "memory": {side: {"allocated": 1} for side in figures},
+                "first_run_seconds": {"best": 1.0, "candidate": 2.0},
+            }
+        )  # fmt: skip
+    made.baseline["memory"] = {"allocated": 1}
+    return made
+
+
+def test_the_answer_before_a_refuted_one_is_confirmed_in_its_place(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_attempts(made)
+    slower = starts({("plain", 0): 0.5, ("candidate", 0): 0.55})
+    alone = starts({("candidate", 0): 0.5})
+    both = type("Both", (), {"of": lambda setup, tasks: (slower if "plain" in tasks else alone).of(setup, tasks)})
+    monkeypatch.setattr(confirming, "Start", both)
+    confirm(made)
+    assert made.answer is not None
+    assert (made.answer.status, made.answer.kept) == ("confirmed", ("compile",))
+    assert made.kept == ["compile"]
+    on_disk = {a["rung"]: a for a in made.run.attempts()}
+    assert on_disk["plain"]["verdict"] == "kept"
+    assert on_disk["sdpa"]["verdict"] == "reverted"
+    assert "slower than torch.compile" in on_disk["sdpa"]["why"]
+    assert made.step_ns == STEP / 1.8  # what comes next is held against what stands
+
+
+def on_another_day(made: State) -> State:
+    """The same climb in another process, as a resumed one begins."""
+    again = State(Run(made.run.directory), made.request, made.say)
+    again.facts, again.baseline, again.plain = made.facts, made.baseline, made.plain
+    read_back(again)
+    taken_up(again)
+    return again
+
+
+def test_a_kill_between_the_record_and_the_answer_loses_nothing(made: State) -> None:
+    with_attempts(made)
+    made.answer = made.earlier[-1]
+    write(made)  # the answer of before
+    again = on_another_day(made)
+    assert again.answer is not None
+    assert (again.answer.kept, again.answer.status) == (BOTH, "verified")
+    assert again.answer.speedup["value"] == pytest.approx(1.8 * 1.2)
+    assert Run(made.run.directory).read("result.json")["kept"] == [*BOTH]
+
+
+def test_a_kill_between_a_refutation_and_its_records_loses_nothing(made: State) -> None:
+    with_attempts(made)
+    take_back(made, BOTH, "it was slower")
+    again = on_another_day(made)
+    assert again.answer is not None
+    assert again.answer.kept == ("compile",)
+    assert again.kept == ["compile"]
+    assert [a["verdict"] for a in again.run.attempts()] == ["kept", "reverted"]
+
+
+def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
+    with_attempts(made)
+    more = (*BOTH, "fused-qkv")
+    made.answer = Answer(more, "provisional", {"value": 3.0})
+    keep(made, "attempt", Begun("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", duel=one_restart()))
+    write(made)
+    again = on_another_day(made)
+    assert again.answer is not None
+    assert (again.answer.kept, again.answer.status) == (more, "provisional")
+    take_back(again, more, "it was slower in the end")
+    assert again.answer is not None
+    assert (again.answer.kept, again.answer.status) == (
+        BOTH,
+        "verified",
+    )  # of the attempts: this sitting saw no answer of theirs
+
+
+def one_restart() -> Duel:
+    return Duel(restarts=[Restart(((STEP, STEP, STEP, STEP),))])
 
 
 @pytest.mark.parametrize("side", ["best", "plain"])

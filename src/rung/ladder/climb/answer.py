@@ -7,7 +7,8 @@ nothing, faster than the untouched model and no slower than the best plain mode 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,10 +79,38 @@ def take_back(state: State, kept: Sequence[str], why: str) -> None:
     state.earlier = [a for a in state.earlier if list(a.kept) != list(kept)]
     if state.answer is None or list(state.answer.kept) != list(kept):
         return
-    state.answer = state.earlier.pop() if state.earlier else None
+    state.answer = state.earlier.pop() if state.earlier else _last_kept(state, kept)
     state.taken_back.append({"kept": list(kept), "why": why, "seconds": state.spent()})
     write(state)
     state.say("taken back", {"kept": list(kept), "why": why})
+
+
+def _last_kept(state: State, without: Sequence[str]) -> Answer | None:
+    """What the attempts before this stack kept, in an earlier sitting, of which this one saw no answer."""
+    kept = [a for a in state.attempts if a["verdict"] == "kept" and a.get("comparison")]
+    while kept and kept[-1]["stack"] == list(without):
+        kept.pop()
+    if not kept:
+        return None
+    return verified_answer(state, kept[-1], math.prod(a["comparison"]["speedup"]["value"] for a in kept))
+
+
+def verified_answer(state: State, record: Mapping[str, Any], over: float) -> Answer:
+    """Of an attempt that passed all checks. Less than VERIFIED_GAIN is not claimed before it is confirmed."""
+    status: Status = "verified" if over >= VERIFIED_GAIN else "provisional"
+    return answer_of(state, record["stack"], status, over, record)
+
+
+def answer_of(state: State, stack: Sequence[str], status: Status, over: float, record: Mapping[str, Any]) -> Answer:
+    """What an attempt found, before it is confirmed. over: the untouched model's time over the candidate's, through all that was kept
+    before; record: of the attempt."""
+    best = record["times"]["candidate"]
+    return Answer(
+        tuple(stack), status, {"value": over}, {"value": over / state.plain["speedup"]} if state.plain else None,
+        times={"baseline": {"value": over * best["value"]}, "best": best},
+        memory={"baseline": state.baseline["memory"], "best": record["memory"]["candidate"]},
+        first_run_seconds={"baseline": state.baseline["first_run_seconds"], "best": record["first_run_seconds"]["candidate"]},
+    )  # fmt: skip
 
 
 def write(state: State, stopped: dict[str, Any] | None = None) -> None:

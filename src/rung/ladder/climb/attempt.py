@@ -10,14 +10,14 @@ from typing import Any
 
 from rung.ladder.climb import predictions
 from rung.ladder.climb.ahead import Seen, champion_of
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, offer
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, answer_of, offer
 from rung.ladder.climb.begun import Begun, keep, same
 from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.schedule import as_one, confirming, pairs_at_once, room, stacked, without_effect
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.climb.verdict import answer_of, conclude, disturbed, finish, no_gain, pay_back, set_cut, set_failed
+from rung.ladder.climb.verdict import conclude, disturbed, finish, no_gain, pay_back, set_cut, set_failed
 from rung.ladder.climb.waiting import waiting
 from rung.ladder.rungs import BY_NAME, Evidence, Prediction, Rung
 from rung.ladder.rungs.environment import FILES

@@ -6,25 +6,35 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from rung.ladder.climb.answer import Answer, offer, take_back
+from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.schedule import pairs_at_once
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
+from rung.ladder.climb.verdict import refute
+from rung.ladder.side import Side
 from rung.ladder.timing.duel import Duel, SideFailed, Start
 from rung.ladder.timing.tasks import Task
 from rung.measure import CLIMB, Comparison, Restart, judge, until_next_look
 
 progress = logging.getLogger(__name__)
 
-SIDES = {"best": "untouched model", "plain": "best plain mode"}
+SIDES = {"best": "the untouched model", "plain": "the best plain mode", "candidate": "the answer"}
 AS_FAST = 0.99  # times the best plain mode: what is slower by less counts as as fast
 
 
 def confirm(state: State) -> None:
-    """Raises the answer's status to `confirmed`, or takes it back. Where the budget ends before, it stays what it is."""
-    answer = state.answer
-    if answer is None or answer.status == "confirmed" or list(answer.kept) != state.kept:  # what was kept was verified
-        return
+    """Raises the answer's status to `confirmed`, or takes it back, and then looks at the one before it in the same way. Where the
+    budget ends before, it stays what it is."""
+    while (answer := state.answer) and answer.status != "confirmed" and list(answer.kept) == state.kept:
+        if why := _refuted(state, answer):
+            refute(state, answer.kept, why)
+        else:
+            return
+
+
+def _refuted(state: State, answer: Answer) -> str:
+    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
+    What was kept was verified."""
     state.say("final", {"kept": list(answer.kept), "plain": state.plain_is_another})
     end_all_but_the_pool(state)
     sides = {"best": state.side([])}
@@ -33,14 +43,40 @@ def confirm(state: State) -> None:
     sides["candidate"] = state.side(answer.kept)
     against = " + ".join(state.plain["rungs"]) if "plain" in sides else ""
     begun = same(state, "confirm", answer.kept, against) or Begun("final", list(answer.kept), against)
+    try:
+        try:
+            found = _decided(state, sides, begun)
+        except SideFailed as failure:
+            # All sides have run before, so chance may have hit one: an out-of-memory killer, a full disk. What fails twice is not chance.
+            state.say("warning", {"text": f"{SIDES[failure.side]} failed ({failure}); it is started again"})
+            found = _decided(state, sides, begun)
+    except OutOfTime:
+        return ""
+    except SideFailed as failure:
+        if failure.side == "candidate":
+            return f"in the final comparison it failed: {failure}"
+        state.say("warning", {"text": f"not confirmed, because {SIDES[failure.side]} failed: {failure}"})
+        return ""
+    plain = found.get("plain")
+    if why := refuted(found["best"], plain, state.plain.get("title", "")):
+        forget(state, "confirm")
+        return why
+    _offer_confirmed(state, answer, begun.duel, found["best"], plain, _told_of_shapes(state, begun))
+    forget(state, "confirm")
+    return ""
+
+
+def _decided(state: State, sides: dict[str, Side], begun: Begun) -> dict[str, Comparison]:
+    """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
+    OutOfTime also where a worker was stopped because the budget was over."""
     names, duel = list(sides), begun.duel
     try:
         while True:
             found = {n: _judged(duel.restarts, names.index(n), len(names) - 1) for n in names[:-1]}
-            decided = all(c is not None and c.final for c in found.values())
-            lacking = _lacking(state, begun)
+            final = {n: c for n, c in found.items() if c is not None and c.final}
+            decided, lacking = len(final) == len(found), _lacking(state, begun)
             if decided and not lacking:
-                break
+                return final
             starts = _restarts(state, sides, 1 if decided else until_next_look(len(duel.restarts)))
             if not decided:
                 for start in starts:
@@ -51,19 +87,13 @@ def confirm(state: State) -> None:
             keep(state, "confirm", begun)
             for task in state.confirming:
                 task.end()
-    except OutOfTime:
-        return
     except SideFailed as failure:
-        if state.left() > 1 and failure.side == "candidate":
-            take_back(state, answer.kept, f"in the final comparison it failed: {failure}")
-        elif state.left() > 1:
-            state.say("warning", {"text": f"not confirmed, because the {SIDES[failure.side]} failed: {failure}"})
-        return
+        if state.left() <= 1:
+            raise OutOfTime from failure
+        raise
     finally:
         for task in state.confirming:
             task.end()
-    _concluded(state, answer, duel, {n: c for n, c in found.items() if c}, _told_of_shapes(state, begun))
-    forget(state, "confirm")
 
 
 def end_all_but_the_pool(state: State) -> None:
@@ -151,13 +181,10 @@ def _told_of_shapes(state: State, begun: Begun) -> list[dict[str, Any]]:
     return found
 
 
-def _concluded(
-    state: State, answer: Answer, duel: Duel, found: dict[str, Comparison], shapes: list[dict[str, Any]]
+def _offer_confirmed(
+    state: State, answer: Answer, duel: Duel, over: Comparison, plain: Comparison | None, shapes: list[dict[str, Any]]
 ) -> None:
-    over, plain = found["best"], found.get("plain")
-    if why := refuted(over, plain, state.plain.get("title", "")):
-        take_back(state, answer.kept, why)
-        return
+    """over, plain: the answer against the untouched model and the best plain mode."""
     seen = duel.as_dict()
     names = {"best": "baseline", "plain": "plain", "candidate": "best"}
     measured = max(1, (state.facts.get("shapes") or [{"elements": 1}])[0]["elements"])

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rung.ladder.climb.ahead import Seen, prepare_next
-from rung.ladder.climb.answer import VERIFIED_GAIN, Answer, offer, take_back
+from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
 from rung.ladder.climb.checks import precision_of
@@ -18,7 +18,6 @@ from rung.ladder.climb.spared import spared
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.execution.disturbed import compiled_anew
-from rung.ladder.recipes.recipe import Status
 from rung.ladder.rungs import Rung
 from rung.ladder.timing.tasks import Task
 from rung.ladder.verification.verdict import joined
@@ -124,9 +123,7 @@ def finish(state: State, record: dict[str, Any], seen: Seen) -> None:
         state.take(*seen)
         state.add(record)
         forget(state, "plain" if "modes" in record else "attempt")
-        over = state.over_untouched()
-        status: Status = "verified" if over >= VERIFIED_GAIN else "provisional"
-        offer(state, answer_of(state, state.kept, status, over, record))
+        offer(state, verified_answer(state, record, state.over_untouched()))
         state.earlier = [a for a in state.earlier if a.status != "provisional"]
     else:
         state.add(record)
@@ -137,32 +134,51 @@ def finish(state: State, record: dict[str, Any], seen: Seen) -> None:
     state.say("verdict", record)
 
 
-def answer_of(state: State, stack: Sequence[str], status: Status, over: float, record: Mapping[str, Any]) -> Answer:
-    """What an attempt found, before it is confirmed. over: the untouched model's time over the candidate's, through all that was kept
-    before; record: of the attempt."""
-    best = record["times"]["candidate"]
-    return Answer(
-        tuple(stack), status, {"value": over}, _over_plain(state, over),
-        times={"baseline": {"value": over * best["value"]}, "best": best},
-        memory={"baseline": state.baseline["memory"], "best": record["memory"]["candidate"]},
-        first_run_seconds={"baseline": state.baseline["first_run_seconds"], "best": record["first_run_seconds"]["candidate"]},
-    )  # fmt: skip
-
-
-def _over_plain(state: State, over: float) -> dict[str, float] | None:
-    return {"value": over / state.plain["speedup"]} if state.plain else None
-
-
 def taken_up(state: State) -> None:
-    """Goes on from what the attempts in the run directory kept."""
+    """Goes on from what the attempts in the run directory kept. Where a kill came between the record of an attempt and the answer, or
+    between the refutation of an answer and the records of its attempts, the second follows now."""
     for record in state.attempts:
         if record.get("plain"):
             state.plain = record["plain"]
-        if record["verdict"] == "kept":
-            state.kept = list(record.get("stack") or [*state.kept, record["rung"]])
-            name = f"{record['number']:02d}-{record['rung']}"
-            if record.get("breakdown") and state.trace(name).exists():
-                state.take(*state.profiled(name, record["times"]["candidate"]["value"]))
+    kept = [a for a in state.attempts if a["verdict"] == "kept"]
+    last = next((t for t in reversed(state.taken_back) if kept and t["kept"] == kept[-1]["stack"]), None)
+    if last and last["seconds"] >= kept[-1]["spent_seconds"]:
+        refute(state, last["kept"], last["why"])
+        return
+    _stand_on(state, kept)
+    if not kept or not kept[-1].get("comparison"):
+        return
+    now, begun = state.answer, state.begun.get("attempt")
+    if now and begun and begun.stack == list(now.kept):
+        return  # provisional, of what is gone on with
+    verified = verified_answer(state, kept[-1], state.over_untouched())
+    if now is None or now.kept != verified.kept or now.rank < verified.rank:
+        state.answer = None
+        offer(state, verified)
+
+
+def refute(state: State, stack: Sequence[str], why: str) -> None:
+    """Takes back an answer that was kept, with the attempts that led to it from the one before: the climb stands on that again."""
+    take_back(state, stack, why)
+    before = list(state.answer.kept) if state.answer else []
+    kept = [a for a in state.attempts if a["verdict"] == "kept"]
+    while kept and kept[-1]["stack"] != before:
+        record = kept.pop()
+        record["verdict"], record["why"] = "reverted", f"it was kept at first, and then taken back: {why}."
+        state.run.add_attempt(record)
+    _stand_on(state, kept)
+
+
+def _stand_on(state: State, kept: Sequence[Mapping[str, Any]]) -> None:
+    """Makes what these attempts kept the best so far."""
+    state.kept = list(kept[-1]["stack"]) if kept else []
+    if not kept and state.trace("baseline").exists():
+        state.take(*state.profiled("baseline", state.baseline["time"]["value"]))
+    for record in reversed(kept):
+        name = f"{record['number']:02d}-{record['rung']}"
+        if record.get("breakdown") and state.trace(name).exists():
+            state.take(*state.profiled(name, record["times"]["candidate"]["value"]))
+            return
 
 
 def disturbed(alone: float, beside: float) -> str:
