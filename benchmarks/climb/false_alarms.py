@@ -1,10 +1,11 @@
 """How often a climb claims a gain where there is none: rungs that change nothing, on machines whose noise is known.
 
     python benchmarks/climb/false_alarms.py [--climbs 400] [--candidates 10] [--seed 1]
+    python benchmarks/climb/false_alarms.py --gain 2       # how often a rung that truly gives 2 % is kept
 
 It drives the climb's own decisions (`attempt.of_one_restart`, `measure.decide`, `confirm.refuted`) with the simulated streams of
 benchmarks/measurement/machine.py. Every candidate computes the same and takes as long as the untouched model. `kept` is a rung that was
-decided to be faster; `verified` a recipe that claims 8 % before it is confirmed; `confirmed` one that fresh restarts confirm. Shares are of climbs, with Clopper-Pearson intervals at 95 %.
+decided to be faster, with the looks of a climb and with those of one whose restarts are cheap; `verified` a recipe that claims 8 % before it is confirmed; `confirmed` one that fresh restarts confirm. Shares are of climbs, with Clopper-Pearson intervals at 95 %.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rules import _restart
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN
 from rung.ladder.climb.attempt import of_one_restart
 from rung.ladder.climb.confirm import refuted
-from rung.measure import Comparison, Restart, decide
+from rung.measure import CLIMB, PATIENT, Comparison, Looks, Restart, decide
 
 LAYOUT = {"layout, 2 %": Stream(layout=0.02)}
 
@@ -49,24 +50,24 @@ def climb(machine: Machine, candidates: int) -> Climbed:
     return Climbed(len(gains), claimed >= VERIFIED_GAIN, confirmed)
 
 
-def pair(machine: Machine) -> Restart:
-    return _restart([machine.process(), machine.process()])
+def pair(machine: Machine, factor: float = 1.0) -> Restart:
+    return _restart([machine.process(), machine.process(factor)])
 
 
-def attempted(machine: Machine) -> float:
-    """What a rung that changes nothing is seen to give where it is kept, else 1."""
-    first = pair(machine)
+def attempted(machine: Machine, looks: Looks = CLIMB, factor: float = 1.0) -> float:
+    """What a rung is seen to give where it is kept, else 1. factor: its step's time, of the one without it."""
+    first = pair(machine, factor)
     seen = of_one_restart(first)
-    found = seen if seen.answer != "undecided" else decided([first], machine)
+    found = seen if seen.answer != "undecided" else decided([first], machine, looks, factor)
     return found.speedup.value if found.answer == "faster" else 1.0
 
 
-def decided(restarts: list[Restart], machine: Machine) -> Comparison:
+def decided(restarts: list[Restart], machine: Machine, looks: Looks = CLIMB, factor: float = 1.0) -> Comparison:
     while True:
-        said = decide(restarts)
+        said = decide(restarts, looks=looks)
         if said and said.final:
             return said
-        restarts.append(pair(machine))
+        restarts.append(pair(machine, factor))
 
 
 def share(hits: int, of: int) -> str:
@@ -80,17 +81,36 @@ def main() -> None:
     parser.add_argument("--climbs", type=int, default=400)
     parser.add_argument("--candidates", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--gain", type=float, default=0.0, help="percent that each rung truly gives")
     options = parser.parse_args()
-    print(f"| noise | one rung kept | `verified`, of {options.candidates} rungs | `confirmed` |")
-    print("|---|---|---|---|")
-    for name, stream in {**STREAMS, **LAYOUT}.items():
-        found = [climb(Machine(stream, options.seed * 10**6 + k), options.candidates) for k in range(options.climbs)]
-        kept, tried = sum(f.kept for f in found), options.climbs * options.candidates
-        verified, confirmed = sum(f.verified for f in found), sum(f.confirmed for f in found)
+    streams = {**STREAMS, **LAYOUT}
+    if options.gain:
         print(
-            f"| {name} | {share(kept, tried)} | {share(verified, len(found))} | {share(confirmed, len(found))} |",
-            flush=True,
+            "| noise | kept, of rungs that truly give "
+            + f"{options.gain:g} % | where restarts are cheap |\n|---|---|---|"
         )
+    else:
+        print(
+            f"| noise | one rung kept | where restarts are cheap | `verified`, of {options.candidates} rungs | `confirmed` |"
+        )
+        print("|---|---|---|---|---|")
+    for name, stream in streams.items():
+        seeds = [options.seed * 10**6 + k for k in range(options.climbs)]
+        factor = 1 / (1 + options.gain / 100)
+        alone = {
+            looks: sum(attempted(Machine(stream, seed + 10**5), looks, factor) > 1 for seed in seeds)
+            for looks in (CLIMB, PATIENT)
+        }
+        cells = [share(kept, len(seeds)) for kept in alone.values()]
+        if not options.gain:
+            found = [climb(Machine(stream, seed), options.candidates) for seed in seeds]
+            kept, tried = sum(f.kept for f in found), options.climbs * options.candidates
+            cells[0] = share(kept, tried)
+            cells += [
+                share(sum(f.verified for f in found), len(found)),
+                share(sum(f.confirmed for f in found), len(found)),
+            ]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

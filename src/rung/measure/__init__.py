@@ -5,7 +5,7 @@ from rung.measure.collect import Collected, collect
 from rung.measure.compare import (
     CLIMB,
     COMPARE,
-    FINAL,
+    PATIENT,
     ROUNDS,
     Comparison,
     Looks,
@@ -20,6 +20,6 @@ from rung.measure.stats import SIGNED_RANK, STUDENT, Interval, median_interval
 from rung.measure.steady import MINIMUM_RUNS, steady_from, warm_up
 
 __all__ = [
-    "CLIMB", "COMPARE", "FINAL", "MINIMUM_RUNS", "ROUNDS", "SIGNED_RANK", "STUDENT", "Block", "Collected", "Comparison", "Interval", "Looks", "Pair", "Ranking",
+    "CLIMB", "COMPARE", "MINIMUM_RUNS", "PATIENT", "ROUNDS", "SIGNED_RANK", "STUDENT", "Block", "Collected", "Comparison", "Interval", "Looks", "Pair", "Ranking",
     "Restart", "collect", "decide", "interleaved", "judge", "median_interval", "rank", "steady_from", "time_block", "until_next_look", "warm_up",
 ]  # fmt: skip

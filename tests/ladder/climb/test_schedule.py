@@ -19,6 +19,7 @@ from rung.ladder.climb.schedule import (
     bundle,
     confirming,
     gain_per_second,
+    looks,
     next_rung,
     pairs_at_once,
     room,
@@ -29,6 +30,7 @@ from rung.ladder.climb.schedule import (
 )
 from rung.ladder.climb.state import State
 from rung.ladder.rungs import BY_NAME, Rung
+from rung.measure import CLIMB, PATIENT
 
 THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
 Cores = Callable[[int], None]
@@ -417,3 +419,20 @@ def test_a_longer_step_takes_longer_to_time(tmp_path: Path) -> None:
     short = seconds(made, one)
     made.baseline["time"] = {"value": 5e9}
     assert seconds(made, one) > short + 3 * 2 * 5  # three restarts of two sides, at the least
+
+
+# 10. More restarts where they are cheap
+
+
+def test_small_gains_get_more_restarts_where_these_are_cheap(tmp_path: Path) -> None:
+    cheap = state(tmp_path / "a", loading=2.0)
+    assert looks(cheap) == PATIENT
+    assert looks(state(tmp_path / "b", loading=40.0)) == CLIMB
+    assert looks(leave(cheap, 2000.0)) == PATIENT
+    assert looks(leave(cheap, 200.0)) == CLIMB  # they would take most of the budget
+
+
+def test_a_long_step_makes_restarts_dear(tmp_path: Path) -> None:
+    made = state(tmp_path, loading=2.0)
+    made.baseline["time"] = {"value": 5e9}
+    assert looks(made) == CLIMB

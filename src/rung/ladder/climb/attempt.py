@@ -13,7 +13,7 @@ from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, answer_of, offer
 from rung.ladder.climb.begun import Begun, keep, same
 from rung.ladder.climb.checks import checks_of
-from rung.ladder.climb.schedule import as_one, confirming, pairs_at_once, room, stacked, without_effect
+from rung.ladder.climb.schedule import as_one, confirming, looks, pairs_at_once, room, stacked, without_effect
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
@@ -122,15 +122,16 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
         state.verifying = checks_of(state, stack, name)
     if rung.spares == "step" and duel.comparison.answer != "undecided":
         return duel
-    decided = decide(duel.restarts)
+    decided = decide(duel.restarts, looks=begun.looks)
     if decided and decided.final:  # and what followed was not: the verification
         duel.comparison = decided
         return duel
     sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
     setup = state.setup_within(room(state), pairs_at_once(state, [state.peak, UNSEEN * state.peak]))
     return fight(
-        setup, sides, log=name, left=lambda: room(state), duel=duel, seen=lambda _: keep(state, "attempt", begun)
-    )
+        setup, sides, log=name, left=lambda: room(state), looks=begun.looks, duel=duel,
+        seen=lambda _: keep(state, "attempt", begun),
+    )  # fmt: skip
 
 
 def of_one_restart(restart: Restart) -> Comparison:
@@ -162,14 +163,14 @@ def _first_restart(state: State, rung: Rung, record: dict[str, Any], name: str) 
             task.end()
             raise failed.error
     state.challenger = task
-    duel = Duel()
+    planned, duel = looks(state), Duel()
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", record["rung"])
     duel.restarts.append(start.timed(duel))
     duel.witness = start.witness()
     start.profile(state.trace(name))
     members = [member.name for member in rung.members]
-    begun = Begun(name, stack, record["against"], duel, rung.name, members, task.since_open("warm"))
+    begun = Begun(name, stack, record["against"], duel, rung.name, planned, members, task.since_open("warm"))
     keep(state, "attempt", begun)
     return begun
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rung.ladder.timing.duel import Duel
-from rung.measure import Restart
+from rung.measure import CLIMB, Looks, Restart
 from rung.runs import Run, to_json, write_whole
 
 if TYPE_CHECKING:
@@ -26,13 +26,15 @@ FILE = "begun.json"
 class Begun:
     """stack: the rungs that are tried, or of the fastest plain mode; against: those of what they are compared with, joined; name: of
     the attempt's files; members: of a bundle; modes: records of the plain modes; verified: answers of the verification, by precision;
-    shapes: restarts by the number of another input shape, with `failed`, the side that failed on it and why."""
+    shapes: restarts by the number of another input shape, with `failed`, the side that failed on it and why; looks: at the
+    restarts, as planned before the first of them."""
 
     name: str
     stack: list[str]
     against: str
     duel: Duel = field(default_factory=Duel)
     rung: str = ""
+    looks: Looks = CLIMB
     members: list[str] = field(default_factory=list)
     prepared_seconds: float = 0.0
     modes: dict[str, dict[str, Any]] = field(default_factory=dict)

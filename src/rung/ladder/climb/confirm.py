@@ -8,13 +8,13 @@ from typing import Any
 
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun, forget, keep, same
-from rung.ladder.climb.schedule import pairs_at_once
+from rung.ladder.climb.schedule import looks, pairs_at_once
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.verdict import refute
 from rung.ladder.side import Side
 from rung.ladder.timing.duel import Duel, SideFailed, Start
 from rung.ladder.timing.tasks import Task
-from rung.measure import CLIMB, Comparison, Restart, judge, until_next_look
+from rung.measure import CLIMB, Comparison, judge, until_next_look
 
 progress = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ def _refuted(state: State, answer: Answer) -> str:
         sides["plain"] = state.side(state.plain["rungs"])
     sides["candidate"] = state.side(answer.kept)
     against = " + ".join(state.plain["rungs"]) if "plain" in sides else ""
-    begun = same(state, "confirm", answer.kept, against) or Begun("final", list(answer.kept), against)
+    begun = same(state, "confirm", answer.kept, against)
+    begun = begun or Begun("final", list(answer.kept), against, looks=looks(state))
     try:
         try:
             found = _decided(state, sides, begun)
@@ -72,12 +73,12 @@ def _decided(state: State, sides: dict[str, Side], begun: Begun) -> dict[str, Co
     names, duel = list(sides), begun.duel
     try:
         while True:
-            found = {n: _judged(duel.restarts, names.index(n), len(names) - 1) for n in names[:-1]}
+            found = {n: _judged(begun, names.index(n), len(names) - 1) for n in names[:-1]}
             final = {n: c for n, c in found.items() if c is not None and c.final}
             decided, lacking = len(final) == len(found), _lacking(state, begun)
             if decided and not lacking:
                 return final
-            starts = _restarts(state, sides, 1 if decided else until_next_look(len(duel.restarts)))
+            starts = _restarts(state, sides, 1 if decided else until_next_look(len(duel.restarts), begun.looks))
             if not decided:
                 for start in starts:
                     progress.info("confirming: restart %d", len(duel.restarts) + 1)
@@ -157,9 +158,9 @@ def _on_shapes(state: State, starts: list[Start], begun: Begun, shapes: list[int
                 begun.failed.setdefault(shape, (failure.side, str(failure)))
 
 
-def _judged(restarts: list[Restart], a: int, b: int) -> Comparison | None:
+def _judged(begun: Begun, a: int, b: int) -> Comparison | None:
     """Side b against side a. Against the plain mode, what is no faster need not be refuted: it is decided by the interval."""
-    return judge([r.log_ratio(a, b) for r in restarts], looks=CLIMB)
+    return judge([r.log_ratio(a, b) for r in begun.duel.restarts], looks=begun.looks)
 
 
 def _told_of_shapes(state: State, begun: Begun) -> list[dict[str, Any]]:

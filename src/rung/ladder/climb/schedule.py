@@ -10,6 +10,7 @@
 7. A rung that gave nothing is tried once more when the best has changed.
 8. What the budget cut short is not begun again in the same sitting.
 9. As many pairs of workers load side by side as cores and GPU memory allow, three at most.
+10. What is not clear after eight restarts is decided by up to thirty where they are cheap.
 
 Times are those that this climb has seen: how long the best took to prepare, the untouched model to load, a step to run.
 """
@@ -28,7 +29,7 @@ from rung.ladder.plan import CONTRACTS, Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of
 from rung.ladder.side import Setup
 from rung.ladder.timing.duel import blocks_seconds
-from rung.measure import CLIMB
+from rung.measure import CLIMB, PATIENT, Looks
 
 LEAST_GAIN = 0.005  # rule 2
 NEAR = 1.10  # rule 3: times the roofline bound; what is left then is less than most rungs' luck
@@ -37,6 +38,7 @@ LATE = (
     1.25  # rule 6: times the time that is left; estimates are rough, and an attempt that is cut off costs nothing else
 )
 PAIRS = 3  # rule 9
+PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
 STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
@@ -145,6 +147,14 @@ def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) 
     free = USABLE * state.gpu_bytes if alone else state.free_bytes()
     fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)
     return replace(state.setup, together=int(max(1, min(PAIRS, fit, usable_cores() // 4))))
+
+
+def looks(state: State) -> Looks:
+    """Rule 10: the planned looks at the restarts of what is about to be compared. Which ones is settled before the first restart, so
+    that chance decides nothing about it."""
+    together = pairs_at_once(state, [state.peak] * 2).together
+    one = blocks_seconds([state.step_ns] * 2, state.facts["gpu"]) + SETTLING + state.prepared_again / together
+    return PATIENT if PATIENT[-1][0] * one <= min(PATIENCE, SHARE * room(state)) else CLIMB
 
 
 def gain_per_second(state: State, rung: Rung) -> float:
