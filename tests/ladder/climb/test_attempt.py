@@ -46,7 +46,7 @@ class Tried:
         self.verification: dict[str, Any] | WorkerFailed = PASSED
         patch.setattr(attempts, "checks_of", self._verifying)
 
-    def _verifying(self, state: State, stack: Sequence[str], name: str) -> list[Task]:
+    def _verifying(self, state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
         self.verified.append(list(stack))
         task = answered(f"{name}-verify-exact", state.side(stack), verify=self.verification)
         if isinstance(self.verification, WorkerFailed):

@@ -209,7 +209,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     monkeypatch.setattr(attempts, "_compared", lambda *_: duel)
     verified: list[list[str]] = []
 
-    def verifying(state: State, stack: list[str], name: str) -> list[Task]:
+    def verifying(state: State, stack: list[str], name: str, ahead: list[Task]) -> list[Task]:
         verified.append(list(stack))
         return [answered(f"{name}-verify-exact", made.side(stack), verify=PASSED)]
 

@@ -9,7 +9,8 @@ import pytest
 from made_up import MANIFEST, STEP, state
 
 from rung.ladder.climb import checks, plain
-from rung.ladder.climb.checks import verifying
+from rung.ladder.climb.begun import Begun
+from rung.ladder.climb.checks import checks_of, verifying
 from rung.ladder.climb.plain import MODES, SLOW, TITLES, between, modes
 from rung.ladder.climb.state import State
 from rung.ladder.plan import Numerics, Plan
@@ -168,6 +169,18 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     assert {task.side.rungs for task in (*ahead, *second)} == {made.racing[made.likely].side.rungs}
 
 
+def test_what_an_earlier_sitting_timed_is_not_prepared_again(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in (plain, checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    made, pool = climb(TRAINING)
+    mode = timed(("fused-optimizer", "compile", "capture"), 2.0)
+    made.begun["plain"] = Begun("compile-and-graph", mode["rungs"], "baseline", modes={"compile-and-graph": mode})
+    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    assert [task.name for task in pool.tasks] == ["01-plain-cuda-graph"]
+
+
 def test_of_a_model_with_one_shape_no_second_one_is_compiled(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +195,21 @@ def test_each_precision_is_verified_by_a_worker_of_its_own(climb: Callable[..., 
     verifying(made, ["bf16", "compile"], ["exact", "bf16"], "02-compile")
     assert [task.name for task in pool.tasks] == ["02-compile-verify-exact", "02-compile-verify-bf16"]
     assert all(task.side.rungs == ("bf16", "compile") for task in pool.tasks)
+
+
+@pytest.mark.parametrize("begun", ["exact", "bf16", "both", "another's"])
+def test_what_was_begun_ahead_is_completed_to_every_precision(
+    climb: Callable[..., tuple[State, Added]], begun: str
+) -> None:
+    made, _ = climb(TRAINING)
+    made.facts["own_precision"] = "exact"
+    stack = ["bf16", "compile"]
+    of = ["compile"] if begun == "another's" else stack
+    ahead = verifying(made, of, ["exact", "bf16"] if begun in ("both", "another's") else [begun], "01-plain")  # type: ignore[list-item]
+    found = checks_of(made, stack, "01-plain", ahead)
+    assert sorted(task.name.rpartition("-")[2] for task in found) == ["bf16", "exact"]
+    assert {task.side.rungs for task in found} == {tuple(stack)}
+    assert {*ahead} <= {*found} or all(task.ended for task in ahead)
 
 
 def timed(rungs: tuple[str, ...], speedup: float) -> dict[str, Any]:

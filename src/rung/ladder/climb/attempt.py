@@ -119,7 +119,7 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
     gain = duel.comparison.speedup.value
     if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.as_dict(), gain):
         _offer_provisional(state, stack, duel)
-        state.verifying = checks_of(state, stack, name)
+        state.verifying = _checks(state, stack, name)
     if rung.spares == "step" and duel.comparison.answer != "undecided":
         return duel
     decided = decide(duel.restarts, looks=begun.looks)
@@ -199,6 +199,11 @@ def begun_rung(state: State) -> Rung | None:
     return rung if stacked(state.kept, rung) == begun.stack and rung.applies(state.context()) is None else None
 
 
+def _checks(state: State, stack: Sequence[str], name: str) -> list[Task]:
+    ahead, state.next_ahead = state.next_ahead, []
+    return checks_of(state, stack, name, ahead)
+
+
 def _offer_provisional(state: State, stack: Sequence[str], duel: Duel) -> None:
     assert duel.comparison is not None
     over = state.over_untouched() * duel.comparison.speedup.value
@@ -238,7 +243,7 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
                 task.end()
             state.verifying = []
     state.say("verify", record)
-    checks = state.verifying or checks_of(state, record["stack"], name)
+    checks = state.verifying or _checks(state, record["stack"], name)
     state.verifying = []
     conclude(state, record, checks, speedup.value, seen)
     if record["verdict"] == "kept" and duel.comparison.answer != "faster":

@@ -38,19 +38,19 @@ def precompiling(state: State, stack: Sequence[str], precisions: Sequence[Numeri
         state.pool.add(helper)
 
 
-def checks_of(state: State, stack: Sequence[str], name: str) -> list[Task]:
-    """The verification of a candidate at each precision, of which some may have begun ahead."""
-    ahead, state.next_ahead = state.next_ahead, []
-    if any(list(task.side.rungs) != list(stack) or task.error for task in ahead):
+def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
+    """The verification of a candidate at each precision. ahead: what was begun before it was known which candidate is next; of
+    another one, or after a failure, it is given up."""
+    usable = all(list(task.side.rungs) == list(stack) and not task.error for task in ahead)
+    if not usable:
         for task in ahead:
             task.end()
-        ahead = []
-    ahead += answered_before(state, stack, name)
-    there = {precision_of(task) for task in ahead}
+    checks = [*(ahead if usable else ()), *answered_before(state, stack, name)]
+    there = {precision_of(task) for task in checks}
     missing = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there]
-    checks = verifying(state, stack, missing, name)
+    checks += verifying(state, stack, missing, name)
     precompiling(state, stack, missing, name)
-    return [*ahead, *checks]
+    return checks
 
 
 def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]:

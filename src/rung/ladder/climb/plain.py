@@ -120,13 +120,22 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
     state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
     wanted = modes(state.context(), slow=False)
     state.racing = {name: _prepared(state, name, rungs) for name, rungs in wanted.items()}
+    timed = _timed_before(state)
     for name in _first(state):
-        state.pool.add(state.racing[name])
-    likely = next((name for name in LIKELY if name in state.racing), "")
+        if name not in timed:
+            state.pool.add(state.racing[name])
+    likely = next((name for name in LIKELY if name in state.racing and not timed), "")
     spacious = state.pool.held() + verifying_bytes(state, peak) + state.mode_bytes <= state.pool.memory
     if likely and spacious and usable_cores() >= MANY_CORES:
         state.likely = likely
         _verified_ahead(state, wanted[likely], f"01-{NAME}")
+
+
+def _timed_before(state: State) -> dict[str, dict[str, Any]]:
+    """The modes that an earlier sitting timed before it was killed, the best among them."""
+    begun = state.begun.get("plain")
+    timed = {name: mode for name, mode in begun.modes.items() if "speedup" in mode} if begun else {}
+    return timed if begun and begun.name in timed else {}
 
 
 def _verified_ahead(state: State, rungs: Sequence[str], name: str) -> None:
@@ -161,7 +170,7 @@ def attempt_plain(state: State) -> None:
             record |= {"verdict": "", "why": "", "cut": False}
             state.plain = record["plain"]
             audited(state)
-            checks = _ahead(state, record["stack"]) or checks_of(state, record["stack"], name)
+            checks = checks_of(state, record["stack"], name, _ahead(state))
             champion = champion_of(state, record["stack"], name)
             state.wait(champion)
             if champion.error:
@@ -211,13 +220,12 @@ def _raced(state: State) -> dict[str, Any]:
     return record
 
 
-def _ahead(state: State, stack: Sequence[str]) -> list[Task]:
-    """The verification that was begun before it was known which mode is the fastest, if it is of this one and did not fail."""
+def _ahead(state: State) -> list[Task]:
+    """The verification that was begun before it was known which mode is the fastest, and on which shapes the workload runs."""
     tasks, state.ahead = state.ahead, []
-    of_this = all(list(task.side.rungs) == list(stack) and not task.error for task in tasks)
-    if of_this and not state.facts.get("one_shape"):
+    if not state.facts.get("one_shape"):
         return tasks
-    for task in tasks:
+    for task in tasks:  # it asks for a second shape
         task.end()
     return []
 
@@ -231,10 +239,9 @@ def race(state: State) -> Race:
             raise state.untouched.error
         start_modes(state, state.untouched.answers["warm"])
     result = Race()
-    if begun := state.begun.get("plain"):  # an earlier sitting timed some, and was killed
-        timed = {name: mode for name, mode in begun.modes.items() if "speedup" in mode}
-        if begun.name in timed:
-            result = Race(timed, begun.name, begun.duel)
+    if timed := _timed_before(state):
+        begun = state.begun["plain"]
+        result = Race(timed, begun.name, begun.duel)
     open_ = {name: state.racing[name] for name in _first(state) if name not in result.modes}
     later = {name: task for name, task in state.racing.items() if name not in open_ and name not in result.modes}
     tried_again: set[str] = set()
