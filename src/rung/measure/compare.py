@@ -23,8 +23,8 @@ Looks = tuple[tuple[int, float], ...]
 # For a climb, whose rungs give percents and whose restarts cost a compilation. Three restarts, because Student's
 # interval of two is nine times as wide.
 CLIMB: Looks = ((3, 0.02), (5, 0.015), (8, 0.015))
-# The same where restarts are cheap: where processes differ by 2 %, eight of them find few gains of 2 %
-# (benchmarks/climb/false_alarms.py).
+# The same where restarts are cheap: where processes differ by 2 %, eight of them find a quarter of the gains of 2 %, and thirty
+# three quarters (docs/measurement.md).
 PATIENT: Looks = ((5, 0.02), (10, 0.012), (18, 0.01), (30, 0.008))
 # For finding 2 %, and for showing "the same within 1 %", where two processes of one program differ by 1 %.
 COMPARE: Looks = ((5, 0.005), (10, 0.01), (20, 0.015), (30, 0.02))

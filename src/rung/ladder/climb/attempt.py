@@ -130,7 +130,7 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
     setup = state.setup_within(room(state), pairs_at_once(state, [state.peak, UNSEEN * state.peak]))
     return fight(
         setup, sides, log=name, left=lambda: room(state), looks=begun.looks, duel=duel,
-        seen=lambda _: keep(state, "attempt", begun),
+        seen=lambda _: keep(state, "attempt", begun), spare=state.pool.take_spare,
     )  # fmt: skip
 
 

@@ -184,17 +184,23 @@ class Pool:
         return not running or (self.idle() > 0 and self.held() + task.memory <= self.memory)
 
     def _start(self, task: Task) -> None:
-        side, log = task.side, self.setup.logs / f"{task.name}.log"
-        plain = not side.env and not planned_variables(side, self.setup.files)
-        if plain and self._spares and side.cwd is None and not side.call:
-            worker = self._spares.pop(0)
-            with contextlib.suppress(OSError):
-                worker.log = worker.log.replace(log)
+        if spare := self.take_spare(task.side, self.setup.logs / f"{task.name}.log"):
             with contextlib.suppress(WorkerFailed):  # one that died meanwhile says nothing of this task
-                open_worker(self._stack, self.setup, side, task.name, worker)
-                task.start(worker, ["preload", "open"])
+                open_worker(self._stack, self.setup, task.side, task.name, spare)
+                task.start(spare, ["preload", "open"])
                 return
-        task.start(open_worker(self._stack, self.setup, side, task.name), ["open"])
+        task.start(open_worker(self._stack, self.setup, task.side, task.name), ["open"])
+
+    def take_spare(self, side: Side, log: Path) -> Worker | None:
+        """A worker that was started ahead, if there is one and this side sets no variables; it answers `preload` first. It ends with
+        the pool, unless it is killed before."""
+        apart = side.env or planned_variables(side, self.setup.files) or side.cwd is not None or side.call
+        if apart or not self._spares:
+            return None
+        worker = self._spares.pop(0)
+        with contextlib.suppress(OSError):
+            worker.log = worker.log.replace(log)
+        return worker
 
     def keep_spares(self, side: Side, most: int) -> None:
         """From now on, at most so many workers are started before they are needed, and import what this side will."""
