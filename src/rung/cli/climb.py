@@ -168,12 +168,25 @@ def stopped(run: Run, as_json: bool) -> int:
     if as_json:
         print(to_json(data))
     if begun:
-        say(f"stopped; go on with: rung climb --resume {shlex.quote(str(run.directory))}")
+        say(f"stopped; {best_so_far(data)}")
+        say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
         with after_the_answer():
             write_whole(run.directory / "report.html", render(data))
     else:
         say("stopped before anything was measured.")
     return 130
+
+
+def best_so_far(data: dict[str, Any]) -> str:
+    """What a climb that was stopped leaves behind."""
+    from rung.report import units
+    from rung.report.terminal import answer_line
+
+    result = units.section(data, "result")
+    if not result.get("kept"):
+        return "there is no recipe so far."
+    recipe = Path(str(data["directory"])) / "recipe.toml"
+    return f"the best so far is in {recipe}: {answer_line(result).partition(': ')[2]}."
 
 
 def progress(event: str, data: dict[str, Any]) -> None:
