@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError
-from rung.hardware.cores import usable_cores
+from rung.hardware.limits import usable_cores
 from rung.trace.table import Trace
 
 MOST = 16  # processes: a disk feeds no more of them

@@ -264,3 +264,22 @@ def test_restarts_use_workers_that_were_started_ahead_and_end_them(
         assert start.workers["best"].log == tmp_path / "02-x-2-best.log"
         theirs = [facts["pid"] for facts in start.facts.values()]
     assert all(gone(pid) for pid in theirs)
+
+
+def test_where_the_host_has_no_memory_for_two_one_runs_at_a_time(
+    pool: Pool, started: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a SLURM job, which is killed as a whole when it takes more than it asked for."""
+    free = [tasks.LEAST_BYTES // 2]
+    monkeypatch.setattr(tasks, "free_memory", lambda: free[0])
+    pool.most = 8
+    pool.keep_spares(SIDE, 2)
+    first, second = (pool.add(told(name, "until", path=str(tmp_path / name))) for name in ("first", "second"))
+    assert started == ["first"]
+    free[0] = 64 * tasks.LEAST_BYTES
+    pool.pump()
+    assert started[:2] == ["first", "second"]
+    assert "spare-1" in started
+    for name in ("first", "second"):
+        (tmp_path / name).touch()
+    done(pool, first, second)

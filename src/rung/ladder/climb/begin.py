@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rung.errors import RungError, UsageError
-from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.state import crowded
 from rung.ladder.aiter import list_untuned
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State

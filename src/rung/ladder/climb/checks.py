@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, State
 from rung.ladder.plan import Numerics
 from rung.ladder.rungs import plan_of

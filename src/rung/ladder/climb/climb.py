@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, RungError, UsageError
-from rung.hardware.cores import usable_cores
+from rung.hardware.limits import usable_cores
 from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import read_back, write
 from rung.ladder.climb.attempt import attempt, begun_rung, opened

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import Seen, champion_of, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
 from rung.ladder.climb.begin import audited, surveyed

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from rung.hardware.cores import MANY_CORES, usable_cores
+from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.ladder.plan import CONTRACTS, Plan
 from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of

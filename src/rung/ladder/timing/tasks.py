@@ -1,7 +1,7 @@
 """Workers that load, compile or verify in the background, several at once, while the coordinator times others.
 
-A task is one worker and the calls that it is sent. A pool starts tasks in the order in which they were given, as far as cores
-and GPU memory allow.
+A task is one worker and the calls that it is sent. A pool starts tasks in the order in which they were given, as far as cores,
+GPU memory and the host's memory allow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from rung.hardware.limits import free_memory
 from rung.ladder.side import Setup, Side
 from rung.ladder.timing.workers import open_worker, planned_variables, spare_worker
 from rung.launch import Worker, WorkerFailed, first_answer, kill_all
@@ -21,6 +24,7 @@ from rung.launch import Worker, WorkerFailed, first_answer, kill_all
 progress = logging.getLogger(__name__)
 
 TICK = 0.5  # seconds between two looks at the time that is left
+LEAST_BYTES = 1 << 30  # of the host's memory, that a worker takes at the least: torch and its libraries
 
 Call = tuple[str, Mapping[str, Any]]  # a method's name and its arguments
 
@@ -181,7 +185,8 @@ class Pool:
 
     def _fits(self, task: Task) -> bool:
         running = [t for t in self._tasks if t.worker is not None and not t.ended]
-        return not running or (self.idle() > 0 and self.held() + task.memory <= self.memory)
+        on_gpu = self.idle() > 0 and self.held() + task.memory <= self.memory
+        return not running or (on_gpu and free_memory() >= _host_bytes())
 
     def _start(self, task: Task) -> None:
         if spare := self.take_spare(task.side, self.setup.logs / f"{task.name}.log"):
@@ -210,7 +215,17 @@ class Pool:
     def _top_up(self) -> None:
         if self._spare_for is None or self._wanted_spares == 0:
             return
-        while len(self._spares) < self._wanted_spares and self.idle() > 0:
+        # Twice: a spare is not worth the memory that a task may need.
+        while len(self._spares) < self._wanted_spares and self.idle() > 0 and free_memory() >= 2 * _host_bytes():
             self._count += 1
             log: Path = self.setup.logs / f"spare-{self._count}.log"
             self._spares.append(spare_worker(self._stack, self.setup, self._spare_for, log))
+
+
+def _host_bytes() -> int:
+    """What one more worker is taken to need of the host's memory: as much as the largest that there is."""
+    sizes = [LEAST_BYTES]
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            sizes.append(process.memory_info().rss)
+    return max(sizes)
