@@ -137,26 +137,68 @@ def test_a_climb_that_kept_nothing_says_so() -> None:
 
 
 def test_the_ladder_is_logarithmic_only_over_a_wide_range() -> None:
-    _, ticks = charts._scale([26.6e6, 2.83e6])
-    assert ticks == pytest.approx([2e6, 5e6, 10e6, 20e6])
-    place, ticks = charts._scale([26.6e6, 20e6])
-    assert ticks == pytest.approx([5e6, 10e6, 15e6, 20e6, 25e6])
-    assert place(10e6) - place(20e6) == pytest.approx(place(5e6) - place(15e6))
+    _, ticks = charts._scale([1.0, 9.4])
+    assert ticks == pytest.approx([1, 2, 5, 10])
+    place, ticks = charts._scale([1.0, 3.0])
+    assert ticks == pytest.approx([1, 2, 3])
+    assert place(1) - place(2) == pytest.approx(place(2) - place(3))
 
 
-@pytest.mark.parametrize(("before", "after"), [(26.6e6, 20e6), (26.6e6, 2.8e6)])
-def test_a_whisker_that_is_cut_off_at_the_edge_ends_in_an_arrow_head(before: float, after: float) -> None:
+def heights(data: dict[str, Any], css: str) -> list[float]:
+    return [
+        -float(dot.get("cy") or 0) for dot in ET.fromstring(charts.ladder(data)).findall(f".//circle[@class='{css}']")
+    ]
+
+
+def test_what_is_kept_goes_up_however_the_machine_changes() -> None:
+    """The second attempt ran while the machine was three times as slow."""
+    data = climb() | {"result": {}}
+    data["attempts"] = [
+        climb_sample.attempt(1, "compile", "kept", "", 20e6, 10e6),
+        climb_sample.attempt(2, "sdpa", "kept", "", 30e6, 25e6),
+        climb_sample.attempt(3, "tf32", "reverted", "", 25e6, 26e6),
+    ]
+    kept = heights(data, "kept")
+    assert kept == sorted(kept)
+    assert len({*kept}) == 3
+    (tried,) = heights(data, "tried")
+    assert kept[1] < tried < kept[2]
+
+
+def test_the_end_of_the_ladder_is_what_the_headline_says() -> None:
+    data = climb()
+    data["result"] |= {
+        "status": "confirmed",
+        "speedup": {"value": 3.21, "low": 3.1, "high": 3.3},
+        "plain": {"speedup": 2.5},
+    }
+    picture = charts.ladder(data)
+    assert ">3.21×<" in picture
+    assert "best plain torch.compile: 2.50×" in picture
+    data["result"]["status"] = "verified"  # of one restart each: the staircase says so already
+    assert ">3.21×<" not in charts.ladder(data)
+
+
+def test_two_tries_of_one_rung_are_told_apart() -> None:
+    data = climb()
+    data["attempts"] = [climb_sample.attempt(k, "sdpa", "inconclusive", "", 20e6, 19.9e6) for k in (1, 2)]
+    assert ">sdpa<" in charts.ladder(data)
+    assert ">sdpa (2)<" in charts.ladder(data)
+
+
+@pytest.mark.parametrize("gain", [1.3, 9.5])
+def test_a_whisker_that_is_cut_off_at_the_edge_ends_in_an_arrow_head(gain: float) -> None:
     """On either scale; a whisker that ends inside of the picture has none."""
 
     def heads(low: float, high: float) -> int:
-        data = climb()
-        data["baseline"]["time"] = {"value": before, "low": low, "high": high}
-        data["attempts"] = [climb_sample.attempt(1, "tf32", "kept", "", before, after)]
+        data = climb() | {"result": {}}
+        data["attempts"] = [climb_sample.attempt(1, "tf32", "kept", "", gain, 1.0)]
+        data["attempts"][0]["comparison"]["speedup"] |= {"low": low, "high": high}
         return len(ET.fromstring(charts.ladder(data)).findall(".//path"))
 
-    assert heads(0.99 * before, 1.01 * before) == 0
-    assert heads(0.99 * before, 3 * before) == 1
-    assert heads(0.01 * after, 3 * before) == (2 if before > 4 * after else 1)
+    assert heads(0.99 * gain, 1.01 * gain) == 0
+    assert heads(0.99 * gain, 3 * gain) == 1
+    assert heads(0.01, 3 * gain) == (2 if gain > 4 else 1)
 
 
 def test_a_strip_has_at_most_its_limit_of_points_a_side() -> None:

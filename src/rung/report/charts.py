@@ -13,7 +13,7 @@ from rung.report.svg import arrow, dot, escaped, line, positive, svg, text
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
 _HEAD = 4.0  # pixels by which an arrow head stands out of the plot
-_LOG_FROM = 4.0  # a wider range of times than this is drawn on a log scale
+_LOG_FROM = 4.0  # a wider range than this is drawn on a log scale
 MOST_POINTS = 200  # a side of a strip
 
 
@@ -21,52 +21,83 @@ MOST_POINTS = 200  # a side of a strip
 
 
 def ladder(data: dict[str, Any]) -> str:
-    """The step time after each attempt: the staircase of what was kept, faint marks for what was not."""
-    baseline = units.section(data, "baseline", "time")
-    start = positive(baseline.get("value"))
+    """The speedup over the untouched model after each attempt: the staircase of what was kept, faint marks for what was not, and at
+    the end the answer in fresh restarts.
+
+    An attempt is timed beside the best before it, in turns, so its place is that best's place times what it gave. Times of different
+    moments are not joined: on a machine whose speed changes, a kept rung would go down.
+    """
     attempts = [a for a in words.attempts(data) if a.get("log")]  # what does not apply has no place on the way
-    if start is None or not attempts:
+    if not attempts:
         return ""
-    tried = [units.section(a, "times", "candidate") for a in attempts]
-    times = [start, *(t for t in (positive(c.get("value")) for c in tried) if t is not None)]
-    place, ticks = _scale(times)
-    slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1)
+    result, baseline = units.section(data, "result"), words.before(data)
+    final = units.section(result, "speedup") if result.get("status") == "confirmed" else {}
+    plain = positive(units.section(result, "plain").get("speedup"))
+    steps = _steps(attempts)
+    gains = [1.0, *(g for g in (*(step.get("value") for _, step in steps), plain, positive(final.get("value"))) if g)]
+    place, ticks = _scale(gains)
+    slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1 + bool(final))
     bottom = _TOP + _PLOT
     body = []
     for tick in ticks:
         body.append(line(0, place(tick), 100, place(tick), "grid"))
-        body.append(text(units.round_duration(tick), 0, place(tick) - 4, "tick"))
+        body.append(text(f"{tick:g}×", 0, place(tick) - 4, "tick"))
+    if plain and plain > 1:
+        body.append(line(_LEFT, place(plain), 100, place(plain), "reference"))
 
-    best = start
-    x = _LEFT
+    best, x = 1.0, _LEFT
+    start = f"untouched model: {units.duration(positive(baseline.get('value')))}"
     stairs = [line(x, place(best), x + slot, place(best), "stair")]
-    marks = _mark(baseline, x + slot / 2, place, "kept", f"baseline: {units.duration(start)}")
-    values = [text(units.duration(start), x + slot / 2, _above(baseline, start, place), "value", "middle")]
-    names = [_name("baseline", x + slot / 2, bottom, "name")]
-    last_kept = max((i for i, a in enumerate(attempts) if a.get("verdict") == "kept"), default=-1)
-    for index, (attempt, candidate) in enumerate(zip(attempts, tried, strict=True)):
+    marks = [dot(x + slot / 2, place(best), 3.5, "kept", start)]
+    values = [text("1×", x + slot / 2, place(best) - 9, "value", "middle")]
+    if plain and plain > 1:  # at the left, where the staircase is still low
+        values.append(text(f"best plain torch.compile: {units.ratio(plain)}", _LEFT, place(plain) - 5, "tick"))
+    names = [_name("untouched", x + slot / 2, bottom, "name")]
+    tries: dict[str, int] = {}
+    for attempt, step in steps:
         x += slot
-        middle = x + slot / 2
-        verdict = units.clean(attempt.get("verdict"))
-        time = positive(candidate.get("value"))
-        kept = verdict == "kept" and time is not None
-        tip = f"{words.name(attempt)}: {verdict}"
-        if time is not None:
-            tip += f", {units.duration(time)}"
-        if kept and time is not None:
-            stairs.append(line(x, place(best), x, place(time), "stair"))
-            best = time
-            final = index == last_kept  # under its step there is always room: nothing that follows is lower
-            y = place(time) + 19 if final else _above(candidate, time, place)
-            values.append(text(units.duration(time), middle, y, "value" if final else "value minor", "middle"))
+        middle, verdict, gain = x + slot / 2, units.clean(attempt.get("verdict")), step.get("value")
+        kept = verdict == "kept" and gain is not None
+        name = words.name(attempt)
+        tries[name] = tries.get(name, 0) + 1
+        named = name if tries[name] == 1 else f"{name} ({tries[name]})"
+        tip = f"{named}: {verdict}" + (
+            f", {units.interval(words.speedup(attempt))} of the best before it" if gain else ""
+        )
+        expected = units.section(attempt, "prediction")
+        low, high = (positive(expected.get(end)) for end in ("low", "high"))
+        if low is not None and high is not None:
+            body.append(line(middle, place(best * low), middle, place(best * high), "predicted"))
+        if kept and gain is not None:
+            stairs.append(line(x, place(best), x, place(gain), "stair"))
+            best = gain
+            values.append(text(units.ratio(gain), middle, _above(step, gain, place), "value minor", "middle"))
         stairs.append(line(x, place(best), x + slot, place(best), "stair"))
-        if time is not None:
-            marks += _mark(candidate, middle, place, "kept" if kept else "tried", tip)
+        if gain is not None:
+            marks += _mark(step, middle, place, "kept" if kept else "tried", tip)
         else:
             marks.append(text("×", middle, bottom - 3, "cross", "middle"))
-        names.append(_name(words.name(attempt), middle, bottom, "name" if kept else "name faint"))
+        names.append(_name(named, middle, bottom, "name" if kept else "name faint"))
+    if confirmed := positive(final.get("value")):
+        x += slot
+        tip = f"confirmed in fresh restarts: {units.interval(final)} over the untouched model"
+        marks += _mark(final, x + slot / 2, place, "kept", tip)
+        values.append(text(units.ratio(confirmed), x + slot / 2, _above(final, confirmed, place), "value", "middle"))
+        names.append(_name("confirmed", x + slot / 2, bottom, "name"))
     body += [line(0, bottom, 100, bottom, "axis"), *stairs, *marks, *values, *names]
-    return svg(bottom + _LABELS, "ladder", "Step time after each attempt", body)
+    return svg(bottom + _LABELS, "ladder", "Speedup over the untouched model after each attempt", body)
+
+
+def _steps(attempts: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, float]]]:
+    """Each attempt with its speedup over the untouched model: `value`, and `low` and `high` of what the attempt itself gave."""
+    best, steps = 1.0, []
+    for attempt in attempts:
+        ends = {name: positive(units.section(words.speedup(attempt)).get(name)) for name in ("value", "low", "high")}
+        step = {name: best * end for name, end in ends.items() if end is not None}
+        steps.append((attempt, step))
+        if attempt.get("verdict") == "kept" and "value" in step:
+            best = step["value"]
+    return steps
 
 
 def _name(name: str, x: float, bottom: float, css: str) -> str:
@@ -98,17 +129,17 @@ def _mark(estimate: dict[str, Any], x: float, place: Callable[[float], float], c
     return [*whisker, dot(x, place(value), 3.5, css, title)]
 
 
-def _scale(times: Sequence[float]) -> tuple[Callable[[float], float], list[float]]:
-    """From a time to its height on the plot, and the round times that get a line."""
-    least, most = min(times), max(times)
+def _scale(gains: Sequence[float]) -> tuple[Callable[[float], float], list[float]]:
+    """From a speedup to its height on the plot, and the round ones that get a line."""
+    least, most = min(gains), max(gains)
     if most / least > _LOG_FROM:
         low, high = math.log(least / 1.6), math.log(most * 1.1)
         powers = range(math.floor(low / math.log(10)), math.ceil(high / math.log(10)) + 1)
         steps = (1, 2, 5) if high - low < math.log(300) else (1,)
         ticks = [m * 10.0**p for p in powers for m in steps if low <= math.log(m * 10.0**p) <= high]
 
-        def place(time: float) -> float:
-            share = (math.log(time) - low) / (high - low)
+        def place(gain: float) -> float:
+            share = (math.log(gain) - low) / (high - low)
             return _TOP + _PLOT * (1 - min(max(share, 0.0), 1.0))
 
         return place, ticks
@@ -116,7 +147,7 @@ def _scale(times: Sequence[float]) -> tuple[Callable[[float], float], list[float
     unit = 10.0 ** math.floor(math.log10(top / 6))
     step = next((m * unit for m in (1, 2, 5) if m * unit >= top / 6), 10 * unit)
     ticks = [step * i for i in range(1, int(top / step) + 1)]
-    return lambda time: _TOP + _PLOT * (1 - min(time / top, 1.0)), ticks
+    return lambda gain: _TOP + _PLOT * (1 - min(gain / top, 1.0)), ticks
 
 
 # ---- where the time went ---------------------------------------------------------------------------------
