@@ -207,6 +207,28 @@ def test_new_inputs_are_timed_behind_a_step_as_the_same_ones_again_are() -> None
     assert found < 1.5
 
 
+def test_a_step_that_waits_for_a_core_on_new_inputs_is_not_one_that_keeps_its_answers() -> None:
+    """On a machine that others use a step takes several times as long by chance, and does no more work."""
+    made = workload("infer")
+    step = Step(made, made.model().eval(), Plan(), CPU)
+    since_new = [0]
+
+    def make(seed: int) -> Any:
+        since_new[0] = 0
+        return made.inputs(seed)
+
+    def waits(batch: Any) -> Any:
+        since_new[0] += 1
+        time.sleep(0.02 if since_new[0] == 2 else 0.002)  # the first step after inputs were made is on others
+        return sum(range(20_000))
+
+    batches = [made.inputs(0), made.inputs(1)]
+    step._run = waits  # type: ignore[assignment]
+    found = unseen(step, batches, make, CPU)
+    assert found is not None
+    assert found < 2.0
+
+
 def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
     """They may have to be compiled: that they take longer says nothing."""
     made = Workload("any length", lambda: nn.Linear(8, 8), lambda seed: torch.randn(2 + seed % 97, 8))

@@ -6,8 +6,9 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from rung.ladder.climb.answer import Answer, offer, take_back
+from rung.ladder.climb.answer import Answer, lower, offer, take_back
 from rung.ladder.climb.begun import Begun, forget, keep, same
+from rung.ladder.climb.cpu_time import by_cpu_time
 from rung.ladder.climb.schedule import pairs_at_once
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.timing.duel import Duel, SideFailed, Start
@@ -156,7 +157,12 @@ def _concluded(
 ) -> None:
     over, plain = found["best"], found.get("plain")
     if why := refuted(over, plain, state.plain.get("title", "")):
-        take_back(state, answer.kept, why)
+        sides = 3 if plain else 2
+        doubt = by_cpu_time(over, duel.by_cpu_time(0, sides - 1), duel.waited.values())
+        if doubt and (plain is None or plain.answer != "slower"):
+            lower(state, replace(answer, speedup=over.speedup.as_dict(), confidence=over.confidence), f"{why}; {doubt}")
+        else:
+            take_back(state, answer.kept, why)
         return
     seen = duel.as_dict()
     names = {"best": "baseline", "plain": "plain", "candidate": "best"}
