@@ -62,9 +62,12 @@ def main() -> None:
             began = time.process_time()
             found = read(path)
             best = min(best, time.process_time() - began)
-            assert found.events.height == events and not found.unread
+            assert found.events.height == events
+            assert not found.unread
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print("| file | events | CPU-s | MB/s | events/s | peak, MB | of it before reading |\n|---|---|---|---|---|---|---|")
+    print(
+        "| file | events | CPU-s | MB/s | events/s | peak, MB | of it before reading |\n|---|---|---|---|---|---|---|"
+    )
     print(
         f"| {size / 1e6:.1f} MB | {events:,} | {best:.2f} | {size / 1e6 / best:.1f} | {events / best:,.0f} | {peak / 1024:.0f} "
         f"| {before / 1024:.0f} |"

@@ -299,12 +299,6 @@ def noise(data: dict[str, Any]) -> str:
     return f"Noise: {'; '.join(parts)}." if parts else ""
 
 
-def doubt(data: dict[str, Any]) -> str:
-    """Why a recipe that was verified is provisional again."""
-    why = units.clean(units.section(data, "result").get("doubt"))
-    return f"The recipe is provisional: {why}." if why else ""
-
-
 def status(data: dict[str, Any]) -> str:
     """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
     manifest = units.section(data, "manifest")
@@ -382,6 +376,8 @@ def total(data: dict[str, Any]) -> str:
 def standing_of_recipe(result: dict[str, Any]) -> str:
     """What the recipe's status means, in a sentence."""
     status, gain = units.clean(result.get("status")), units.number(units.section(result, "speedup").get("value"))
+    if doubt := units.clean(result.get("doubt")):
+        return f"Provisional: verified, and not confirmed: {doubt}."
     if status == "provisional" and gain is not None and gain < CLAIMED:
         return "Provisional: verified, and a gain below 8 % is claimed once fresh restarts have shown it."
     return STATUSES.get(status, f"Status: {status or 'unknown'}.")

@@ -13,9 +13,8 @@ def told(attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     the middle of all attempts; visible: the smallest gain that an attempt of several restarts would have shown four times in five, in
     the middle of those. None where neither is known."""
     waited = [max(shares.values()) for a in attempts if (shares := a.get("waited"))]
-    visible = [
-        c["visible"] for a in attempts if (c := a.get("comparison")) and c["visible"] and math.isfinite(c["visible"])
-    ]
+    smallest = [(a.get("comparison") or {}).get("visible") for a in attempts]
+    visible = [share for share in smallest if share is not None and math.isfinite(share)]
     if not waited and not visible:
         return None
     return {
