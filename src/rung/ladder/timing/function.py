@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -104,13 +104,11 @@ class Function(Timed):
 def _not_done_yet(returned: object) -> str:
     """What a function returned that works only when it is asked for its results; empty where it has worked. An iterator over what is
     there already, a file among them, counts as work that was done."""
-    kinds = {
-        "a generator": inspect.isgenerator(returned),
-        "an asynchronous generator": inspect.isasyncgen(returned),
-        "a coroutine": inspect.iscoroutine(returned),
-        f"a {type(returned).__name__}": inspect.isawaitable(returned) or isinstance(returned, (map, filter, zip)),
-    }
-    return next((kind for kind, is_it in kinds.items() if is_it), "")
+    if inspect.isasyncgen(returned):
+        return "an asynchronous generator"
+    if inspect.isawaitable(returned) or isinstance(returned, (Generator, map, filter, zip)):
+        return f"a {type(returned).__name__}"  # a coroutine among them
+    return ""
 
 
 class Here:
