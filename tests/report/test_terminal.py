@@ -24,6 +24,21 @@ def test_a_summary_explains_the_column_of_errors_where_it_has_one() -> None:
     assert "error ÷ noise:" not in terminal.summary(planned(), width=140)
 
 
+def test_a_summary_says_how_noisy_the_machine_was() -> None:
+    data = climb()
+    assert "Noise:" not in terminal.summary(data, width=140)
+    data["result"] |= {
+        "noise": {"waited": 0.43, "visible": 0.12},
+        "status": "provisional",
+        "doubt": "3 restarts did not show it",
+    }
+    text, page = (" ".join(shown.split()) for shown in (terminal.summary(data, width=140), render(data)))
+    for shown in (text, page):
+        assert "Noise: steps waited for a core 43% of the time; a gain below 12.0% would not have shown" in shown
+        assert "Provisional: verified, and not confirmed: 3 restarts did not show it." in shown
+        assert "not verified yet" not in shown
+
+
 def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
     text = terminal.summary(climb(), width=100)
     flat = " ".join(text.split())
@@ -242,6 +257,10 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
     said = "\n".join(compare_lines(result))
     assert "at 99.5% confidence" in said
     assert "could have seen" not in said
+    cpu = {"speedup": {"value": 1.42, "low": 1.38, "high": 1.47}}
+    for waited in (0.02, 0.4):
+        said = "\n".join(compare_lines({**result, "cpu_time": cpu, "waited": {"a": waited, "b": 0.0}}))
+        assert ("In CPU time" in said) is ("1.42× (1.38–1.47)" in said) is (waited > 0.1)
 
 
 def test_a_breakdown_is_as_long_as_what_was_measured() -> None:

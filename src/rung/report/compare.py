@@ -17,6 +17,7 @@ SENTENCES = {
 MORE_TIME = "Give it more time (--budget), or a machine with less noise, to see smaller changes."
 NOT_COMPARED = "results not compared: whether the sides compute the same is not known; only their times are compared."
 WORDS = {"undecided": "not clear"}
+WAITED = 0.10  # a share of the time in which a side waited for a core, from which CPU time is shown beside wall time
 
 
 def compare_lines(result: dict[str, Any]) -> list[str]:
@@ -60,6 +61,11 @@ def _compared(result: dict[str, Any]) -> list[str]:
     visible = comparison["visible"]
     if visible is not None and visible < 1:  # more is no measurement
         lines.append(f"The smallest change that this could have seen: {_share(visible)}.")
+    cpu, waited = result.get("cpu_time"), (result.get("waited") or {}).values()
+    if cpu and max(waited, default=0.0) > WAITED:
+        lines.append(
+            f"In CPU time, which leaves out waiting for a core and adds up threads: {units.interval(cpu['speedup'])}."
+        )
     if verdict == "inconclusive":
         lines.append(MORE_TIME)
     return lines

@@ -179,7 +179,7 @@ def _say_outcome(data: dict[str, Any], say: Any) -> None:
             say(f"Recipe: {words.recipe_path(data)}")
             say(f"Measure it again: {words.bench_command(data)}")
             say(f"Use it in Python: {words.apply_line(data)}")
-    for text in (*words.shapes(data), words.stopped(data), words.predictions(data)):
+    for text in (*words.shapes(data), words.noise(data), words.stopped(data), words.predictions(data)):
         if text:
             say(text)
     if words.status(data):

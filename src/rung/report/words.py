@@ -286,6 +286,19 @@ def predictions(data: dict[str, Any]) -> str:
     return f"Predictions were off by {off:.0f} points of the step in the median{rungs}; {inside} of {units.count(decided)} outcomes lay inside their range."
 
 
+def noise(data: dict[str, Any]) -> str:
+    """Such as "Noise: steps waited for a core 43 % of the time; a gain below 12 % would not have shown in an attempt of several
+    restarts"."""
+    record = units.section(data, "result", "noise")
+    waited, visible = units.number(record.get("waited")), units.number(record.get("visible"))
+    parts = []
+    if waited is not None and waited >= 0.01:
+        parts.append(f"steps waited for a core {waited:.0%} of the time")
+    if visible is not None:
+        parts.append(f"a gain below {visible:.1%} would not have shown in an attempt of several restarts")
+    return f"Noise: {'; '.join(parts)}." if parts else ""
+
+
 def status(data: dict[str, Any]) -> str:
     """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
     manifest = units.section(data, "manifest")
@@ -363,6 +376,8 @@ def total(data: dict[str, Any]) -> str:
 def standing_of_recipe(result: dict[str, Any]) -> str:
     """What the recipe's status means, in a sentence."""
     status, gain = units.clean(result.get("status")), units.number(units.section(result, "speedup").get("value"))
+    if doubt := units.clean(result.get("doubt")):
+        return f"Provisional: verified, and not confirmed: {doubt}."
     if status == "provisional" and gain is not None and gain < CLAIMED:
         return "Provisional: verified, and a gain below 8 % is claimed once fresh restarts have shown it."
     return STATUSES.get(status, f"Status: {status or 'unknown'}.")

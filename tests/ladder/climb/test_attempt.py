@@ -54,16 +54,23 @@ class Tried:
         return [task]
 
     def __call__(
-        self, rung: Rung, gain: float, then: Compared = "faster", applied: dict[str, Any] | None = None
+        self,
+        rung: Rung,
+        gain: float,
+        then: Compared = "faster",
+        applied: dict[str, Any] | None = None,
+        seen: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The record of an attempt; gain: of the first restart; then: what all restarts say together."""
+        """The record of an attempt; gain: of the first restart; then: what all restarts say together; seen: more of
+        what is told of the comparison."""
+        more = seen or {}
 
         def compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Any:
             seen = {
                 "applied": {"optimizer_fused": True, "autocast": "torch.bfloat16", "matches": {"sdpa": 8}, **(applied or {})},
                 "times": {"best": {"value": STEP}, "candidate": {"value": STEP / gain}}, "memory": {"best": {}, "candidate": {}},
                 "comparison": {"speedup": {"value": gain}}, "hidden": {"best": 0.0, "candidate": 0.0},
-                "first_run_seconds": {"best": 1.0, "candidate": 1.0}, "restarts": [{}],
+                "first_run_seconds": {"best": 1.0, "candidate": 1.0}, "restarts": [{}], **more,
             }  # fmt: skip
             speedup = Interval(gain, gain - 0.01, gain + 0.01)
             duel: Any = SimpleNamespace(
@@ -193,3 +200,14 @@ def test_a_provisional_plain_mode_gives_way_to_what_was_verified(made: State, tr
     offer(made, Answer(("compile",), "provisional", {"value": 3.0}))
     assert tries(FUSED, 2.0)["verdict"] == "kept"
     assert kept(made) == ("verified", ("fused-optimizer",))
+
+
+def test_what_only_noise_hides_stays_provisional(made: State, tries: Tried) -> None:
+    cpu = {"answer": "faster", "speedup": {"value": 1.5, "low": 1.4, "high": 1.6}}
+    busy = {"comparison": {"answer": "undecided", "speedup": {"value": 1.4}}, "cpu_time": cpu, "waited": {"best": 0.4}}
+    record = tries(FUSED, 1.4, "undecided", seen=busy)
+    assert record["verdict"] == "inconclusive"
+    assert "in CPU time it is 1.50 (1.40 to 1.60) times as fast" in record["why"]
+    assert kept(made) == ("provisional", ("fused-optimizer",))
+    assert made.taken_back == []
+    assert made.kept == []

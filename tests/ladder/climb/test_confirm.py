@@ -19,6 +19,7 @@ from rung.ladder.timing.duel import Duel, SideFailed
 from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
 from rung.measure import Restart
+from rung.measure.core_time import CoreTime
 from rung.runs import Run
 
 WARM = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
@@ -370,3 +371,30 @@ def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch
     monkeypatch.setattr(confirming, "Start", Timed)
     confirm(made)
     assert "did not show it to be faster" in made.taken_back[0]["why"]
+
+
+@pytest.mark.parametrize(("cores", "status"), [(CoreTime(1, 1), "provisional"), (CoreTime(1, 0), None)])
+def test_what_only_noise_hides_is_provisional_again(
+    made: State, monkeypatch: pytest.MonkeyPatch, cores: CoreTime, status: str | None
+) -> None:
+    """Steps waited for cores, and restarts scatter; in CPU time it is clearly faster."""
+    made.plain, made.earlier = {}, []
+    Timed, luck = starts({}), iter([0.4, 1.1, 0.6] * 3)
+
+    def timed(start: Any, duel: Duel) -> Restart:
+        ns = STEP * next(luck)
+        duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
+        duel.warm.append({"best": WARM, "candidate": WARM})
+        duel.cores = {"best": cores}
+        duel.cpu_restarts.append(Restart(((STEP, STEP / 1.5, STEP / 1.5, STEP * (1 + 0.01 * (ns > STEP))),) * 8))
+        return Restart(((STEP, ns, ns, STEP),) * 8)
+
+    monkeypatch.setattr(Timed, "timed", timed)
+    monkeypatch.setattr(confirming, "Start", Timed)
+    confirm(made)
+    assert (made.answer.status if made.answer else None) == status
+    if made.answer:
+        assert made.answer.speedup["low"] < 1 < made.answer.speedup["high"]
+        assert "in CPU time it is 1.50" in made.answer.doubt
+        assert made.run.read("result.json")["doubt"] == made.answer.doubt
+        assert not made.taken_back

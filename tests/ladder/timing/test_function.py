@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,16 +63,42 @@ def test_a_comparison_makes_one_timer_for_all_its_blocks(chosen: list[tuple[str,
     assert chosen == [("auto", False)]
 
 
-@pytest.mark.parametrize("kind", ["generator", "coroutine"])
-def test_what_has_done_nothing_yet_when_it_returns_is_refused(kind: str) -> None:
-    def generator() -> Iterator[int]:
-        yield from range(1000)
+def generator() -> Iterator[int]:
+    yield from range(1000)
 
-    async def coroutine() -> int:
-        return 3
 
-    with pytest.raises(UsageError, match=f"mine returns a {kind}, which has done nothing yet"):
-        Function({"generator": generator, "coroutine": coroutine}[kind], "mine").open()
+async def coroutine() -> int:
+    return 3
+
+
+async def asynchronous() -> AsyncIterator[int]:
+    yield 3
+
+
+class Later:
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (generator, "generator"),
+        (coroutine, "coroutine"),
+        (partial(coroutine), "coroutine"),
+        (asynchronous, "asynchronous generator"),
+        (Later, "Later"),
+        (lambda: map(abs, range(9)), "map"),
+    ],
+    ids=lambda item: item if isinstance(item, str) else "",
+)
+def test_what_has_done_nothing_yet_when_it_returns_is_refused(call: Callable[[], object], kind: str) -> None:
+    with pytest.raises(UsageError, match=f"mine returns an? {kind}, which has done nothing yet"):
+        Function(call, "mine").open()
+
+
+def test_an_iterator_over_what_was_made_is_a_result() -> None:
+    assert Function(lambda: iter(sorted(range(9))), "mine").open()["mode"] == "call"
 
 
 def test_a_function_that_returns_a_function_is_refused_and_not_timed() -> None:

@@ -1,5 +1,7 @@
 """Candidates that cheat: each is refused, by what it computes or by what it takes, in a sentence that says which."""
 
+import math
+import random
 import re
 import time
 from collections.abc import Callable
@@ -207,6 +209,54 @@ def test_new_inputs_are_timed_behind_a_step_as_the_same_ones_again_are() -> None
     assert found < 1.5
 
 
+def test_a_step_that_waits_for_a_core_on_new_inputs_is_not_one_that_keeps_its_answers() -> None:
+    """On a machine that others use a step takes several times as long by chance, and does no more work."""
+    made = workload("infer")
+    step = Step(made, made.model().eval(), Plan(), CPU)
+    since_new = [0]
+
+    def make(seed: int) -> Any:
+        since_new[0] = 0
+        return made.inputs(seed)
+
+    def waits(batch: Any) -> Any:
+        since_new[0] += 1
+        time.sleep(0.02 if since_new[0] == 2 else 0.002)  # the first step after inputs were made is on others
+        return sum(range(20_000))
+
+    batches = [made.inputs(0), made.inputs(1)]
+    step._run = waits  # type: ignore[assignment]
+    found = unseen(step, batches, make, CPU)
+    assert found is not None
+    assert found < 2.0
+
+
+def test_a_machine_that_is_now_and_then_three_times_as_slow_is_no_memory_of_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whose clocks both say so, as where a hypervisor gives cores to others. A step that keeps its answers is slow on all that is new."""
+    made = workload("infer")
+    step = Step(made, made.model().eval(), Plan(), CPU)
+    now, steps, chance = [0], [0], random.Random(0)
+    clock = SimpleNamespace(
+        perf_counter_ns=lambda: now[0], process_time_ns=lambda: now[0], monotonic=lambda: now[0] / 1e9
+    )
+    monkeypatch.setattr(witness, "time", clock)
+
+    def busy(batch: Any) -> None:
+        now[0] += int(400e6 * chance.choice([1, 1, 2, 3]))
+
+    def keeps(batch: Any) -> None:
+        steps[0] += 1
+        now[0] += int(400e6 * chance.choice([1, 1, 2, 3]) * (4 if steps[0] % 3 == 2 else 1))
+
+    batches = [made.inputs(k) for k in range(4)]
+    step._run = busy  # type: ignore[assignment]
+    assert max(unseen(step, batches, made.inputs, CPU) or 0.0 for _ in range(20)) < 1.25
+    step._run = keeps  # type: ignore[assignment]
+    assert min(unseen(step, batches, made.inputs, CPU) or 0.0 for _ in range(20)) > 1.25
+
+
 def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
     """They may have to be compiled: that they take longer says nothing."""
     made = Workload("any length", lambda: nn.Linear(8, 8), lambda seed: torch.randn(2 + seed % 97, 8))
@@ -307,6 +357,29 @@ def test_a_first_restart_that_compiled_does_not_spend_the_budget_of_the_ones_tha
     found = fought(Claims(0.004, 0.004), Compiles(0.002, 0.002), lambda: end - Claims.now)
     assert len(found.restarts) == 1
     assert found.comparison.cut
+
+
+@pytest.mark.parametrize(("waited", "rounds"), [(0.2e6, 8), (4e6, 23)], ids=["calm", "busy"])
+def test_where_steps_wait_for_a_core_there_are_more_rounds_and_it_is_said(
+    waited: float, rounds: int, fought: Any
+) -> None:
+    class Shared(Claims):
+        def block(self, count: int) -> dict[str, Any]:
+            calls = super().block(count)
+            return {**calls, "cores": {"ran": count * self.takes * 2e9, "waited": count * waited}}
+
+    found = fought(Shared(0.004, 0.004), Shared(0.002, 0.002))
+    assert [len(restart.rounds) for restart in (*found.restarts, *found.cpu_restarts)] == [rounds] * 2
+    assert found.cpu_restarts[0].log_ratio() == pytest.approx(math.log(2))
+    assert found.waited == {
+        "best": pytest.approx(waited / (waited + 8e6)),
+        "candidate": pytest.approx(waited / (waited + 4e6)),
+    }
+    told = found.as_dict()
+    assert told["cpu_time"]["speedup"]["value"] == pytest.approx(2.0)
+    assert any("best: other processes had the cores: for 33% of the time" in w for w in told["warnings"]) is (
+        rounds > 10
+    )
 
 
 @pytest.mark.parametrize(

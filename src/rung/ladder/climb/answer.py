@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rung.ladder.climb import predictions
+from rung.ladder.climb import noise, predictions
 from rung.ladder.climb.state import State
 from rung.ladder.plan import Original
 from rung.ladder.recipes.recipe import STATUSES, Recipe, Status
@@ -32,7 +32,8 @@ class Answer:
 
     kept: its rungs; speedup: over the untouched model, `value`, and `low`, `high` where restarts gave an interval; over_plain: the
     same over the best plain mode; times: nanoseconds a step by side (`baseline`, `plain`, `best`); memory: bytes by side; shapes:
-    what it gives on other shapes (`rung.ladder.climb.confirm`); original: inputs that are left to the untouched model.
+    what it gives on other shapes (`rung.ladder.climb.confirm`); original: inputs that are left to the untouched model; doubt: why it
+    is provisional once more, although it was more.
     """
 
     kept: tuple[str, ...]
@@ -46,6 +47,7 @@ class Answer:
     original: dict[str, int] = field(default_factory=dict)
     restarts: list[Any] = field(default_factory=list)
     first_run_seconds: dict[str, Any] = field(default_factory=dict)
+    doubt: str = ""
 
     @property
     def rank(self) -> int:
@@ -65,13 +67,23 @@ def offer(state: State, answer: Answer) -> bool:
         ):
             return False
         state.earlier.append(now)
+    _set(state, answer)
+    return True
+
+
+def lower(state: State, answer: Answer, doubt: str) -> None:
+    """Makes the answer provisional, which fresh restarts neither showed nor refuted; doubt: why, as a sentence without its end."""
+    _set(state, replace(answer, status="provisional", doubt=doubt))
+    state.say("warning", {"text": f"not confirmed, and provisional again: {doubt}."})
+
+
+def _set(state: State, answer: Answer) -> None:
     state.answer = answer
     state.history.append(
         {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup["value"], "seconds": state.spent()}
     )  # fmt: skip
     write(state)
     state.say("answer", {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup})
-    return True
 
 
 def take_back(state: State, kept: Sequence[str], why: str) -> None:
@@ -127,6 +139,8 @@ def write(state: State, stopped: dict[str, Any] | None = None) -> None:
         "first_run_seconds": answer.first_run_seconds if answer else None,
         "restarts": answer.restarts if answer else [],
         "shapes": answer.shapes if answer else [],
+        "doubt": answer.doubt if answer else "",
+        "noise": noise.told(state.attempts),
         "plain": state.plain or None,
         "history": state.history,
         "taken_back": state.taken_back,
@@ -160,7 +174,7 @@ def read_back(state: State) -> None:
     guard = Recipe.parse(result["recipe_text"]).original if result.get("recipe_text") else {}
     state.answer = Answer(
         tuple(result["kept"]), result["status"], result["speedup"], result.get("over_plain"), result.get("confidence"),
-        original=guard, **known,
+        original=guard, doubt=result.get("doubt") or "", **known,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, answer_of, offer
 from rung.ladder.climb.begun import Begun, keep, same
 from rung.ladder.climb.checks import checks_of
+from rung.ladder.climb.cpu_time import clocks_disagree
 from rung.ladder.climb.schedule import as_one, confirming, looks, pairs_at_once, room, stacked, without_effect
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
@@ -116,6 +117,8 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
         begun = _first_restart(state, rung, record, name)
     duel, record["prepared_seconds"] = begun.duel, begun.prepared_seconds
     duel.comparison = of_one_restart(duel.restarts[0])
+    if clocks_disagree(duel):
+        duel.comparison = replace(duel.comparison, answer="undecided")
     gain = duel.comparison.speedup.value
     if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.as_dict(), gain):
         _offer_provisional(state, stack, duel)

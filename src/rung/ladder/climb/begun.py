@@ -54,7 +54,11 @@ def read_begun(run: Run) -> dict[str, Begun]:
 
 def _is_whole(begun: Begun) -> bool:
     """Whether its restarts are such as were timed: all of one number of blocks, each of which took some time."""
-    restarts = [*begun.duel.restarts, *(restart for shape in begun.shapes.values() for restart in shape)]
+    restarts = [
+        *begun.duel.restarts,
+        *begun.duel.cpu_restarts,
+        *(restart for shape in begun.shapes.values() for restart in shape),
+    ]
     rounds = [r for restart in restarts for r in restart.rounds]
     blocks = {len(r) for restart in begun.duel.restarts for r in restart.rounds}
     timed = all(len(r) >= 4 and all(0 < ns < math.inf for ns in r) for r in rounds)

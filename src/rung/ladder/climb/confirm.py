@@ -6,8 +6,9 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.answer import Answer, lower, offer
 from rung.ladder.climb.begun import Begun, forget, keep, same
+from rung.ladder.climb.cpu_time import by_cpu_time
 from rung.ladder.climb.schedule import looks, pairs_at_once
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.verdict import refute
@@ -61,7 +62,12 @@ def _refuted(state: State, answer: Answer) -> str:
     plain = found.get("plain")
     if why := refuted(found["best"], plain, state.plain.get("title", "")):
         forget(state, "confirm")
-        return why
+        over = found["best"]
+        doubt = by_cpu_time(over, begun.duel.by_cpu_time(0, len(sides) - 1), begun.duel.waited.values())
+        if not doubt or (plain is not None and plain.answer == "slower"):
+            return why
+        lower(state, replace(answer, speedup=over.speedup.as_dict(), confidence=over.confidence), f"{why}; {doubt}")
+        return ""
     _offer_confirmed(state, answer, begun.duel, found["best"], plain, _told_of_shapes(state, begun))
     forget(state, "confirm")
     return ""

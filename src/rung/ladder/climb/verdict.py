@@ -13,6 +13,7 @@ from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
 from rung.ladder.climb.checks import precision_of
+from rung.ladder.climb.cpu_time import of_record
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.spared import spared
 from rung.ladder.climb.state import OutOfTime, State
@@ -47,6 +48,8 @@ def no_gain(
     if record["cut"]:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"cut short by the budget after {times}; `--resume` tries it anew."
+    if doubt := of_record(record):
+        return "inconclusive", f"the interval includes 1, so it is not kept; it stays provisional{but}: {doubt}."
     return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
 
 
@@ -129,7 +132,8 @@ def finish(state: State, record: dict[str, Any], seen: Seen) -> None:
         state.add(record)
         if not record.get("cut"):  # where it was only cut short, what was seen of it still holds
             forget(state, "plain" if "modes" in record else "attempt")
-            take_back(state, state.offered or record["stack"], record["why"].rstrip("."))
+            if not of_record(record):
+                take_back(state, state.offered or record["stack"], record["why"].rstrip("."))
     state.offered = []
     state.say("verdict", record)
 

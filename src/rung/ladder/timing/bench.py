@@ -22,6 +22,7 @@ from rung.ladder.timing.work import UNTOLD, Told, achieved
 from rung.ladder.timing.workers import open_worker
 from rung.launch import Worker, log_folder
 from rung.measure import Collected, collect, median_interval
+from rung.measure.core_time import CoreTime, total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
@@ -185,12 +186,14 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
     watch = Watch(sensor_for(timer.pop("gpu")))
     count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timer.pop("sample_ns"), 1))))
     in_use: list[int] = [ask("in_use")]
-    calls = 0
+    calls, cores = 0, []
 
     def block() -> list[float]:
         nonlocal calls
         with watch:
             taken = ask("block", count=count)
+        if taken["cores"]:
+            cores.append(CoreTime(**taken["cores"]))
         calls += taken["calls"]
         in_use.append(ask("in_use"))
         progress.info("timing: %d samples", len(samples) + len(taken["samples"]))
@@ -203,9 +206,11 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
     memory = warm["memory"] if own else ask("memory")
     sensors = _sensors(watch.summary(), 0 if timer["cold"] else calls)
     moved = trend(found.kept)
+    waited = waiting(total(cores).share_waited)
     notes = [
         *warm["doubts"],
         *of_the_samples(found, moved),
+        *([f"{waited}."] if waited else []),
         *of_the_process(disturbed, in_use, len(samples)),
         *of_the_gpu(sensors),
     ]

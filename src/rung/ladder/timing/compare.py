@@ -51,7 +51,8 @@ def compare(
     Returns plain values: results_compared (whether `verify` was asked for), verdict (of B: faster, slower, same, inconclusive, not equal; of more than two: ranked,
     inconclusive, not equal), comparison (speedup of B over A with its interval, confidence, the smallest visible
     change) or ranking (`rung.measure.Ranking`), times and restarts (ns a step), memory (bytes), verification, and what
-    differs between the environments. Raises WorkloadError where a side fails, by name.
+    differs between the environments; on a CPU also waited (by side, the share of its time in which it waited for a core) and, of two
+    sides, cpu_time (the comparison in CPU time). Raises WorkloadError where a side fails, by name.
     """
     if not 2 <= len(sides) <= len(LETTERS):
         raise UsageError(f"a comparison needs 2 to {len(LETTERS)} sides; {len(sides)} were given.")
@@ -88,8 +89,9 @@ def compare(
             e = failure.error
             raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure
     found = duel.as_dict()
-    for key in ("times", "memory", "first_run_seconds"):
+    for key in ("times", "memory", "first_run_seconds", "waited"):
         found[key] = lowered(found[key])
+    cpu = duel.by_cpu_time(looks=COMPARE) if len(sides) == 2 else None
     return {
         **result,
         **answered(found["comparison"], found["ranking"]),
@@ -97,6 +99,8 @@ def compare(
         "times": found["times"],
         "memory": found["memory"],
         "first_run_seconds": found["first_run_seconds"],
+        "waited": found["waited"],
+        "cpu_time": cpu.as_dict() if cpu else None,
         "restarts": [lowered(r) for r in duel.samples],
         "warnings": [*found["warnings"], *idle(named, duel.warm[0])],
         "environment": list(duel.environments.values())[-1],

@@ -26,10 +26,12 @@ from rung.measure import (
     Restart,
     decide,
     interleaved,
+    judge,
     median_interval,
     rank,
     until_next_look,
 )
+from rung.measure.core_time import BUSY, CoreTime, total, waiting
 
 progress = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ PROFILED_STEPS = 3
 DELAY = 2e6  # nanoseconds of a block that pipes and the scheduler may take on a busy machine
 ROUNDS_SECONDS = {"gpu": 2.0, "cpu": 4.0}  # of a restart, unless these are more than 10 rounds or fewer than 4
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
+# Where the sides wait for cores that others have: times as many rounds, as long as they take no longer than so many times the usual.
+HARDER = 3
 
 
 class SideFailed(Exception):
@@ -55,7 +59,8 @@ class Duel:
     where there are more; samples: nanoseconds a step, per restart and side; blocks: by side, of each
     block the nanoseconds that this process waited for it, by its own clock, and those that its samples account for: what a
     side reports of itself is not taken on trust; compiled: graphs, by side, while it was timed; witness: of the last side, where
-    it was profiled (`rung.ladder.candidate.Candidate.witness`)."""
+    it was profiled (`rung.ladder.candidate.Candidate.witness`). On a CPU, cpu_restarts: the restarts again, in CPU time a step, and
+    cores: by side, what its threads ran and waited in all."""
 
     comparison: Comparison | None = None
     ranking: Ranking | None = None
@@ -68,6 +73,18 @@ class Duel:
     blocks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     compiled: dict[str, int] = field(default_factory=dict)
     witness: dict[str, Any] = field(default_factory=dict)
+    cpu_restarts: list[Restart] = field(default_factory=list)
+    cores: dict[str, CoreTime] = field(default_factory=dict)
+
+    @property
+    def waited(self) -> dict[str, float]:
+        """By side, the share of the time that its threads could have run in which they waited for a core."""
+        return {side: got.share_waited for side, got in self.cores.items()}
+
+    def by_cpu_time(self, a: int = 0, b: int = 1, looks: Looks = CLIMB) -> Comparison | None:
+        """Side b against side a in CPU time, at the confidence of the next planned look; None where it is not known."""
+        ratios = [restart.log_ratio(a, b) for restart in self.cpu_restarts]
+        return judge(ratios, looks=looks, last=True) if ratios else None
 
     @property
     def hidden(self) -> dict[str, float]:
@@ -81,7 +98,9 @@ class Duel:
             return {}
         firsts = self.warm[0]
         anew = [f"{side}: {compiled_anew(count)}" for side, count in self.compiled.items() if count]
+        waited = {side: f"{side}: {said}" for side, share in self.waited.items() if (said := waiting(share))}
         sides = list(firsts)
+        cpu = self.by_cpu_time() if len(sides) == 2 else None
         return {
             "comparison": self.comparison.as_dict() if self.comparison else None,
             "ranking": self.ranking.as_dict() if self.ranking else None,
@@ -97,7 +116,9 @@ class Duel:
             "hidden": self.hidden,
             "witness": self.witness,
             "compiled_while_timed": self.compiled,
-            "warnings": sorted({*self.warnings, *unexplained(self.outside), *anew}),
+            "waited": self.waited,
+            "cpu_time": cpu.as_dict() if cpu else None,
+            "warnings": sorted({*self.warnings, *unexplained(self.outside), *anew, *waited.values()}),
         }
 
 
@@ -234,17 +255,29 @@ class Start:
         estimates = {side: self._ask(side, "estimate") for side in self.workers}
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         rounds = _rounds(_once(estimates.values(), gpu), gpu)
-        blocks = [partial(self._block, side, counts[side], duel) for side in self.workers]
+        got: dict[str, list[tuple[float, CoreTime]]] = {}
+        blocks = [partial(self._block, side, counts[side], duel, got) for side in self.workers]
         began = time.monotonic()
+        until = began + HARDER * ROUNDS_SECONDS["gpu" if gpu else "cpu"]
+
+        def more(so_far: Restart) -> bool:
+            busy = any(total(g for _, g in of_blocks).share_waited > BUSY for of_blocks in got.values())
+            return busy and len(so_far.rounds) < HARDER * rounds and time.monotonic() < until
+
         with quiet(list(self.workers.values())):
-            restart, samples = interleaved(blocks, rounds)
+            restart, samples = interleaved(blocks, rounds, more)
+        if in_cpu_time := _in_cpu_time(list(self.workers), got, len(restart.rounds)):
+            duel.cpu_restarts.append(in_cpu_time)
+        for side, of_blocks in got.items():
+            duel.cores[side] = total([duel.cores.get(side, CoreTime(0, 0)), *(g for _, g in of_blocks)])
         progress.debug("timed %s for %.1f s", ", ".join(self.workers), time.monotonic() - began)
         duel.samples.append(dict(zip(self.workers, samples, strict=True)))
         for side in self.workers:
             self.state[side]["memory"] = self._ask(side, "memory")
         return restart
 
-    def _block(self, side: str, count: int, duel: Duel) -> list[float]:
+    def _block(self, side: str, count: int, duel: Duel, got: dict[str, list[tuple[float, CoreTime]]]) -> list[float]:
+        """got: by side, of each block its CPU time a step, and what its threads got of the cores."""
         began = time.monotonic()
         block = self._ask(side, "block", count=count)
         waited = (time.monotonic() - began) * 1e9
@@ -253,6 +286,8 @@ class Start:
         duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
         # Another revision's worker may not know of it.
         duel.compiled[side] = duel.compiled.get(side, 0) + block.get("compiled", 0)
+        if cores := block.get("cores"):
+            got.setdefault(side, []).append((cores["ran"] / block["calls"], CoreTime(**cores)))
         samples: list[float] = block["samples"]
         return samples
 
@@ -312,6 +347,16 @@ class Start:
             return self.workers[side].receive(method, deadline)
         except WorkerFailed as error:
             raise SideFailed(side, error) from error
+
+
+def _in_cpu_time(sides: list[str], got: Mapping[str, list[tuple[float, CoreTime]]], rounds: int) -> Restart | None:
+    """The rounds of a restart in CPU time a step. Each side was visited twice a round, and in one round before them, which settled it."""
+    visits = [[ns for ns, _ in got.get(side, ())][2:] for side in sides]
+    if any(len(row) != 2 * rounds or min(row, default=0) <= 0 for row in visits):
+        return None
+    return Restart(
+        tuple((*(v[2 * k] for v in visits), *(v[2 * k + 1] for v in reversed(visits))) for k in range(rounds))
+    )
 
 
 def _hidden(blocks: Sequence[tuple[float, float]]) -> float:

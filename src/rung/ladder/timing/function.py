@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,10 +45,9 @@ class Function(Timed):
             self._call = call_of(target, options or {})
         begin = time.perf_counter()
         returned = self._call()
-        if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
-            what = "generator" if inspect.isgenerator(returned) else "coroutine"
+        if lazy := _not_done_yet(returned):
             raise UsageError(
-                f"{self.name} returns a {what}, which has done nothing yet; give a function that runs it to its end."
+                f"{self.name} returns {lazy}, which has done nothing yet; give a function that runs it to its end."
             )
         if callable(returned):
             raise UsageError(
@@ -100,6 +99,16 @@ class Function(Timed):
     def work(self, flops_in: str | None = None) -> dict[str, Any]:
         """What the chip could do; what a plain function does is not counted."""
         return roof(self.device, flops_in)
+
+
+def _not_done_yet(returned: object) -> str:
+    """What a function returned that works only when it is asked for its results; empty where it has worked. An iterator over what is
+    there already, a file among them, counts as work that was done."""
+    if inspect.isasyncgen(returned):
+        return "an asynchronous generator"
+    if inspect.isawaitable(returned) or isinstance(returned, (Generator, map, filter, zip)):
+        return f"a {type(returned).__name__}"  # a coroutine among them
+    return ""
 
 
 class Here:

@@ -11,6 +11,7 @@ from rung.hardware.sensors import identity
 from rung.ladder.execution.disturbed import graphs_compiled
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.as_launched import Events
+from rung.measure.core_time import core_time
 from rung.measure.timers import Timer, choose
 
 
@@ -60,12 +61,22 @@ class Timed:
         return {**facts, "sample_ns": facts["sample_ns"] / self.loops, "gpu": identity(self.device)}
 
     def block(self, count: int) -> dict[str, Any]:
-        """`count` samples, nanoseconds a step, each the mean of `loops`; where no timer was chosen, back to back."""
+        """`count` samples, nanoseconds a step, each the mean of `loops`; where no timer was chosen, back to back. On a CPU with what its
+        threads got of the cores for all of them: `ran` and `waited`, nanoseconds (`rung.measure.core_time`)."""
         before = graphs_compiled()
+        began = None if self.device.is_gpu else core_time()
         block = (self._timer or Events(self.call, self.device)).block(max(1, count // self.loops))
+        ended = core_time() if began else None
+        got = ended.since(began) if began and ended else None
         samples = block.samples if self.loops == 1 else [t / self.loops for t in block.samples]
         compiled = graphs_compiled() - before
-        return {"samples": samples, "outside": block.outside, "calls": block.calls * self.loops, "compiled": compiled}
+        return {
+            "samples": samples,
+            "outside": block.outside,
+            "calls": block.calls * self.loops,
+            "compiled": compiled,
+            "cores": {"ran": got.ran, "waited": got.waited} if got else None,
+        }
 
     def disturbances(self) -> dict[str, Any]:
         """What changed while it was timed: graphs compiled since the timer was chosen."""

@@ -1,0 +1,82 @@
+"""What CPU time says where wall time does not decide, and how noisy the machine was."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from rung.ladder.climb import noise
+from rung.ladder.climb.cpu_time import by_cpu_time, clocks_disagree, of_record
+from rung.ladder.timing.duel import Duel
+from rung.measure import CLIMB, Comparison, Restart, judge
+from rung.measure.core_time import CoreTime
+
+CALM, BUSY = {"best": CoreTime(100, 1), "candidate": CoreTime(100, 2)}, {"best": CoreTime(100, 100)}
+
+
+def restarts(*gains: float) -> list[Restart]:
+    return [Restart(((gain, 1.0, 1.0, gain),) * 4) for gain in gains]
+
+
+def duel(wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime]) -> Duel:
+    made = Duel(restarts=restarts(*wall), cpu_restarts=restarts(*cpu), cores=cores)
+    made.comparison = judge([restart.log_ratio() for restart in made.restarts], looks=CLIMB, last=True)
+    return made
+
+
+SCATTERED, SURE = (2.4, 0.9, 1.5), (1.45, 1.5, 1.55)
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "cores", "stays"),
+    [
+        (SCATTERED, SURE, BUSY, True),
+        (SCATTERED, SURE, CALM, False),  # what scatters then is no waiting for cores
+        (SCATTERED, SCATTERED, BUSY, False),  # neither clock shows it
+        (SCATTERED, (1.0, 1.001, 0.999), BUSY, False),
+        (SCATTERED, (1.03, 1.031, 1.029), BUSY, False),  # too little
+        ((0.9, 1.1, 1.0), SURE, BUSY, False),  # less work, in as much time
+        ((0.8, 0.81, 0.79), SURE, BUSY, False),  # wall time refutes it
+        (SCATTERED, (), BUSY, False),
+    ],
+)
+def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
+    wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime], stays: bool
+) -> None:
+    made = duel(wall, cpu, cores)
+    assert made.comparison is not None
+    seen = made.by_cpu_time()
+    doubt = by_cpu_time(made.comparison, seen, made.waited.values())
+    assert bool(doubt) is stays
+    if stays:
+        assert "waited for a core 50% of the time" in doubt
+        assert "1.50 (" in doubt
+    record = {"comparison": made.comparison.as_dict(), "cpu_time": seen and seen.as_dict(), "waited": made.waited}
+    assert of_record(record) == doubt  # which is what is on disk
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "cores", "disagree"),
+    [(0.9, 1.5, BUSY, True), (1.4, 1.0, BUSY, True), (1.4, 1.5, BUSY, False), (0.9, 1.5, CALM, False)],
+)
+def test_one_restart_decides_nothing_alone_where_its_clocks_disagree(
+    wall: float, cpu: float, cores: dict[str, CoreTime], disagree: bool
+) -> None:
+    assert clocks_disagree(duel([wall], [cpu], cores)) is disagree
+
+
+def compared(visible: float) -> Comparison:
+    made = judge([0.1, 0.1], looks=CLIMB, last=True)
+    assert made is not None
+    return Comparison(made.answer, made.speedup, 3, 0.98, None, visible, True)
+
+
+def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
+    attempts = [
+        {"waited": {"best": 0.2, "candidate": 0.4}, "comparison": compared(0.1).as_dict()},
+        {"waited": {"best": 0.6, "candidate": 0.4}, "comparison": compared(math.inf).as_dict()},  # one restart
+        {"waited": {"best": 0.5, "candidate": 0.5}, "comparison": compared(0.3).as_dict()},
+        {"verdict": "inapplicable"},
+    ]
+    assert noise.told(attempts) == {"waited": 0.5, "visible": pytest.approx(0.2)}
+    assert noise.told([{"waited": {}, "comparison": None}]) is None
