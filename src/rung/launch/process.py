@@ -53,6 +53,12 @@ class WorkerFailed(WorkloadError):
         self.traceback = traceback
         self.exit_code = exit_code or self.exit_code
 
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether the device or the host may have been out of memory, beside others or alone: the system's out-of-memory killer ends a
+        process by SIGKILL."""
+        return self.kind == "out of memory" or (self.kind == "killed" and "SIGKILL" in str(self))
+
 
 @contextlib.contextmanager
 def log_folder(prefix: str) -> Iterator[Path]:
@@ -102,6 +108,7 @@ class Worker:
 
     def send(self, method: str, **arguments: Any) -> None:
         """Starts a call without waiting for it; `receive` waits."""
+        self._refuse_if_ended(method)
         data = json.dumps({"method": method, "arguments": arguments}).encode() + b"\n"
         try:
             while data:
@@ -111,6 +118,7 @@ class Worker:
 
     def receive(self, method: str, deadline: float) -> Any:
         """The value of the call begun last; after `deadline` seconds the worker is killed and counts as hung."""
+        self._refuse_if_ended(method)
         until = time.monotonic() + deadline
         while not self._has_line():
             left = until - time.monotonic()
@@ -141,6 +149,10 @@ class Worker:
                 "killed",
             )
         raise failed
+
+    def _refuse_if_ended(self, method: str) -> None:
+        if self._requests < 0:
+            raise WorkerFailed(f"the worker was ended before {_said(method)}. Its output: {self.log}", "killed")
 
     def _has_line(self) -> bool:
         """Whether there is an answer, or more than any would have."""
@@ -180,6 +192,8 @@ class Worker:
     def kill(self) -> None:
         """Ends the worker and everything it started."""
         Worker.running.discard(self)
+        if self._requests < 0:  # it was ended before, and another process may have its number by now
+            return
         self._process.terminate()  # its guard ends all that is below it
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
@@ -257,5 +271,6 @@ def first_answer(workers: Collection[Worker], seconds: float) -> list[Worker]:
 
 def kill_all(workers: Iterable[Worker]) -> None:
     """Ends many at once: each takes a moment, which is not waited for one after the other."""
-    for worker in Worker.running.intersection(workers):
+    given = list(workers)
+    for worker in [running for running in Worker.running if any(running is one for one in given)]:
         worker._process.terminate()

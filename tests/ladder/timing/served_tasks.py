@@ -13,9 +13,6 @@ class Told:
     def open(self, target: str) -> dict[str, Any]:
         return {"pid": os.getpid(), "target": target, "was spare": hasattr(self, "target")}
 
-    def warm(self, seconds: float) -> dict[str, Any]:
-        return {}
-
     def add(self, a: int, b: int) -> int:
         return a + b
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rung.ladder.side import Limits, Setup, Side
-from rung.ladder.timing import duel, tasks
+from rung.ladder.timing import tasks
 from rung.ladder.timing.tasks import Pool, Task
 from rung.launch import Worker
 
@@ -247,23 +247,6 @@ def test_a_spare_worker_that_died_costs_no_task(pool: Pool, started: list[str]) 
     task = pool.add(told("sum", "add", a=1, b=2))
     done(pool, task)
     assert task.answers["add"] == 3
-
-
-def test_restarts_use_workers_that_were_started_ahead_and_end_them(
-    pool: Pool, started: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(duel, "open_worker", tasks.open_worker)
-    pool.most = 8
-    pool.keep_spares(SIDE, 1)
-    with ExitStack() as stack:
-        sides = {"best": SIDE, "candidate": SIDE}
-        start = duel.Start(pool.setup, sides, "02-x-2", stack, pool.take_spare)
-        start.warm(PLENTY)
-        assert [facts["was spare"] for facts in start.facts.values()] == [True, False]
-        assert started == ["spare-1", "02-x-2-candidate"]
-        assert start.workers["best"].log == tmp_path / "02-x-2-best.log"
-        theirs = [facts["pid"] for facts in start.facts.values()]
-    assert all(gone(pid) for pid in theirs)
 
 
 def test_where_the_host_has_no_memory_for_two_one_runs_at_a_time(

@@ -7,9 +7,9 @@ from typing import Any
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.checks import precompiling, verifying
-from rung.ladder.climb.schedule import next_rung, room, stacked
-from rung.ladder.climb.state import WARM, State
-from rung.ladder.rungs import LADDER, Counters, Rung
+from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
+from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
+from rung.ladder.rungs import LADDER, Counters, Evidence, Rung, plan_of
 from rung.ladder.timing.tasks import Task
 
 Seen = tuple[dict[str, Any] | None, Counters | None]  # a breakdown, and what a trace counts
@@ -26,9 +26,19 @@ def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
     return state.champion
 
 
+def note_memory(state: State, task: Task) -> None:
+    """Counts for a warm worker the GPU memory that it took, in the place of a guess."""
+    if state.facts["gpu"]:
+        task.memory = max(task.answers["warm"]["memory"].values()) + CONTEXT_BYTES
+
+
 def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
-    """While a candidate is verified, the one that would come after it compiles, if cores are idle. seen: of the candidate."""
-    if state.next or state.pool.idle() < 1 or state.request.rungs is not None or state.surveying:
+    """While a candidate is verified, the one that would come after it compiles, if cores are idle. Once that is warm, its verification
+    begins. May be called again and again. seen: of the candidate."""
+    if state.next is not None:
+        _verify_next(state)
+        return
+    if state.pool.idle() < 1 or state.request.rungs is not None or state.surveying:
         return
     before = state.kept, state.breakdown, state.counters
     state.kept = list(stack)
@@ -40,12 +50,27 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
             name = f"{number:02d}-{rung.name}-1-candidate"
             state.next = state.pool.add(Task(name, state.side(after), WARM, state.step_bytes()))
             state.next_rung = rung
-            if 2 * state.pool.idle() > state.pool.most and rung.predict(state.context()).value >= PROVISIONAL_GAIN:
-                name = name.removesuffix("-1-candidate")
-                state.next_ahead = verifying(state, after, ["exact"], name)
-                precompiling(state, after, ["exact"], name)
+            state.next_gain = rung.predict(state.context()).value
     finally:
         state.kept, state.breakdown, state.counters = before
+
+
+def _verify_next(state: State) -> None:
+    """Begins to verify the next candidate before it is timed, where it should be faster and cores are idle. It is warm, so it has told
+    which members of a bundle did nothing, and its own worker has compiled the first shape at its precision."""
+    task, rung = state.next, state.next_rung
+    if task is None or rung is None or not task.ready or state.next_ahead or state.next_gain < PROVISIONAL_GAIN:
+        return
+    note_memory(state, task)
+    if state.pool.idle() < 2 or state.pool.waiting():
+        return
+    stack = with_effect(rung, list(task.side.rungs), Evidence(None, None, task.answers["warm"].get("applied", {})))
+    if rung.members and not {member.name for member in rung.members} & {*stack}:
+        return  # it is the best so far
+    phases = plan_of(stack).phases(state.facts["own_precision"])
+    name = task.name.removesuffix("-1-candidate")
+    state.next_ahead = verifying(state, stack, phases, name)
+    precompiling(state, stack, phases, name)
 
 
 def prepared_rung(state: State) -> Rung | None:
@@ -54,7 +79,7 @@ def prepared_rung(state: State) -> Rung | None:
         return None
     rung, state.next_rung = state.next_rung, None
     fits = stacked(state.kept, rung) == list(state.next.side.rungs) and rung.applies(state.context()) is None
-    if fits and not state.next.error and room(state) > 0:
+    if fits and not state.next.error and not state.next.ended and room(state) > 0:
         return rung
     state.prefetched([])
     return None

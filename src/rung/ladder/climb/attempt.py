@@ -9,12 +9,22 @@ from dataclasses import replace
 from typing import Any
 
 from rung.ladder.climb import predictions
-from rung.ladder.climb.ahead import Seen, champion_of
+from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, answer_of, offer
 from rung.ladder.climb.begun import Begun, keep, same
-from rung.ladder.climb.checks import checks_of
+from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.cpu_time import clocks_disagree
-from rung.ladder.climb.schedule import as_one, confirming, looks, pairs_at_once, room, stacked, without_effect
+from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_blocks
+from rung.ladder.climb.schedule import (
+    as_one,
+    confirming,
+    looks,
+    pairs_at_once,
+    room,
+    stacked,
+    with_effect,
+    without_effect,
+)
 from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
@@ -22,10 +32,10 @@ from rung.ladder.climb.verdict import conclude, disturbed, finish, no_gain, pay_
 from rung.ladder.climb.waiting import waiting
 from rung.ladder.rungs import BY_NAME, Evidence, Prediction, Rung
 from rung.ladder.rungs.environment import FILES
-from rung.ladder.timing.duel import Duel, SideFailed, Start, fight
-from rung.ladder.timing.tasks import Task
+from rung.ladder.timing.duel import Duel, SideFailed, Start
+from rung.ladder.timing.tasks import Task, end_all
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, Comparison, Restart, decide, judge
+from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
 
 progress = logging.getLogger(__name__)
 
@@ -122,19 +132,42 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
     gain = duel.comparison.speedup.value
     if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.as_dict(), gain):
         _offer_provisional(state, stack, duel)
-        state.verifying = _checks(state, stack, name)
+        begun.verified_stack = with_effect(rung, stack, Evidence(None, None, duel.warm[0]["candidate"]["applied"]))
+        state.verifying = _checks(state, begun.verified_stack, name)
     if rung.spares == "step" and duel.comparison.answer != "undecided":
         return duel
     decided = decide(duel.restarts, looks=begun.looks)
-    if decided and decided.final:  # and what followed was not: the verification
-        duel.comparison = decided
-        return duel
+    if not (decided and decided.final):  # else what followed was not: the verification
+        if state.verifying:
+            prepare_next(state, begun.verified_stack, (None, None))
+        decided = _restarted(state, stack, begun, name)
+    duel.comparison = decided
+    return duel
+
+
+def _restarted(state: State, stack: Sequence[str], begun: Begun, name: str) -> Comparison:
+    """Further restarts of the best so far and the candidate, until it is clear which is faster, or the time does not suffice for more."""
     sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
-    setup = state.setup_within(room(state), pairs_at_once(state, [state.peak, UNSEEN * state.peak]))
-    return fight(
-        setup, sides, log=name, left=lambda: room(state), looks=begun.looks, duel=duel,
-        seen=lambda _: keep(state, "attempt", begun), spare=state.pool.take_spare,
-    )  # fmt: skip
+    restarts, took = begun.duel.restarts, 0.0
+    while True:
+        began = time.monotonic()
+        together = pairs_at_once(state, [state.peak, UNSEEN * state.peak]).together
+        first = len(restarts) + 1
+        count = min(together, until_next_look(len(restarts), begun.looks))
+        progress.info("loading restart %d", first)
+        try:
+            names = [f"{name}-{first + k}" for k in range(count)]
+            for start in fresh_restarts(state, sides, names, keep=confirming(state), at_once=True):
+                time_for_blocks(state, len(sides))
+                progress.info("timing restart %d", len(restarts) + 1)
+                restarts.append(start.timed(begun.duel))
+                keep(state, "attempt", begun)
+        finally:
+            end_restarts(state)
+        took = max(took, time.monotonic() - began)
+        decided = decide(restarts, looks=begun.looks, last=room(state) < 1.2 * took)
+        if decided and decided.final:
+            return decided
 
 
 def of_one_restart(restart: Restart) -> Comparison:
@@ -161,10 +194,17 @@ def _first_restart(state: State, rung: Rung, record: dict[str, Any], name: str) 
         state.say("warning", {"text": f"the best so far failed ({best.error}); it is started again"})
         best = champion_of(state, state.kept, f"{name}-again")
         state.wait(best, keep=confirming(state))
+    if task.error and task.error.lacked_memory:  # beside others: once more, when they are gone
+        end_checks(state)
+        end_all([best, *([state.untouched] if state.untouched else [])])
+        task = state.pool.add(Task(f"{name}-again-candidate", state.side(stack), WARM, state.step_bytes()))
+        best = champion_of(state, state.kept, f"{name}-again")
+        state.wait(task, best, keep=confirming(state))
     for failed in (best, task):
         if failed.error:
             task.end()
             raise failed.error
+    note_memory(state, task)
     state.challenger = task
     planned, duel = looks(state), Duel()
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
@@ -240,12 +280,14 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
         return
     if without := without_effect(rung, evidence):
         record["without"] = without
-        record["stack"] = [name for name in record["stack"] if name not in without]
-        if state.verifying:
-            for task in state.verifying:
-                task.end()
-            state.verifying = []
+        record["stack"] = with_effect(rung, record["stack"], evidence)
+    if any(list(task.side.rungs) != record["stack"] for task in state.verifying):
+        end_all(state.verifying)
+        state.verifying = []
     state.say("verify", record)
+    begun = state.begun.get("attempt")
+    if begun and begun.checked != record["stack"]:
+        begun.verified_stack, begun.verified = list(record["stack"]), {}
     checks = state.verifying or _checks(state, record["stack"], name)
     state.verifying = []
     conclude(state, record, checks, speedup.value, seen)
@@ -259,7 +301,8 @@ def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: s
 
 
 def _let_go(state: State) -> None:
-    """Ends what an attempt had started and nobody needs any more."""
-    for task in (*state.verifying, *([state.challenger] if state.challenger else [])):
-        task.end()
+    """Ends what an attempt had started and nobody needs any more; what was begun of the next candidate goes on."""
+    of_next = [*([state.next] if state.next else []), *state.next_ahead]
+    end_checks(state, keep=of_next)
+    end_all([state.challenger] if state.challenger else [])
     state.verifying, state.challenger = [], None

@@ -39,8 +39,14 @@ class Begun:
     prepared_seconds: float = 0.0
     modes: dict[str, dict[str, Any]] = field(default_factory=dict)
     verified: dict[str, dict[str, Any]] = field(default_factory=dict)
+    verified_stack: list[str] = field(default_factory=list)
     shapes: dict[int, list[Restart]] = field(default_factory=dict)
     failed: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def checked(self) -> list[str]:
+        """What is verified of it."""
+        return self.verified_stack or self.stack
 
 
 def read_begun(run: Run) -> dict[str, Begun]:
@@ -80,7 +86,7 @@ def forget(state: State, what: str) -> None:
 def keep_verified(state: State, stack: Sequence[str], answers: Mapping[str, dict[str, Any]]) -> None:
     """answers: of the verification of what was begun with this stack, by precision."""
     for what, begun in state.begun.items():
-        if what != "confirm" and begun.stack == list(stack) and answers.keys() - begun.verified.keys():
+        if what != "confirm" and begun.checked == list(stack) and answers.keys() - begun.verified.keys():
             begun.verified |= answers
             keep(state, what, begun)
 

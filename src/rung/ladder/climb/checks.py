@@ -8,7 +8,7 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, State
 from rung.ladder.plan import Numerics
 from rung.ladder.rungs import plan_of
-from rung.ladder.timing.tasks import Task
+from rung.ladder.timing.tasks import Task, end_all
 
 
 def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
@@ -21,6 +21,7 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     for task in checks:
         task.passing = True
         state.pool.add(task)
+    state.checking += checks
     return checks
 
 
@@ -35,7 +36,14 @@ def precompiling(state: State, stack: Sequence[str], precisions: Sequence[Numeri
         call = ("precompile", {"numerics": n, "shape": 1})
         helper = Task(f"{name}-precompile-{n}", state.side(stack), [call], memory)
         helper.passing = True
-        state.pool.add(helper)
+        state.checking.append(state.pool.add(helper))
+
+
+def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
+    """Ends what verifies, and what compiles for it, except of the candidates that these tasks are of."""
+    candidates = {tuple(task.side.rungs) for task in keep}
+    end_all(task for task in state.checking if tuple(task.side.rungs) not in candidates)
+    state.checking = [task for task in state.checking if not task.ended]
 
 
 def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
@@ -57,7 +65,7 @@ def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]
     """The verification of this candidate as far as an earlier sitting came with it, as tasks that are done."""
     found = []
     for begun in state.begun.values():
-        if begun.stack == list(stack):
+        if begun.checked == list(stack):
             for precision, answer in begun.verified.items():
                 task = Task(f"{name}-verify-{precision}", state.side(stack), [])
                 task.answers["verify"], task.ended = answer, True

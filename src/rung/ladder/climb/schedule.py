@@ -282,6 +282,12 @@ def without_effect(rung: Rung, e: Evidence) -> list[str]:
     return [member.name for member in rung.members if member.proof(alone).shown is False]
 
 
+def with_effect(rung: Rung, stack: Sequence[str], e: Evidence) -> list[str]:
+    """The stack without those members of a bundle that did nothing."""
+    without = without_effect(rung, e)
+    return [name for name in stack if name not in without]
+
+
 def stacked(kept: Sequence[str], rung: Rung) -> list[str]:
     """The best so far with the rung, or with all its members, in it."""
     return reduce(added, rung.members or (rung,), list(kept))

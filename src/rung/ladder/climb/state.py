@@ -109,9 +109,11 @@ class State:
         self.likely = ""  # the plain mode that is likely to be the fastest, while it is compiled for the first time
         self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
         self.ahead: list[Task] = []  # the verification of the plain mode that is likely to be the fastest
-        self.confirming: list[Task] = []
+        self.restarting: list[Task] = []  # the workers of fresh restarts
+        self.checking: list[Task] = []  # all that verifies, and what compiles for it
         self.next: Task | None = None
         self.next_rung: Rung | None = None
+        self.next_gain = 1.0  # that it is predicted to give
         self.next_ahead: list[Task] = []  # the verification of the next candidate, as far as it was begun
         self.audited = False  # whether the workload is known to be one that can be verified
         self.on_ready: Callable[[dict[str, Any]], None] | None = None  # told once the untouched workload is warm
@@ -205,7 +207,7 @@ class State:
     def prefetched(self, stack: Sequence[str]) -> Task | None:
         """The candidate that was prepared ahead, if it is this one; another one is given up."""
         task, self.next = self.next, None
-        if task is not None and list(task.side.rungs) != list(stack):
+        if task is not None and (task.ended or list(task.side.rungs) != list(stack)):
             for other in (task, *self.next_ahead):
                 other.end()
             self.next_ahead = []

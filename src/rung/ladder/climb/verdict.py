@@ -12,7 +12,7 @@ from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import precision_of
+from rung.ladder.climb.checks import end_checks, precision_of
 from rung.ladder.climb.cpu_time import of_record
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.spared import spared
@@ -20,7 +20,7 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.execution.disturbed import compiled_anew
 from rung.ladder.rungs import Rung
-from rung.ladder.timing.tasks import Task
+from rung.ladder.timing.tasks import Task, end_all
 from rung.ladder.verification.verdict import joined
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
@@ -58,28 +58,30 @@ def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain:
     began = time.monotonic()
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
-    prepare_next(state, record["stack"], seen)
     progress.info("verifying: %s", " and ".join(precision_of(task) for task in checks))
 
-    def all_done() -> bool:
+    def decided() -> bool:
+        prepare_next(state, record["stack"], seen)
         keep_verified(
             state, record["stack"], {precision_of(t): t.answers["verify"] for t in checks if "verify" in t.answers}
         )
-        return all(task.done for task in checks)
+        return all(task.done for task in checks) or any(_refused(task) for task in checks)
 
-    if not state.pool.wait(all_done, lambda: state.left() - confirming(state)):
+    if not state.pool.wait(decided, lambda: state.left() - confirming(state)):
+        end_all(checks)
         raise OutOfTime
     record["verified_seconds"] = max(
         t.since_open("verify") if "verify" in t.took else time.monotonic() - began for t in checks
     )
-    for task in checks:
-        task.end()
-    if any(task.error and "out of memory" in f"{task.error.kind} {task.error}".lower() for task in checks):
+    refused = [task for task in checks if _refused(task)]
+    end_all(checks)
+    if not refused and any(task.error and task.error.lacked_memory for task in checks):
         checks = _one_at_a_time(state, checks)
     if failed := next((task.error for task in checks if task.error), None):
         record["verdict"], record["why"] = "failed", f"{failed.kind}: {failed}"
         return
-    record["verification"] = joined([task.answers["verify"] for task in checks])
+    # What one precision refuses needs no other.
+    record["verification"] = joined([task.answers["verify"] for task in refused or checks])
     record["gain"] = gain
     if not record["verification"]["passed"]:
         failure = record["verification"]["failures"][0]
@@ -91,16 +93,23 @@ def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain:
         record["why"] = "verified, and faster in one restart by more than processes differ."
 
 
+def _refused(task: Task) -> bool:
+    """Whether the verification at one precision found that something else is computed."""
+    return "verify" in task.answers and not task.answers["verify"]["passed"]
+
+
 def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
-    """The verification once more, with the GPU's memory for each of its workers alone."""
-    for held in (state.champion, state.challenger, state.untouched, state.next):
-        if held:
-            held.end()
+    """What did not pass for lack of memory once more, with the machine's memory for each of its workers alone."""
+    end_all(held for held in (state.champion, state.challenger, state.untouched, state.next) if held)
+    end_checks(state)
+    state.next, state.next_ahead = None, []
     again = []
     for task in checks:
-        again.append(
-            state.pool.add(Task(f"{task.name}-again", task.side, [("verify", {"numerics": precision_of(task)})]))
-        )
+        if not task.error:
+            again.append(task)
+            continue
+        call = ("verify", {"numerics": precision_of(task), "alone": True})
+        again.append(state.pool.add(Task(f"{task.name}-again", task.side, [call])))
         state.wait(again[-1], keep=confirming(state))
         again[-1].end()
     return again
@@ -153,7 +162,7 @@ def taken_up(state: State) -> None:
     if not kept or not kept[-1].get("comparison"):
         return
     now, begun = state.answer, state.begun.get("attempt")
-    if now and begun and begun.stack == list(now.kept):
+    if now and begun and begun.against == state.best_name and begun.stack == list(now.kept):
         return  # provisional, of what is gone on with
     verified = verified_answer(state, kept[-1], state.over_untouched())
     if now is None or now.kept != verified.kept or now.rank < verified.rank:

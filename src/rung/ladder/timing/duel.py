@@ -17,7 +17,7 @@ from rung.ladder.execution.disturbed import compiled_anew, left_to_the_original
 from rung.ladder.side import Setup, Side
 from rung.ladder.timing.tasks import Task
 from rung.ladder.timing.workers import open_worker
-from rung.launch import Worker, WorkerFailed, quiet
+from rung.launch import WorkerFailed, quiet
 from rung.measure import (
     CLIMB,
     Comparison,
@@ -34,8 +34,6 @@ from rung.measure import (
 from rung.measure.core_time import BUSY, CoreTime, total, waiting
 
 progress = logging.getLogger(__name__)
-
-TakeSpare = Callable[[Side, Path], Worker | None]  # of a side, whose log is to be there
 
 PROFILED_STEPS = 3
 DELAY = 2e6  # nanoseconds of a block that pipes and the scheduler may take on a busy machine
@@ -134,13 +132,12 @@ def fight(
     seen: Callable[[Duel], None] = lambda duel: None,
     at_least: int = 1,
     duel: Duel | None = None,
-    spare: TakeSpare = lambda side, log: None,
 ) -> Duel:
     """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone.
 
     looks, margin: as in `rung.measure.decide`; trace: where the last side is profiled to, in its first restart,
     after it was timed; seen: is told after every restart; at_least: restarts, however little is left; duel: what was seen
-    already, to go on from; spare: gives a worker that was started ahead, or None.
+    already, to go on from.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
     duel = duel or Duel()
@@ -152,9 +149,10 @@ def fight(
             first = len(duel.restarts) + 1
             which = f"restart {first}" if count == 1 else f"restarts {first} to {first + count - 1}"
             progress.info("%s: loading, compiling and warming up", which)
-            starts = [Start(setup, sides, f"{log}-{first + k}", stack, spare) for k in range(count)]
+            starts = [Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
+            until = time.monotonic() + min(setup.limits.prepare, max(1.0, left()))
             for start in starts:
-                start.warm(setup.limits.prepare)
+                start.warm(max(1.0, until - time.monotonic()))
             for start in starts:
                 progress.info("restart %d: timing", len(duel.restarts) + 1)
                 duel.restarts.append(start.timed(duel))
@@ -194,31 +192,18 @@ class Start:
     """One restart: a fresh worker of each side. All of them begin to load when they are made, and compile and warm
     up at once, the longest parts of a restart; nothing of that is timed."""
 
-    def __init__(self, setup: Setup, sides: Mapping[str, Side], log: str, stack: ExitStack, spare: TakeSpare) -> None:
+    def __init__(self, setup: Setup, sides: Mapping[str, Side], log: str, stack: ExitStack) -> None:
         self.limits = setup.limits
-        self.workers: dict[str, Worker] = {}
-        self._preloading: set[str] = set()  # sides in workers that were started ahead
-        for name, side in sides.items():
-            self.workers[name] = self._opened(setup, name, side, f"{log}-{name}", stack, spare)
-        for name in self.workers:
-            self._send(name, "warm", seconds=WARM_SECONDS)
+        self.workers = {name: open_worker(stack, setup, side, f"{log}-{name}") for name, side in sides.items()}
+        for side in self.workers:
+            self._send(side, "warm", seconds=WARM_SECONDS)
         self.state: dict[str, dict[str, Any]] = {}
         self.facts: dict[str, dict[str, Any]] = {}
-
-    def _opened(self, setup: Setup, name: str, side: Side, log: str, stack: ExitStack, spare: TakeSpare) -> Worker:
-        if worker := spare(side, setup.logs / f"{log}.log"):
-            stack.callback(worker.kill)
-            with contextlib.suppress(WorkerFailed):  # it died meanwhile, which says nothing of this side
-                open_worker(stack, setup, side, log, worker)
-                self._preloading.add(name)
-                return worker
-        return open_worker(stack, setup, side, log)
 
     @classmethod
     def of(cls, setup: Setup, tasks: Mapping[str, Task]) -> Start:
         """Of workers that were opened and warmed up already."""
         start = cls.__new__(cls)
-        start._preloading = set()
         start.limits = setup.limits
         start.workers = {name: task.worker for name, task in tasks.items() if task.worker is not None}
         start.facts = {name: task.answers["open"] for name, task in tasks.items()}
@@ -232,9 +217,6 @@ class Start:
 
     def ready(self, side: str, deadline: float) -> None:
         """Waits for one side."""
-        if side in self._preloading:
-            self._preloading.discard(side)
-            self._receive(side, "preload", deadline)
         self.facts[side] = self._receive(side, "open", deadline)
         self.state[side] = self._receive(side, "warm", deadline)
 

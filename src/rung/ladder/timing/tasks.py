@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,14 @@ class Task:
             self.worker.kill()
 
 
+def end_all(tasks: Iterable[Task]) -> None:
+    """Gives up several: each worker takes a moment to end, which is not waited for one after the other."""
+    given_up = list(tasks)
+    kill_all(task.worker for task in given_up if task.worker is not None)
+    for task in given_up:
+        task.end()
+
+
 class Pool:
     """Tasks side by side: at most `most` that are not done yet, within `memory` bytes of the GPU, done ones included that still hold
     their worker."""
@@ -116,15 +124,15 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        kill_all(task.worker for task in self._tasks if task.worker is not None)
         kill_all(self._spares)
+        end_all(self._tasks)
         self._stack.close()
-        for task in self._tasks:
-            task.end()
 
-    def add(self, task: Task) -> Task:
-        """Starts it now, or once there is room."""
+    def add(self, task: Task, *, at_once: bool = False) -> Task:
+        """Starts it now, or once there is room. at_once: now in any case, because everything else waits for it."""
         self._tasks.append(task)
+        if at_once:
+            self._start(task)
         self.pump()
         return task
 
@@ -189,14 +197,14 @@ class Pool:
         return not running or (on_gpu and free_memory() >= _host_bytes())
 
     def _start(self, task: Task) -> None:
-        if spare := self.take_spare(task.side, self.setup.logs / f"{task.name}.log"):
+        if spare := self._take_spare(task.side, self.setup.logs / f"{task.name}.log"):
             with contextlib.suppress(WorkerFailed):  # one that died meanwhile says nothing of this task
                 open_worker(self._stack, self.setup, task.side, task.name, spare)
                 task.start(spare, ["preload", "open"])
                 return
         task.start(open_worker(self._stack, self.setup, task.side, task.name), ["open"])
 
-    def take_spare(self, side: Side, log: Path) -> Worker | None:
+    def _take_spare(self, side: Side, log: Path) -> Worker | None:
         """A worker that was started ahead, if there is one and this side sets no variables; it answers `preload` first. It ends with
         the pool, unless it is killed before."""
         apart = side.env or planned_variables(side, self.setup.files) or side.cwd is not None or side.call
