@@ -14,7 +14,7 @@ import pytest
 
 from rung.cli.common import target_options
 from rung.cli.main import main
-from rung.ladder.climb import Climb, resume
+from rung.ladder.climb import Climb
 from rung.ladder.recipes.recipe import Recipe
 from rung.runs import Run
 
@@ -265,15 +265,6 @@ def test_resuming_a_damaged_attempt_names_it(
     run.write("attempts/01-compile.json", {})
     assert main(["climb", "--resume", str(run.directory)]) == 3
     assert "01-compile.json is damaged" in capsys.readouterr().err
-
-
-def test_going_on_on_another_machine_is_said(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, "x", tmp_path / "x")
-    run.write("manifest.json", manifest())
-    said: list[str] = []
-    resume(run.directory, lambda event, data: said.append(f"{event}: {data['text']}"))
-    assert len(said) == 1
-    assert said[0].startswith("warning: begun on a chip with torch 0.1, now on ")
 
 
 @pytest.mark.parametrize("measured", [True, False])

@@ -303,8 +303,8 @@ class Candidate(Timed):
         expect_changes()
         precompile(self.workload, self.plan, self.device, numerics, shape)
 
-    def verify(self, numerics: Numerics, against: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Compares this recipe with the reference at one precision.
+    def verify(self, numerics: Numerics, against: dict[str, Any] | None = None, alone: bool = True) -> dict[str, Any]:
+        """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device.
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
@@ -314,7 +314,7 @@ class Candidate(Timed):
             reference = load(against["target"], against["options"])
             found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics]).as_dict()
         else:
-            found = verify(self.workload, self.plan, self.device, precisions=[numerics]).as_dict()
+            found = verify(self.workload, self.plan, self.device, precisions=[numerics], alone=alone).as_dict()
         return {**found, "seconds": time.perf_counter() - began}
 
 

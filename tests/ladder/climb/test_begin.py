@@ -1,5 +1,6 @@
 """What a climb says of the machine and writes down before it has tried anything."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_up import STEP, state
+from made_up import GIB, MANIFEST, STEP, answered, on_a_gpu, state
 
 from rung.ladder.climb import begin as beginning
-from rung.ladder.climb.begin import begin, surveyed
+from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
@@ -135,3 +136,42 @@ def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path
     assert surveyed(made, wait=False) is False
     with pytest.raises(OutOfTime):
         surveyed(made)
+
+
+@pytest.mark.parametrize("torch", ["2.11.0", "2.13.0"])
+def test_going_on_on_another_machine_is_said_once(tmp_path: Path, torch: str) -> None:
+    made, said = state(tmp_path), []
+    made.run.write("manifest.json", MANIFEST)
+    made.say = lambda event, data: said.append(data["text"])
+    warn_of_another_machine(made)  # nothing is known yet
+    here = {"device": {"name": "a chip"}, "torch": torch}
+    made.looking = answered("resume", made.side([]), open={"environment": here})
+    for _ in range(2):
+        warn_of_another_machine(made)
+    assert len(said) == (torch != "2.11.0")
+    assert all(text.startswith("begun on a chip with torch 2.11.0, now on a chip with torch 2.13.0") for text in said)
+
+
+def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
+    made = on_a_gpu(state(tmp_path))
+    made.run.write("manifest.json", {**MANIFEST, "facts": {**MANIFEST["facts"], "surveyed": True}})
+    made.run.write("baseline.json", {**made.baseline, "breakdown": None})
+    made.model_file.write_bytes(b"a stranger's")
+    spares: list[int] = []
+    tasks: list[Task] = []
+    pool = SimpleNamespace(
+        memory=math.inf,
+        most=8,
+        add=lambda task: tasks.append(task) or task,
+        keep_spares=lambda side, n: spares.append(n),
+    )
+    made.pool = pool  # type: ignore[assignment]
+    begin(made, [])
+    assert pool.memory == pytest.approx(0.95 * 80 * GIB)
+    assert spares == [beginning.SPARES]
+    assert not made.model_file.exists()
+    assert [(task.name, task.passing) for task in tasks] == [("resume", True)]
+    assert made.side([]).saved_model == str(made.model_file)  # which that worker writes

@@ -41,6 +41,8 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     manifest, known = state.run.maybe("manifest.json"), state.run.maybe("baseline.json")
     request = state.request
     state.say("survey", {"target": request.target})
+    state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
+    state.saved_model = str(state.model_file)  # workers make the model themselves until the first one has written it
     if manifest:
         state.facts, state.numerics = manifest["facts"], manifest["numerics"]
         state.status("running", "")
@@ -50,12 +52,49 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     if known is None or not manifest:
         known = _measured(state, rungs)
         state.run.write("baseline.json", known)
-    state.baseline = known
+        state.baseline = known
+        state.looking = state.untouched if manifest else None
+    else:
+        state.baseline = known
+        _go_on(state)
     if unseen:
         _survey(state)
-    if known["breakdown"]:
-        state.take(*state.profiled("baseline", known["time"]["value"]))
     state.say("measured", state.run.data())
+
+
+def _go_on(state: State) -> None:
+    """What an earlier sitting measured is taken over. A first worker tells what this machine is, and saves the model."""
+    _set_limits(state, max(state.baseline["memory"].values()))
+    if usable_cores() >= MANY_CORES:
+        state.pool.keep_spares(state.side([]), SPARES)
+    calls: list[Call] = [("facts", {"save": state.saved_model})] if state.facts["gpu"] else []
+    state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
+    state.looking.passing = True
+    if state.baseline["breakdown"]:
+        state.take(*state.profiled("baseline", state.baseline["time"]["value"]))
+
+
+def warn_of_another_machine(state: State) -> None:
+    """Says so, once, when what was measured so far ran on something else."""
+    if state.looking is None or "open" not in state.looking.answers:
+        return
+    now, state.looking = state.looking.answers["open"]["environment"], None
+    before = state.run.read("manifest.json")["environment"]
+    was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
+    if was != here:
+        text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
+        state.say("warning", {"text": text})
+
+
+def _set_limits(state: State, peak: float) -> None:
+    """How many workers run side by side, and how much of the GPU they may take together. peak: bytes of the untouched workload."""
+    if state.facts["gpu"]:
+        state.pool.memory = USABLE * state.gpu_bytes
+        for task in (state.untouched, state.surveying):
+            if task is not None:
+                task.memory = peak + CONTEXT_BYTES
+    elif state.request.jobs is None:
+        state.pool.most = 2 if usable_cores() >= MANY_CORES else 1  # a step on a CPU takes all cores by itself
 
 
 def _survey(state: State) -> None:
@@ -118,8 +157,7 @@ def _refuse(state: State, error: WorkerFailed) -> None:
 
 def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
     limits = state.setup.limits
-    save = str(state.model_file)
-    calls: list[Call] = [("facts", {"save": save}), ("warm", {"seconds": WARM_SECONDS})]
+    calls: list[Call] = [("facts", {"save": state.saved_model}), ("warm", {"seconds": WARM_SECONDS})]
     task = state.pool.add(Task("baseline", state.side([]), calls))
 
     def answered(method: str) -> None:
@@ -136,9 +174,9 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
     if many:
         state.pool.keep_spares(state.side([]), SPARES)
     if "facts" in task.answers and not state.facts:
-        if not task.answers["facts"]["gpu"] and state.request.jobs is None:
-            state.pool.most = 2 if many else 1  # a step on a CPU takes all cores by itself
         _write_manifest(state, rungs, task.answers["open"], task.answers["facts"])
+        if not state.facts["gpu"]:
+            _set_limits(state, 0.0)
     if not task.error:
         state.say("baseline", {})
         answered("warm")
@@ -151,14 +189,10 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
         raise task.error
     facts, warm, worker = task.answers["facts"], task.answers["warm"], task.worker
     assert worker is not None
-    state.saved_model = save if facts["saved"] else ""
+    if not facts["saved"]:
+        state.saved_model = ""
     state.untouched = state.champion = task
-    if facts["gpu"]:
-        peak = float(max(warm["memory"].values()))
-        state.pool.memory = USABLE * state.gpu_bytes
-        task.memory = peak + CONTEXT_BYTES
-        if state.surveying:
-            state.surveying.memory = task.memory
+    _set_limits(state, float(max(warm["memory"].values())))
     if state.on_ready:
         state.on_ready(warm)
     with contextlib.ExitStack() as stack:
@@ -175,7 +209,8 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
             progress.info("recording a profile")
             path = str(state.trace("baseline"))
             worker.call("profile", limits.prepare, path=path, steps=PROFILED_STEPS)
-            parts, _ = state.profiled("baseline", time_["value"])
+            parts, counted = state.profiled("baseline", time_["value"])
+            state.take(parts, counted)
         except RungError as error:
             state.say("warning", {"text": f"no profile of baseline: {error}"})
     return {

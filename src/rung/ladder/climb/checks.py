@@ -15,7 +15,12 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     """Has workers verify a candidate in the background, one a precision."""
     peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
     checks = [
-        Task(f"{name}-verify-{n}", state.side(stack), [("verify", {"numerics": n})], verifying_bytes(state, peak))
+        Task(
+            f"{name}-verify-{n}",
+            state.side(stack),
+            [("verify", {"numerics": n, "alone": False})],
+            verifying_bytes(state, peak),
+        )
         for n in precisions
     ]
     for task in checks:

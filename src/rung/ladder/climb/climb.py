@@ -13,7 +13,7 @@ from rung.hardware.limits import usable_cores
 from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import read_back, write
 from rung.ladder.climb.attempt import attempt, begun_rung, opened
-from rung.ladder.climb.begin import begin, surveyed
+from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.plain import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain, start_modes
@@ -23,7 +23,6 @@ from rung.ladder.climb.verdict import taken_up
 from rung.ladder.rungs import LADDER, Rung, chosen
 from rung.ladder.timing.compile_cache import compiled_code
 from rung.ladder.timing.tasks import Pool
-from rung.ladder.timing.workers import open_worker
 from rung.runs import Run
 
 
@@ -94,12 +93,15 @@ class Climb:
             return None
         if resumed:
             confirm(state)  # what is there is raised to a higher status before more is tried
+        warn_of_another_machine(state)
         while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stop):
             attempt(state, said)
+            warn_of_another_machine(state)
         if said.rule != "budget":
             for rung in untold(state, rungs):
                 state.add({**opened(state, rung), "seconds": 0.0})
         confirm(state)
+        warn_of_another_machine(state)
         return said
 
     def _finish(self, stop: Stop) -> None:
@@ -155,26 +157,4 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
         climb = Climb(run, Request(**told), say)
     except TypeError as error:
         raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
-    _warn_of_another_machine(climb, manifest["environment"])
     return climb
-
-
-def _warn_of_another_machine(climb: Climb, before: dict[str, Any]) -> None:
-    """Says so when what was measured so far ran on something else. A worker is asked: it may load torch."""
-    climb.run.lock()  # another process may be climbing here, and its logs are not ours
-    state = climb.state
-    try:
-        with ExitStack() as stack:
-            worker = open_worker(stack, state.setup, state.side([]), "resume")
-            now = worker.receive("open", state.setup.limits.prepare)["environment"]
-        was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
-        if was != here:
-            text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
-            climb.say("warning", {"text": text})
-    except KeyboardInterrupt:
-        state.status("interrupted", "stopped by Ctrl-C")
-        raise
-    except RungError:
-        pass  # what keeps a worker from starting is the climb's to say
-    finally:
-        climb.run.unlock()

@@ -16,18 +16,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rung.hardware.limits import MANY_CORES, usable_cores
-from rung.ladder.climb.ahead import Seen, champion_of, prepare_next
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
+from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, take_back
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.begun import Begun, keep
-from rung.ladder.climb.checks import checks_of, precompiling, verifying, verifying_bytes
+from rung.ladder.climb.checks import checks_of, end_checks, precision_of, precompiling, verifying, verifying_bytes
+from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
 from rung.ladder.rungs import BY_NAME, Context, plan_of
 from rung.ladder.timing.duel import Duel, SideFailed, Start
-from rung.ladder.timing.tasks import Task
+from rung.ladder.timing.tasks import Task, end_all
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Restart, judge
 
@@ -48,8 +49,12 @@ MODES = {
     "reduce-overhead": ("compile", "reduce-overhead"),
     "max-autotune": ("compile", "max-autotune"),
 }
-SLOW = ("max-autotune",)  # waited for only where the budget leaves this many seconds, or there is none
+SLOW = ("max-autotune",)  # begun only where the budget leaves this many seconds, or there is none
 SLOW_SECONDS = 240.0
+SLOW_SHARE, SLOW_MOST = (
+    0.25,
+    300.0,
+)  # of the time that is left, and seconds: how long they are waited for when all others are timed
 LIKELY = (
     "compile-and-graph",
     "default",
@@ -73,6 +78,7 @@ class Race:
     duel: Duel = field(default_factory=Duel)
     task: Task | None = None
     asked: bool = False  # whether the audit has told which further modes there are
+    until: float = math.inf  # when modes that take minutes are given up, by the monotonic clock
     without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model
 
 
@@ -156,29 +162,23 @@ def _first(state: State) -> list[str]:
 
 
 def attempt_plain(state: State) -> None:
-    """The plain modes as the first attempt, of which the fastest is kept where it computes the same. Where it does not, the ladder's
-    rungs are tried one at a time. An earlier sitting that timed them and had no time to verify is gone on with."""
+    """The plain modes as the first attempt, of which the fastest that computes the same is kept. Where none does, the ladder's rungs
+    are tried one at a time. An earlier sitting that timed them and had no time to verify is gone on with."""
     began = time.monotonic()
     seen: Seen = None, None
-    name = f"01-{NAME}"
     record = next((a for a in state.attempts if a["rung"] == NAME), {})
     state.attempts = [a for a in state.attempts if a["rung"] != NAME]
     try:
         if not record.get("stack"):
             record = _raced(state)
-        if not record["verdict"] or record.get("cut"):
-            record |= {"verdict": "", "why": "", "cut": False}
-            state.plain = record["plain"]
-            audited(state)
-            checks = checks_of(state, record["stack"], name, _ahead(state))
-            champion = champion_of(state, record["stack"], name)
-            state.wait(champion)
-            if champion.error:
-                raise champion.error
-            Start.of(state.setup, {"candidate": champion}).profile(state.trace(name))
-            seen = state.profiled(name, record["times"]["candidate"]["value"])
-            conclude(state, record, checks, record["comparison"]["speedup"]["value"], seen)
+        seen = _verified(state, record)
+        while record["verdict"] in ("reverted", "failed") and (other := _next_fastest(record)):
+            take_back(state, record["stack"], record["why"].rstrip("."))
+            record = _timed_instead(state, record, other)
+            seen = _verified(state, record)
     except WorkerFailed as failure:
+        if not record:
+            raise
         set_failed(state, record, failure, str(failure))
     except OutOfTime:
         if not record:
@@ -186,16 +186,82 @@ def attempt_plain(state: State) -> None:
         set_cut(record)
     if record["verdict"] in ("reverted", "failed"):
         state.plain = record["plain"] = {}
+    if record["verdict"] != "kept" and not record.get("cut"):
+        end_checks(state)
     record["seconds"] = time.monotonic() - began
     finish(state, record, seen)
 
 
 def _raced(state: State) -> dict[str, Any]:
     """The record of the plain modes, timed and not verified; with a verdict where none is fast enough."""
-    found = race(state)
+    return _record(state, race(state))
+
+
+def _verified(state: State, record: dict[str, Any]) -> Seen:
+    """Verifies the fastest mode, unless there is a verdict already; what a trace shows of it."""
+    if record["verdict"] and not record.get("cut"):
+        return None, None
+    name = f"01-{NAME}"
+    record |= {"verdict": "", "why": "", "cut": False}
+    state.plain = record["plain"]
+    audited(state)
+    checks = checks_of(state, record["stack"], name, _ahead(state))
+    champion = champion_of(state, record["stack"], name)
+    try:
+        state.wait(champion)
+        if champion.error:
+            raise champion.error
+        Start.of(state.setup_within(state.left()), {"candidate": champion}).profile(state.trace(name))
+        seen = state.profiled(name, record["times"]["candidate"]["value"])
+        conclude(state, record, checks, record["comparison"]["speedup"]["value"], seen)
+    except WorkerFailed as failure:
+        set_failed(state, record, failure, str(failure))
+        return None, None
+    return seen
+
+
+def _next_fastest(record: dict[str, Any]) -> str:
+    """The name of the fastest mode beside the one that was refuted just now, which is marked so; empty where there is none."""
+    for mode in record["modes"]:
+        if mode["rungs"] == record["stack"]:
+            mode["error"] = record["why"]
+            mode.pop("speedup", None)
+    timed = [mode for mode in record["modes"] if mode.get("speedup", 0.0) >= PROVISIONAL_GAIN]
+    return str(max(timed, key=lambda mode: mode["speedup"])["name"]) if timed else ""
+
+
+def _timed_instead(state: State, record: dict[str, Any], name: str) -> dict[str, Any]:
+    """Another mode in the place of the one that was refuted, in a new worker, since its own is gone."""
+    progress.info("in its place: %s", title(name))
+    result = Race({mode["name"]: mode for mode in record["modes"]})
+    _untouched(state)
+    task = state.racing[name] = _prepared(state, name, result.modes[name]["rungs"], "-again")
+    state.pool.add(task)
+    state.wait(task)
+    _time(state, result, {name: task})
+    return _record(state, result)
+
+
+def _untouched(state: State) -> None:
+    """A warm worker of the untouched model: the one that is there, or a new one."""
+    if state.untouched is None or not state.untouched.ready:
+        state.untouched = state.pool.add(Task(f"01-{NAME}-untouched-{time.monotonic_ns()}", state.side([]), WARM))
+        state.wait(state.untouched)
+        if state.untouched.error:
+            raise state.untouched.error
+
+
+def _record(state: State, found: Race) -> dict[str, Any]:
     timed = [mode for mode in found.modes.values() if "speedup" in mode]
     found_modes = list(found.modes.values())
-    state.plain = {**max(timed, key=lambda mode: mode["speedup"]), "modes": found_modes} if timed else {}
+    state.plain = (
+        {
+            **(found.modes[found.best] if found.best else max(timed, key=lambda mode: mode["speedup"])),
+            "modes": found_modes,
+        }
+        if timed
+        else {}
+    )
     record: dict[str, Any] = {
         "schema": 1, "number": 1, "rung": NAME, "level": 2, "title": "plain torch.compile, in its modes",
         "contract": "reassociated", "changes": "", "against": "baseline", "stack": [], "replaces": [], "prediction": None,
@@ -233,10 +299,8 @@ def _ahead(state: State) -> list[Task]:
 def race(state: State) -> Race:
     """Times each mode as soon as it is ready, against the untouched model and the best mode so far, in one restart."""
     if state.untouched is None:  # an earlier sitting measured it
-        state.untouched = state.pool.add(Task(f"01-{NAME}-untouched", state.side([]), WARM))
-        state.wait(state.untouched)
-        if state.untouched.error:
-            raise state.untouched.error
+        _untouched(state)
+        assert state.untouched is not None
         start_modes(state, state.untouched.answers["warm"])
     result = Race()
     if timed := _timed_before(state):
@@ -245,39 +309,40 @@ def race(state: State) -> Race:
     open_ = {name: state.racing[name] for name in _first(state) if name not in result.modes}
     later = {name: task for name, task in state.racing.items() if name not in open_ and name not in result.modes}
     tried_again: set[str] = set()
+
+    def start_later() -> None:
+        """The others find in the cache what the first mode compiled."""
+        nonlocal later
+        if not result.asked:
+            result.asked = True
+            audited(state)
+            later = _all_modes(state, result, later)
+        open_.update({name: state.pool.add(task) for name, task in later.items()})
+        later = {}
+
     while open_ or later or not result.asked:
         higher = at_higher_precision(state, result)
         open_ |= {name: state.pool.add(task) for name, task in higher.items()}
-        compiling = any("compile" in task.side.rungs for task in open_.values())
-        if result.asked or not compiling:  # the others find in the cache what the first one compiled
-            if not result.asked:
-                result.asked = True
-                audited(state)
-                best = result.modes.get(result.best, {"rungs": ()})
-                without = [name for name in result.without if name not in best["rungs"]]
-                new = modes(state.context(), state.left() > SLOW_SECONDS, without)
-                later = {name: task for name, task in later.items() if name in new}
-                seen = {*state.racing, *result.modes}
-                later |= {name: _prepared(state, name, new[name]) for name in new if name not in seen}
-                state.racing |= later
-            open_ |= {name: state.pool.add(task) for name, task in later.items()}
-            later = {}
-        quick = {name: task for name, task in open_.items() if mode_of(name) not in SLOW or not result.best}
-        if not quick and not later:
+        if result.asked or not any("compile" in task.side.rungs for task in open_.values()):
+            start_later()
+        waited = {name: task for name, task in open_.items() if mode_of(name) not in SLOW or not result.best}
+        if not waited and open_:  # those that take minutes are left
+            result.until = min(result.until, time.monotonic() + min(SLOW_MOST, SLOW_SHARE * state.left()))
+            waited = dict(open_)
+        if not waited:
             break
-        progress.info("compiling: %s", ", ".join(quick))
-        if not _something_new(state, result, list(quick.values())):
+        progress.info("compiling: %s", ", ".join(waited))
+        if not _something_new(state, result, list(waited.values())):
             if not result.best:
                 raise OutOfTime
-            for name in quick:
+            for name in waited:
                 result.modes[name] = {"name": name, "title": title(name), "rungs": list(open_[name].side.rungs), "error": "it was not ready in time"}  # fmt: skip
                 state.say("mode", result.modes[name])
             break
         surveyed(state, wait=False)  # what refuses the workload ends the climb
-        done = {name: open_.pop(name) for name, task in quick.items() if task.done}
+        done = {name: open_.pop(name) for name, task in waited.items() if task.done}
         for name, task in list(done.items()):
-            # Beside others there was no memory for it: once more, when they are gone.
-            if task.error and task.error.kind == "out of memory" and name not in tried_again:
+            if task.error and task.error.lacked_memory and name not in tried_again:  # beside others: once more later
                 tried_again.add(name)
                 later[name] = state.racing[name] = _prepared(state, name, task.side.rungs, "-again")
                 del done[name]
@@ -286,13 +351,27 @@ def race(state: State) -> Race:
             rest = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n != "exact"]
             state.ahead += verifying(state, stack, rest, f"01-{NAME}")
             state.likely = ""
+        known = state.surveying is None or "audit" in state.surveying.answers
+        if known and any("compile" in task.side.rungs for task in done.values()):
+            start_later()  # they compile while this one is timed and checked
         _time(state, result, done)
         _use_the_time(state, result)
-    for task in open_.values():
-        task.end()
-    if state.untouched:
-        state.untouched.spare = True
+    end_all(open_.values())
+    if state.untouched and result.best:
+        state.untouched.end()  # its memory is for others now
     return result
+
+
+def _all_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[str, Task]:
+    """The modes that are still to be prepared, once the audit has told what the workload permits."""
+    best = result.modes.get(result.best, {"rungs": ()})
+    without = [name for name in result.without if name not in best["rungs"]]
+    new = modes(state.context(), state.left() > SLOW_SECONDS, without)
+    wanted = {name: task for name, task in later.items() if name in new}
+    seen = {*state.racing, *result.modes}
+    wanted |= {name: _prepared(state, name, new[name]) for name in new if name not in seen}
+    state.racing |= wanted
+    return wanted
 
 
 def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
@@ -328,10 +407,13 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     began = time.monotonic()
 
     def new() -> bool:
+        _prepare_after(state, result)
         now = state.surveying is None or state.surveying.done, all(task.done for task in state.ahead)
         return now != before or any(task.done for task in tasks)
 
     def left() -> float:
+        if result.until < math.inf:
+            return min(state.left(), result.until - time.monotonic())
         if state.answer is None or state.answer.status == "provisional" or not result.best:
             return state.left()
         patience = PATIENCE * result.modes[result.best]["prepared_seconds"] + PATIENCE_SECONDS
@@ -341,18 +423,33 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
 
 
 def _use_the_time(state: State, result: Race) -> None:
-    """While further modes compile: what is verified already is said, and the candidate after the best is begun."""
+    """While further modes compile: the best is verified, and that is said; the candidate after it is begun."""
     best = result.modes.get(result.best)
     if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
         return
-    checks, answer = state.ahead, state.answer
-    complete = len(checks) == len(plan_of(best["rungs"]).phases(state.facts["own_precision"]))
-    passed = all(task.answers.get("verify", {}).get("passed") for task in checks)
+    phases = plan_of(best["rungs"]).phases(state.facts["own_precision"])
+    of_best = [task for task in state.ahead if list(task.side.rungs) == best["rungs"]]
+    peak = max(state.baseline["memory"].values())
+    fits = state.pool.held() + len(phases) * verifying_bytes(state, peak) <= state.pool.memory
+    if not of_best and not state.likely and state.audited and fits and usable_cores() >= MANY_CORES:
+        end_all(state.ahead)
+        state.ahead = checks_of(state, best["rungs"], f"01-{NAME}-{result.best}")
+    answer = state.answer
+    complete = {precision_of(task) for task in of_best} == {*phases}
+    passed = all(task.answers.get("verify", {}).get("passed") for task in of_best)
     usual = state.audited and not state.facts.get("one_shape")
     of_this = answer is not None and answer.kept == tuple(best["rungs"]) and answer.status == "provisional"
     if complete and passed and usual and answer and of_this and best["speedup"] >= VERIFIED_GAIN:
         offer(state, replace(answer, status="verified"))
-    if state.next is None and not state.pool.waiting() and surveyed(state, wait=False):
+    _prepare_after(state, result)
+
+
+def _prepare_after(state: State, result: Race) -> None:
+    """Begins the candidate after the best mode, and its verification."""
+    best = result.modes.get(result.best)
+    if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
+        return
+    if state.next or (not state.pool.waiting() and surveyed(state, wait=False)):
         prepare_next(state, best["rungs"], (None, None))
 
 
@@ -369,6 +466,8 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
     untouched = state.untouched
     assert untouched is not None
     sides = {"best": untouched, **({result.best: result.task} if result.task and result.task.ready else {}), **ready}
+    if result.best:
+        time_for_blocks(state, len(sides))
     progress.info("timing %s", ", ".join(ready))
     duel = Duel()
     start = Start.of(state.setup_within(state.left()), sides)
@@ -380,6 +479,7 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
         if failed == "best":
             raise OutOfTime from failure
         result.modes[failed]["error"] = f"{failure.error.kind}: {failure}"
+        result.modes[failed].pop("speedup", None)
         state.say("mode", result.modes[failed])
         sides[failed].end()
         if failed == result.best:
@@ -387,6 +487,8 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
         _time(state, result, {name: task for name, task in ready.items() if name != failed})
         return
     names = list(sides)
+    for task in ready.values():
+        note_memory(state, task)
     for k, name in enumerate(names[1:], start=1):
         record = result.modes[name]
         record["speedup"] = math.exp(restart.log_ratio(0, k))
@@ -414,21 +516,21 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
 
 def _take(state: State, result: Race, name: str, duel: Duel, start: Start) -> None:
     """Makes a mode the best so far: its outputs are checked in the process that was timed."""
+    task, of_two = state.racing[name], between(duel, name)
+    record = result.modes[name]
+    try:
+        of_two.witness = start.witness(name)
+    except SideFailed as failure:
+        record["error"] = f"{failure.error.kind}: {failure}"
+        record.pop("speedup", None)
+        task.end()
+        return
     if result.task:
         result.task.end()
-    result.best, result.task = name, state.racing[name]
-    result.duel = between(duel, name)
-    try:
-        result.duel.witness = start.witness(name)
-    except SideFailed as failure:
-        result.modes[name]["error"] = f"{failure.error.kind}: {failure}"
-        result.task.end()
-        result.best, result.task = "", None
-        return
-    state.champion = result.task
-    record = result.modes[name]
-    if record["speedup"] >= PROVISIONAL_GAIN and not result.duel.witness.get("failures"):
-        seen = result.duel.as_dict()
+    result.best, result.task, result.duel = name, task, of_two
+    state.champion = task
+    seen = result.duel.as_dict()
+    if record["speedup"] >= PROVISIONAL_GAIN and not distrusted(seen, record["speedup"]):
         offer(
             state,
             Answer(

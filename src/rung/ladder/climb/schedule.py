@@ -109,7 +109,10 @@ def confirming(state: State) -> float:
     rounds = math.ceil(CLIMB[0][0] / pairs_at_once(state, [state.peak] * len(sides), alone=True).together)
     shapes = max(1, len(state.facts.get("shapes") or [0]))
     timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts["gpu"]) + SETTLING)
-    return rounds * state.prepared_again + timed
+    other_shapes = (shapes - 1) * (
+        state.prepared_again - state.loading
+    )  # each worker compiles them, or finds them in the cache
+    return rounds * (state.prepared_again + other_shapes) + timed
 
 
 def seconds(state: State, rung: Rung) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from rung.ladder.climb.schedule import room
 from rung.ladder.climb.state import State
 from rung.ladder.rungs import Rung
 from rung.ladder.timing.workers import open_worker
@@ -41,11 +42,11 @@ def over_shapes(state: State, candidate: list[str], name: str) -> dict[str, Any]
     """By side, what compiling takes for all shapes that the workload offers, in a fresh worker each: `graphs`, `seconds`
     and how many different `shapes` there were (`Candidate.over_shapes`)."""
     found = {}
-    limit = state.setup.limits.prepare
     for side, rungs in (("best", state.kept), ("candidate", candidate)):
         with ExitStack() as stack:
             worker = open_worker(stack, state.setup, state.side(rungs), f"{name}-shapes-{side}")
             progress.info("compiling for every shape, %s", side)
+            limit = state.setup_within(room(state)).limits.prepare
             worker.receive("open", limit)
             found[side] = worker.call("over_shapes", limit)
     return found

@@ -101,6 +101,7 @@ class State:
         # Tasks in the background: the survey; the untouched workload; a warm worker of the best so far, and of what is tried
         # against it; the plain modes; the verification of what is tried; a candidate that may be the next one.
         self.surveying: Task | None = None
+        self.looking: Task | None = None  # the first worker of a climb that is gone on with
         self.untouched: Task | None = None
         self.champion: Task | None = None
         self.challenger: Task | None = None
@@ -177,6 +178,10 @@ class State:
         """Bytes of the GPU that a worker is taken to need whose step nobody has run yet."""
         return UNSEEN * self.peak + CONTEXT_BYTES if self.facts["gpu"] else 0.0
 
+    def untouched_bytes(self) -> float:
+        """Bytes of the GPU that a worker of the untouched workload needs."""
+        return max(self.baseline["memory"].values()) + CONTEXT_BYTES if self.facts["gpu"] else 0.0
+
     @property
     def plain_is_another(self) -> bool:
         """Whether the best so far is more than a plain mode of torch.compile."""
@@ -194,8 +199,12 @@ class State:
     def prepared_again(self) -> float:
         """The same for workers that find the compiled code in the cache, many at once, so that none was started ahead."""
         made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
-        loading = float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
-        return loading + AGAIN * float(made[-1] if made else 0.0)
+        return self.loading + AGAIN * float(made[-1] if made else 0.0)
+
+    @property
+    def loading(self) -> float:
+        """Seconds that a worker of the untouched workload took until it was warm."""
+        return float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
 
     def over_untouched(self) -> float:
         """How many times as fast as the untouched model the best so far is: the product of what each kept attempt gave."""

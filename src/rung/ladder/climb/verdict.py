@@ -108,7 +108,7 @@ def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
         if not task.error:
             again.append(task)
             continue
-        call = ("verify", {"numerics": precision_of(task), "alone": True})
+        call = ("verify", {"numerics": precision_of(task)})
         again.append(state.pool.add(Task(f"{task.name}-again", task.side, [call])))
         state.wait(again[-1], keep=confirming(state))
         again[-1].end()

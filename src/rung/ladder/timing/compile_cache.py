@@ -69,7 +69,7 @@ def remove_damaged(folder: Path) -> list[str]:
     removed = []
     for name in _files(folder):
         path = folder / name
-        if not (_mark(path) == known[name] if name in known else _is_whole(path)):
+        if not (_is_whole(path) and (name not in known or _mark(path) == known[name])):
             path.unlink(missing_ok=True)
             removed.append(name)
     return removed

@@ -28,18 +28,24 @@ ULP = dict.fromkeys(DOUBLE, 2.0**-52)  # of others that of float32, 2**-23
 class Reference:
     """The untouched workload in float64. Where it does not run so (a model that makes float32 tensors of its own) or
     does not fit, in float32, whatever its own precision: the error of a float32 workload is then its own noise, which
-    `jittered` weights show.
+    `jittered` weights show. alone: whether no other process has memory of the device; beside others, what does not fit raises.
     """
 
-    def __init__(self, workload: Workload, model: nn.Module, device: Device) -> None:
+    def __init__(self, workload: Workload, model: nn.Module, device: Device, alone: bool = True) -> None:
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
+        self._alone = alone
         self.name = "float64"
         self.step = Step(self._workload, _double(copied(model)), Plan(), device)
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":
-            with contextlib.suppress(Exception):
+            try:
                 return observe(self.step, weights, self.cast(batch))
+            except torch.OutOfMemoryError:
+                if not self._alone:
+                    raise
+            except Exception:
+                pass
             self._fall_back()
         with full_precision():
             return observe(self.step, weights, self.cast(batch))

@@ -54,10 +54,12 @@ def verify(
     device: Device,
     build: Build | None = None,
     precisions: Sequence[Numerics] | None = None,
+    alone: bool = True,
 ) -> Verification:
     """Compares a candidate with the reference, first in full precision, then at the lowest that it runs in.
 
-    build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these.
+    build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these; alone: whether no other
+    process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32.
     Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
     """
     result = Verification()
@@ -66,7 +68,7 @@ def verify(
         exact = numerics == "exact"
         judged = exactly(workload) if exact else workload
         with full_precision() if exact else matmul_precision(plan.at(numerics)):
-            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result).verify()
+            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone).verify()
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
             if exact and not result.wrong:
                 result.failures += _with_dropout(judged, plan.at(numerics), device, build)
@@ -76,14 +78,17 @@ def verify(
 
 
 def precompile(workload: Workload, plan: Plan, device: Device, numerics: Numerics, shape: int) -> None:
-    """Runs a candidate once as `verify` builds it, on one of the shapes, so that its compiled code is in the cache when another
-    process verifies it. Nothing is compared."""
+    """Runs a candidate once as `verify` builds it, on one of the shapes, and in full precision with dropout as well, so that its
+    compiled code is in the cache when another process verifies it. Nothing is compared."""
     exact, at = numerics == "exact", plan.at(numerics)
     judged = without_dropout(exactly(workload) if exact else workload)
     with full_precision() if exact else matmul_precision(at):
         model = seeded_model(judged).to(device.torch_name)
         step = Step(judged, model, replace(at, capture=False), device)
         step(to_device(shapes(judged)[shape](SEEDS[0] + 100), device))
+        if exact and workload.mode == "train" and active(model := seeded_model(exactly(workload))):
+            step = Step(exactly(workload), model.to(device.torch_name), replace(at, capture=False), device)
+            step(to_device(shapes(workload)[-1](SEEDS[0]), device))
 
 
 def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None) -> list[str]:
@@ -104,7 +109,7 @@ def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build |
 def _theirs(call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
-    except WorkloadError:
+    except (WorkloadError, torch.OutOfMemoryError):  # which says nothing of what is computed
         raise
     except Exception as error:
         raise CandidateFailed(f"the candidate raised {type(error).__name__}: {first_line(error)}") from error
@@ -121,10 +126,11 @@ class _At:
         build: Build | None,
         numerics: Numerics,
         result: Verification,
+        alone: bool,
     ) -> None:
         self.workload, self.plan, self.device, self.numerics, self.result = workload, plan, device, numerics, result
         self.model = seeded_model(workload).to(device.torch_name)
-        self.reference = Reference(workload, self.model, device)
+        self.reference = Reference(workload, self.model, device, alone)
         self.baseline = Step(workload, copied(self.model), plan.precision_only(), device)
         self.build = build or (lambda model, at: Step(workload, model, at, device))
         self.rows: list[Row] = []
