@@ -72,7 +72,8 @@ def _climb_lines(climb: dict[str, Any]) -> list[str]:
     count, spread = climb["restarts"], units.percent(climb["spread"])
     differ = f"whose processes differed by up to {spread}" if count > 1 else f"and processes differ by some {spread}"
     away = f"{units.percent(abs(climb['slower']))} {'slower' if climb['slower'] > 0 else 'faster'}"
-    meant = "they agree" if climb["agrees"] else "more than that explains: compare load, clocks and settings with then"
+    explained = "their intervals meet, with what processes differ by"
+    meant = explained if climb["agrees"] else "more than that explains: compare load, clocks and settings with then"
     return [
         f"in the climb  {units.duration_interval(climb['time'])} in {count} restart{'s' if count > 1 else ''}, {differ}"
         + (f"; recipe: {units.clean(climb['status'])}" if climb.get("status") else ""),

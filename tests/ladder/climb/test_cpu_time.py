@@ -80,3 +80,7 @@ def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
     ]
     assert noise.told(attempts) == {"waited": 0.5, "visible": pytest.approx(0.2)}
     assert noise.told([{"waited": {}, "comparison": None}]) is None
+    assert (
+        noise.told([{"waited": [3], "comparison": {"visible": "x"}}, {"waited": {"best": None}, "comparison": 7}])
+        is None
+    )

@@ -174,7 +174,7 @@ def read_back(state: State) -> None:
     guard = Recipe.parse(result["recipe_text"]).original if result.get("recipe_text") else {}
     state.answer = Answer(
         tuple(result["kept"]), result["status"], result["speedup"], result.get("over_plain"), result.get("confidence"),
-        original=guard, doubt=result.get("doubt") or "", **known,
+        original=guard, doubt=str(result.get("doubt") or ""), **known,
     )  # fmt: skip
 
 

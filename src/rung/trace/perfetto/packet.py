@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from rung.trace.perfetto.protobuf import LENGTH, VARINT, Short, fields, varint
 
 SNAPSHOT, EVENT, INTERNED, COMPRESSED, DEFAULTS, DESCRIPTOR = 6, 11, 12, 50, 59, 60
 CLEARED, NEEDS_STATE = 1, 2  # bits of the flags
 
 Spans = dict[int, tuple[int, int]]
-
-
-class Header(NamedTuple):
-    time: int
-    clock: int | None
-    sequence: int
-    flags: int
-    dropped: bool
+# Its time, clock, sequence and flags, and whether packets before it were dropped.
+Header = tuple[int, int | None, int, int, bool]
 
 
 def scan(data: bytes, at: int, stop: int, time: int = 0) -> tuple[Header, Spans]:
@@ -74,4 +66,4 @@ def scan(data: bytes, at: int, stop: int, time: int = 0) -> tuple[Header, Spans]
         raise Short("a packet is cut off") from None
     if at != stop:
         raise Short("a packet reaches behind its end")
-    return Header(time, clock, sequence, flags, dropped), spans
+    return (time, clock, sequence, flags, dropped), spans

@@ -10,6 +10,7 @@ from rung.trace.source import MAX_VALUE
 
 _BLOCK = 4 << 20
 _PACKET = 1  # the field of a trace that holds a packet
+_KEY = _PACKET << 3 | LENGTH
 
 Packet = tuple[bytes, int, int]
 
@@ -52,8 +53,16 @@ def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Packet
         at, missing = 0, 0
         while at < len(data):
             try:
-                start, stop, after = _next(data, at)
-            except Short:
+                # As nearly all are: less than 16 KiB, in a field of the trace that holds packets.
+                if data[at] == _KEY and (size := data[at + 1]) < 0x80:
+                    start = at + 2
+                    stop = after = start + size
+                elif data[at] == _KEY and data[at + 2] < 0x80:
+                    start = at + 3
+                    stop = after = start + (size & 0x7F | data[at + 2] << 7)
+                else:
+                    start, stop, after = _next(data, at)
+            except (Short, IndexError):
                 break
             except Malformed as error:
                 raise Cut(f"what follows is no packet: {error}") from None
@@ -73,7 +82,7 @@ def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Packet
 def _next(data: bytes, at: int) -> tuple[int, int, int]:
     """(start, stop, after) of the packet at `at`; start is -1 for another field of the trace."""
     size_at = at + 1
-    if data[at] != _PACKET << 3 | LENGTH:
+    if data[at] != _KEY:
         key, size_at = varint(data, at, len(data))
         if key >> 3 == 0 or key & 7 != LENGTH:
             raise Malformed("another field")
@@ -85,7 +94,7 @@ def _next(data: bytes, at: int) -> tuple[int, int, int]:
 
 def looks_like_packets(head: bytes) -> bool:
     """Whether a file that starts with these bytes holds packets. A text that starts with a line feed does not."""
-    if not head or head[0] != _PACKET << 3 | LENGTH:
+    if not head or head[0] != _KEY:
         return False
     known = 0
     try:

@@ -35,8 +35,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     reader = _Reader(path, MAX_WHOLE if max_bytes is None else max_bytes, source.max_value)
     cut = False
     try:
-        for data, at, stop in wire.packets(iter(source), source.max_value):
-            reader.packet(data, at, stop)
+        reader.take(wire.packets(iter(source), source.max_value))
     except wire.TooLong:
         raise too_large(path, source.max_value, "bytes in one packet") from None
     except wire.Cut as error:
@@ -73,15 +72,16 @@ class _Reader:
         # Packets that end a slice, less their time: track, clock and sequence. Valid until any state changes.
         self._ends: dict[bytes, tuple[int, int | None, Sequence]] = {}
 
-    def packet(self, data: bytes, at: int, stop: int, nested: bool = False) -> None:
-        self.packets += 1
-        try:
-            self._packet(data, at, stop, nested)
-            self.whole += 1
-        except InputError:
-            raise
-        except Malformed:
-            self.unread["damaged packet"] += 1
+    def take(self, packets: Iterator[wire.Packet], nested: bool = False) -> None:
+        for data, at, stop in packets:
+            self.packets += 1
+            try:
+                self._packet(data, at, stop, nested)
+                self.whole += 1
+            except InputError:
+                raise
+            except Malformed:
+                self.unread["damaged packet"] += 1
 
     def _packet(self, data: bytes, at: int, stop: int, nested: bool) -> None:
         time, short = 0, False
@@ -95,32 +95,33 @@ class _Reader:
                 if known is not None:
                     self._end(known[0], self._clocks.ns(time, known[1], known[2]))
                     return
-        header, spans = scan(data, at, stop, time)
-        sequence = self._sequences.get(header.sequence)
+        (time, clock, number, flags, dropped), spans = scan(data, at, stop, time)
+        sequence = self._sequences.get(number)
         if sequence is None:
-            sequence = self._sequences[header.sequence] = Sequence()
-        elif header.dropped:
+            sequence = self._sequences[number] = Sequence()
+        elif dropped:
             # The first packet of a sequence says so too, where nothing is lost.
             self.unread["packets lost by the recorder"] += 1
             sequence.valid = False
-        if header.flags & parts.CLEARED:
+        if flags & parts.CLEARED:
             sequence.clear()
-        if header.dropped or header.flags & parts.CLEARED or len(spans) > 1 or parts.EVENT not in spans:
+        if dropped or flags & parts.CLEARED or len(spans) > 1 or parts.EVENT not in spans:
             self._ends.clear()
             self._state(data, spans, sequence)
         if parts.EVENT in spans:
-            ns = self._clocks.ns(header.time, header.clock, sequence)
-            if header.flags & parts.NEEDS_STATE and not sequence.valid:
+            ns = self._clocks.ns(time, clock, sequence)
+            if flags & parts.NEEDS_STATE and not sequence.valid:
                 self.unread["event whose names were lost"] += 1
             else:
                 event = Event(data, *spans[parts.EVENT], sequence)
                 self._event(event, ns)
                 if short and event.type == END and len(self._ends) < 10_000:
-                    self._ends[rest] = event.track, header.clock, sequence
+                    self._ends[rest] = event.track, clock, sequence
         if parts.COMPRESSED in spans:
             if nested:
                 raise Malformed("packets compressed twice")
-            self._unpack(wire.packets(self._counted(wire.inflated(data, *spans[parts.COMPRESSED])), self._longest))
+            inner = self._counted(wire.inflated(data, *spans[parts.COMPRESSED]))
+            self.take(wire.packets(inner, self._longest), nested=True)
 
     def _state(self, data: bytes, spans: parts.Spans, sequence: Sequence) -> None:
         if parts.SNAPSHOT in spans:
@@ -138,10 +139,6 @@ class _Reader:
             if self._inflated > self._most:
                 raise too_large(self.path, self._most)
             yield block
-
-    def _unpack(self, inner: Iterator[wire.Packet]) -> None:
-        for part, start, stop in inner:
-            self.packet(part, start, stop, nested=True)
 
     def _event(self, event: Event, ns: int) -> None:
         if event.type == BEGIN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -30,6 +31,7 @@ _KIND_OF_CATEGORY = {
 COUNTER_CATEGORY = "counter_collection"  # an instant of it carries counters of a dispatch that is not in the trace
 
 _ON_GPU = {"kernel", "memcpy", "memset", "gpu_annotation"}
+_AT_ONCE = 20_000  # rows
 _NAME = 200  # characters of a track's name that are searched
 _STREAM_TRACK = re.compile(r"STREAM \[\D*(\d+)")
 _QUEUE_TRACK = re.compile(r"QUEUE \[(\d+)\]")
@@ -42,7 +44,10 @@ def kind_of(category: str) -> str:
 
 
 class Rows:
-    """The rows so far, column by column, with what can only be resolved when the whole trace is known."""
+    """The rows so far, column by column, with what can only be resolved when the whole trace is known.
+
+    What annotations say is taken over for many events at once: a column of most of them is empty, and what costs time is to look.
+    """
 
     def __init__(self) -> None:
         self.columns: dict[str, list[Any]] = {name: [] for name in SCHEMA}
@@ -50,8 +55,9 @@ class Rows:
         self.agents: list[Any] = []
         self.queues: list[Any] = []
         self.counters: list[tuple[Any, Any, str, str, float, int | None]] = []
-        self._append = {name: self.columns[name].append for name in SCHEMA}
+        self._append = {name: self.columns[name].append for name in ("ts", "dur", "kind", "name", "stream")}
         self._kinds: dict[str, str] = {}
+        self._found: list[dict[int, Any]] = []  # annotations of the last rows
 
     def _kind(self, category: str) -> str:
         kind = self._kinds[category] = kind_of(category)
@@ -67,19 +73,15 @@ class Rows:
                 ts, dur = found[slots.TS], _difference(found[slots.STOP], found[slots.TS])
             elif slots.LENGTH_NS in found:
                 ts, dur = found[slots.TS], found[slots.LENGTH_NS]
-        get = found.get
-        correlation = get(slots.CORRELATION)
-        if correlation is not None:
-            correlation = _integer(correlation)
         stream = agent = None
         if kind in _ON_GPU:
-            stream = _integer(get(slots.STREAM))
+            stream = _integer(found.get(slots.STREAM))
             agent = _agent(event, kind)
         elif kind == "allocation":
-            agent = get(slots.DEVICE, get(slots.AGENT))
+            agent = found.get(slots.DEVICE, found.get(slots.AGENT))
             agent = f"Agent-{agent}" if isinstance(agent, int) and slots.DEVICE not in found else agent
         if event.counters and kind == "kernel":
-            rank = _integer(get(slots.RANK), 2**31)
+            correlation, rank = _integer(found.get(slots.CORRELATION)), _integer(found.get(slots.RANK), 2**31)
             self.counters += [(correlation, agent, event.name, name, value, rank) for name, value in event.counters]
         append = self._append
         append["ts"](ts)
@@ -87,21 +89,20 @@ class Rows:
         append["kind"](kind)
         append["name"](event.name)
         append["stream"](stream)
-        append["correlation"](correlation)
-        append["pid"](_label(get(slots.PID)))
-        append["tid"](_label(get(slots.TID)))
-        append["external_id"](_integer(get(slots.EXTERNAL)))
-        append["dims"](_text(get(slots.DIMS)))
-        append["bytes"](_integer(get(slots.BYTES)))
-        append["rank"](_integer(get(slots.RANK), 2**31))
-        append["dtypes"](_text(get(slots.DTYPES)))
-        append["strides"](_text(get(slots.STRIDES)))
-        append["concrete"](_text(get(slots.CONCRETE)))
-        append["sequence"](_integer(get(slots.SEQUENCE)))
         self.tracks.append(event.track)
         self.agents.append(agent)
-        self.queues.append(get(slots.QUEUE))
+        self._found.append(found)
+        if len(self._found) >= _AT_ONCE:
+            self._take_over()
         return len(self.tracks) - 1
+
+    def _take_over(self) -> None:
+        """Brings the annotations of the last rows into their columns."""
+        found, self._found = self._found, []
+        for column, slot, readable in _COLUMNS:
+            told = [annotations.get(slot) for annotations in found]
+            self.columns[column] += [None if value is None else readable(value) for value in told]
+        self.queues += [annotations.get(slots.QUEUE) for annotations in found]
 
     def add_counters(self, event: Event) -> None:
         """Counters of a dispatch without a row."""
@@ -113,6 +114,7 @@ class Rows:
 
     def frames(self, tracks: Tracks, unread: Unread) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
         """The event table, the counters, and the position of each agent among the GPUs."""
+        self._take_over()
         positions = self._positions(tracks)
         columns = self.columns
         columns["device"] = [_device(agent, positions) for agent in self.agents]
@@ -213,9 +215,25 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _label(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
 def _difference(stop: Any, start: Any) -> Any:
     return stop - start if isinstance(stop, int) and isinstance(start, int) else "no number"
+
+
+def _rank(value: Any) -> int | None:
+    return _integer(value, 2**31)
+
+
+# The columns that an annotation fills as it is, and what is readable of it.
+_COLUMNS: tuple[tuple[str, int, Callable[[Any], Any]], ...] = (
+    ("correlation", slots.CORRELATION, _integer),
+    ("pid", slots.PID, str),
+    ("tid", slots.TID, str),
+    ("external_id", slots.EXTERNAL, _integer),
+    ("dims", slots.DIMS, _text),
+    ("bytes", slots.BYTES, _integer),
+    ("rank", slots.RANK, _rank),
+    ("dtypes", slots.DTYPES, _text),
+    ("strides", slots.STRIDES, _text),
+    ("concrete", slots.CONCRETE, _text),
+    ("sequence", slots.SEQUENCE, _integer),
+)
