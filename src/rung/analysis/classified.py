@@ -6,10 +6,11 @@ import numpy as np
 import polars as pl
 
 from rung.analysis.attention import score_shapes, softmax_shapes, touches_scores
+from rung.analysis.calls import launching_calls
 from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, named_by_user, op_kind
 from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.trace.table import Trace
 
 # An operator of these kinds says what everything below it is for.
@@ -35,9 +36,9 @@ def classified(trace: Trace) -> pl.DataFrame:
     )
     above = _verdicts(trace)
     said = [
-        pl.when(~events["graph"])
-        .then(pl.coalesce(above[column].gather(events["launch"]), above[column].gather(events["op"])))
-        .alias(column)
+        pl.coalesce(
+            pl.when(~events["graph"]).then(above[column].gather(events["launch"])), above[column].gather(events["op"])
+        ).alias(column)
         for column in above.columns
     ]
     named, verdict = pl.col("named"), pl.col("verdict")
@@ -87,12 +88,12 @@ def scores_of(trace: Trace) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]
 
 
 def _verdicts(trace: Trace) -> pl.DataFrame:
-    """For each of `host_calls` what its operators say of the GPU work below: `verdict`, `verdict_detail`, `backward`.
+    """For each of `launching_calls` what its operators say of the GPU work below: `verdict`, `verdict_detail`, `backward`.
 
     An operator of attention, or a step of an optimizer, decides for all below it, the outermost first; else the
     innermost operator that is of any kind does.
     """
-    calls = host_calls(trace)
+    calls = launching_calls(trace)
     scores = scores_of(trace)[1]
     own = calls.select("kind", "name", "dims").unique()
     kinds = [_own(kind, name, dims, scores) for kind, name, dims in own.iter_rows()]

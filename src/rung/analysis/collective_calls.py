@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import host_calls
 from rung.analysis.intervals import Ints, union
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
 

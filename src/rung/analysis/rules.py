@@ -7,9 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
 from rung.analysis.facts import Facts, Seen, duration, largest, short
-from rung.analysis.origins import host_calls, op_column
+from rung.analysis.origins import op_column
 from rung.analysis.serialized import serialized
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
@@ -106,7 +107,7 @@ def _written_out(facts: Facts) -> pl.Series:
 def fp32_matmul(facts: Facts) -> Seen | None:
     matrix = pl.col("category").is_in(["gemm", "convolution"]) & (pl.col("detail") != "layout")
     _, events = facts.spent(matrix)
-    calls = host_calls(facts.trace)
+    calls = launching_calls(facts.trace)
     dtypes = calls["dtypes"].gather(facts.own.filter(matrix)["row_of_op"])
     chosen = events.with_columns(dtypes=dtypes).filter(
         pl.col("dtypes").str.contains(r'^\["float"'), ~pl.col("name").str.contains(_SMALLER_FORMAT)
