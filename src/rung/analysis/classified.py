@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rung.analysis.attention import score_shapes, softmax_shapes, touches_scores
+from rung.analysis.attention import PRODUCTS, Called, is_softmax, score_shapes, softmax_shapes, touches_scores
 from rung.analysis.calls import launching_calls
 from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, named_by_user, op_kind
 from rung.analysis.nesting import Mask, nearest, outermost
@@ -80,11 +80,27 @@ def _named(name: str, kind: str, role: str) -> Kind:
 
 @once
 def scores_of(trace: Trace) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]]:
-    """The shapes of softmax inputs in the trace, and those of attention scores."""
-    ops = trace.events.select("kind", "name", "dims").filter(pl.col("kind") == "cpu_op")  # first: names are many
-    named = ops.filter(pl.col("name").str.contains("softmax")).select("name", "dims").unique(maintain_order=True)
-    softmax = softmax_shapes(named.iter_rows())
-    return softmax, score_shapes(softmax)
+    """The shapes of softmax inputs in the trace, and those of attention scores (`attention.score_shapes`)."""
+    found = [scores_among(trace.events)] + ([scores_among(trace.captured.events)] if trace.captured else [])
+    return [shape for softmax, _ in found for shape in softmax], set().union(*(scores for _, scores in found))
+
+
+def scores_among(events: pl.DataFrame) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]]:
+    """Of the operators among these events."""
+    ops = events.lazy().filter(pl.col("kind") == "cpu_op", pl.col("dims").is_not_null())
+    names = ops.select(pl.col("name").unique()).collect()["name"]
+    softmax = [name for name in names if is_softmax(name)]
+    if not softmax:
+        return [], set()
+    thread = pl.struct("rank", "pid", "tid").rank("dense")
+    calls = (
+        ops.filter(pl.col("name").is_in([*softmax, *PRODUCTS]))
+        .sort("ts", pl.col("dur"), descending=[False, True], maintain_order=True)
+        .select(thread, "name", "dims", "concrete")
+        .collect()
+    )
+    found = [Called(*row) for row in calls.iter_rows()]
+    return softmax_shapes(found), score_shapes(found)
 
 
 def _verdicts(trace: Trace) -> pl.DataFrame:
