@@ -8,6 +8,7 @@ import polars as pl
 from rung.analysis.attention import PRODUCTS, Called, is_softmax, score_shapes, softmax_shapes, touches_scores
 from rung.analysis.calls import launching_calls
 from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, named_by_user, op_kind
+from rung.analysis.communicators import communicating_kernel, communicating_op
 from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
 from rung.analysis.origins import origins
@@ -27,7 +28,7 @@ def classified(trace: Trace) -> pl.DataFrame:
     backward: launched below a backward operator.
     """
     events = origins(trace)
-    names = events.select("name", "kind", "role").unique()
+    names = events.select("name", "kind", "role", "communicator").unique()
     kinds = [_named(*row) for row in names.iter_rows()]
     by_name = names.with_columns(
         named=pl.Series([kind.category for kind in kinds], dtype=pl.String),
@@ -57,7 +58,9 @@ def classified(trace: Trace) -> pl.DataFrame:
     # A kernel that is attention by its own name knows better whether it is a decoding one.
     keeps = ~decides | (named == verdict) & (pl.col("named_detail") != "")
     return (
-        events.join(by_name, on=["name", "kind", "role"], how="left", maintain_order="left")
+        events.join(
+            by_name, on=["name", "kind", "role", "communicator"], how="left", maintain_order="left", nulls_equal=True
+        )
         .with_columns(said)
         .with_columns(
             category=pl.when(decides).then(verdict).otherwise(named),
@@ -72,7 +75,10 @@ def _pairs() -> list[str]:
     return [" ".join(pair) for pair in _BY_OPERATOR]
 
 
-def _named(name: str, kind: str, role: str) -> Kind:
+def _named(name: str, kind: str, role: str, communicator: str | None) -> Kind:
+    if role == "communication" and communicator and not named_by_user(name):
+        found = communicating_kernel(name) or communicating_op(communicator)
+        return Kind("communication", found.detail if found else "")
     if kind == "kernel" and role != "memcpy":
         return kernel_kind(name)
     return Kind("copy", copy_direction(name, "memset" if kind == "memset" else "runtime"))
