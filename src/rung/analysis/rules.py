@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from rung.analysis.applicable import FUSED
 from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
 from rung.analysis.facts import Facts, Seen, duration, largest, short
@@ -15,7 +16,6 @@ from rung.analysis.serialized import serialized
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less
-_FUSED = r"(?i)fused_?(adam|sgd|adagrad)|FusedAdam|FusedSgd"
 _ALLOCATES = r"(?i)^(hip|cuda|cu)(mem)?(malloc|alloc|free|host)"
 
 
@@ -155,8 +155,10 @@ def pointwise(facts: Facts) -> Seen | None:
 
 
 def optimizer(facts: Facts) -> Seen | None:
-    share, events = facts.spent(pl.col("category") == "optimizer", ~pl.col("name").str.contains(_FUSED))
-    return Seen(share, facts.many(events.height, "kernel")) if share >= 0.02 else None
+    share, events = facts.spent(pl.col("category") == "optimizer", ~pl.col("name").str.contains(FUSED))
+    if share < 0.02 or facts.fits.training is False:
+        return None
+    return Seen(share, facts.many(events.height, "kernel"))
 
 
 def copies(facts: Facts) -> Seen | None:
