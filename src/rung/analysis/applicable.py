@@ -40,14 +40,17 @@ class Applicable:
         return pl.concat(names)["name"]
 
     @cached_property
+    def _kernels(self) -> pl.DataFrame:
+        return account(self.trace).select("name", "category").unique()
+
+    @cached_property
     def training(self) -> bool | None:
         """Whether there is a backward pass or an optimizer's step; None where neither operators nor kernels say it."""
         if self._names.str.contains(_BACKWARD).any():
             return True
-        own = account(self.trace)
-        if own["op"].is_not_null().any():
+        if account(self.trace)["op"].is_not_null().any():
             return False
-        return True if (own["category"] == "optimizer").any() else None
+        return True if (self._kernels["category"] == "optimizer").any() else None
 
     @cached_property
     def server(self) -> str:
@@ -69,13 +72,13 @@ class Applicable:
         return {**entry, **entry.get(chosen, {})}
 
     def _applies(self, rung: str) -> bool:
-        own = account(self.trace)
         if rung == "fused-optimizer":
-            return not own.filter(pl.col("category") == "optimizer", ~pl.col("name").str.contains(FUSED)).is_empty()
+            kernels = self._kernels.filter(pl.col("category") == "optimizer")["name"]
+            return not kernels.str.contains(FUSED).all()
         if rung == "compile":
-            return not (self._names.str.contains(_COMPILED).any() or own["name"].str.contains(_COMPILED).any())
+            return not (self._names.str.contains(_COMPILED).any() or self._kernels["name"].str.contains(_COMPILED).any())
         if rung in ("fused-qkv", "fused-gate-up"):  # projections beside each other, of transformers
-            return bool((own["category"] == "attention").any())
+            return bool((self._kernels["category"] == "attention").any())
         if rung in ("tf32", "bf16"):
             peaks = peaks_of_trace(self.trace)
             return peaks is None or peaks.rate(rung) > peaks.rate("fp32")
