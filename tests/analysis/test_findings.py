@@ -268,7 +268,10 @@ def test_a_server_is_told_its_own_option_and_where_it_is_described_never_as_trie
     assert documentation in row["documentation"]
     shown = " ".join(" ".join([*findings_lines([row]), *findings_blocks([row])]).split())
     assert shown.count("not tried by Rung") == 2
-    assert found(waiting("aten::add", "aten::mul", server=["/me/model.py(1): forward"]))["host_bound"]["documentation"] is None
+    assert (
+        found(waiting("aten::add", "aten::mul", server=["/me/model.py(1): forward"]))["host_bound"]["documentation"]
+        is None
+    )
 
 
 def test_without_a_gpu_there_is_nothing_to_find():

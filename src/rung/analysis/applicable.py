@@ -76,7 +76,9 @@ class Applicable:
             kernels = self._kernels.filter(pl.col("category") == "optimizer")["name"]
             return not kernels.str.contains(FUSED).all()
         if rung == "compile":
-            return not (self._names.str.contains(_COMPILED).any() or self._kernels["name"].str.contains(_COMPILED).any())
+            return not (
+                self._names.str.contains(_COMPILED).any() or self._kernels["name"].str.contains(_COMPILED).any()
+            )
         if rung in ("fused-qkv", "fused-gate-up"):  # projections beside each other, of transformers
             return bool((self._kernels["category"] == "attention").any())
         if rung in ("tf32", "bf16"):
