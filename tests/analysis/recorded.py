@@ -38,5 +38,5 @@ def columns(*args):
     return tuple(json.dumps(column) for column in (dims, dtypes, strides, concrete))
 
 
-def priced(name, *args, item="") -> Cost:
-    return cost(read_call(name, *columns(*args), item))
+def priced(name, *args, item="", around="") -> Cost:
+    return cost(read_call(name, *columns(*args), item, around))

@@ -1,5 +1,6 @@
 """The category of GPU time: nothing of weight is "other" on any real trace, and operators know better than some names."""
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -64,6 +65,67 @@ def test_unfused_attention_is_told_by_the_shapes_of_its_scores():
         on_gpu(70, 3, "Cijk_", correlation=3),
     ]  # fmt: skip
     assert kinds(*events) == {("attention", "unfused"): 9, ("gemm", ""): 3}
+
+
+def launched(*calls):
+    """Operators in a row, given as (name, shapes, concrete inputs), each with a kernel of 1 ns."""
+    events = []
+    for number, (name, shapes, *concrete) in enumerate(calls):
+        shown = json.dumps(["", *concrete]) if concrete else None
+        events += [
+            op(10 * number, 5, name, dims=json.dumps([*shapes, [], []]), concrete=shown),
+            call(10 * number + 1, 1, number),
+            on_gpu(
+                1000 + number,
+                1,
+                "Cijk_" if name.endswith(("mm", "matmul")) else "elementwise_kernel",
+                correlation=number,
+            ),
+        ]
+    return events
+
+
+PRODUCT, WEIGHTED = ("aten::bmm", [[96, 60, 64], [96, 64, 50]]), ("aten::bmm", [[96, 60, 50], [96, 50, 64]])
+
+
+@pytest.mark.parametrize(
+    ("calls", "attention"),
+    [
+        # OWL-ViT as transformers writes it: [batch * heads, queries, keys], a mask added in four dimensions.
+        (
+            [PRODUCT, ("aten::add", [[8, 12, 60, 50], [8, 1, 60, 50]]), ("aten::_softmax", [[96, 60, 50]], "-1"), WEIGHTED],
+            4,
+        ),
+        # Four query heads to a key head: queries of one product.
+        (
+            [("aten::bmm", [[8, 240, 64], [8, 64, 50]]), ("aten::_softmax", [[2, 4, 4, 60, 50]], "4"),
+             ("aten::bmm", [[8, 240, 50], [8, 50, 64]])],
+            3,
+        ),
+        # As Inductor compiles it: a kernel with the softmax in it between two products of a library.
+        ([PRODUCT, ("triton_per_fused__softmax_2", [[96, 60, 50], [96, 60, 1]]), WEIGHTED], 3),
+        # And backward, whose shapes are the same.
+        (
+            [PRODUCT, ("aten::_softmax", [[96, 60, 50]], "-1"), WEIGHTED,
+             ("aten::_softmax_backward_data", [[96, 60, 50], [96, 60, 50]]), ("aten::bmm", [[96, 50, 60], [96, 60, 64]])],
+            5,
+        ),
+        # No product made it; none reads it; or only one with a plain matrix does: logits, classes, gates.
+        ([("aten::_softmax", [[96, 60, 50]], "-1"), WEIGHTED], 0),
+        ([PRODUCT, ("aten::_softmax", [[96, 60, 50]], "-1")], 0),
+        ([("aten::matmul", [[96, 60, 64], [64, 50]]), ("aten::_softmax", [[96, 60, 50]], "-1"), WEIGHTED], 0),
+        ([PRODUCT, ("aten::_softmax", [[96, 60, 50]], "-1"), ("aten::matmul", [[96, 60, 50], [50, 64]])], 0),
+        ([PRODUCT, ("aten::relu", [[96, 60, 50]]), WEIGHTED], 0),
+        # A product of before is not one of after.
+        ([WEIGHTED, PRODUCT, ("aten::_softmax", [[96, 60, 50]], "-1")], 0),
+        # Four dimensions: of an image's classes, the softmax is over the second.
+        ([("aten::_softmax", [[2, 21, 60, 50]], "1"), ("aten::mul", [[2, 21, 60, 50], [2, 21, 60, 50]])], 0),
+        ([("aten::_softmax", [[2, 12, 60, 50]], "-1"), ("aten::mul", [[2, 12, 60, 50], [2, 12, 60, 50]])], 2),
+    ],
+)  # fmt: skip
+def test_attention_of_any_dimensions_is_told_by_its_data_flow(calls, attention):
+    found = kinds(*launched(*calls))
+    assert sum(ns for (category, _), ns in found.items() if category == "attention") == attention
 
 
 def test_collectives_stay_collectives_and_graphs_and_unlinked_work_go_by_their_names():

@@ -11,8 +11,10 @@ import pytest
 
 from rung.analysis import classifier
 from rung.analysis.classifier import CATEGORIES, _families, classify_op, copy_direction, kernel_kind
-from rung.analysis.gpu_events import COMMUNICATION
+from rung.analysis.collective_calls import _KINDS
+from rung.analysis.communicators import communicating_kernel
 from rung.errors import InputError
+from rung.toml import shipped
 
 KERNELS = {
     # Tensile and hipBLASLt, rocBLAS, Composable Kernel; cuBLAS, CUTLASS; Triton and Inductor templates
@@ -177,10 +179,38 @@ KERNELS = {
         "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
         "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
         "void vllm::cross_device_reduce_1stage<__hip_bfloat16, 8>",
+        # pytorch, CUDASymmetricMemoryOps.cu
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long, unsigned int**)",
+        "void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)",
+        "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 8>(c10::BFloat16**)",
+        # vLLM and aiter, quickreduce
+        "quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half,4>, true>, __half>",
+        "_ZN5aiter33reduce_scatter_cross_device_storeIDF16bLi8EEEvPNS_8RankDataENS_11RankSignalsEPNS_6SignalEii",
+        "void allreduce_LL_1node<__nv_bfloat16>(mscclpp::MemoryChannelDeviceHandle*)",  # SGLang
+        "userbuffers_fp16_sum_inplace_gpu_rr<8>",  # Transformer Engine
     ],
-    ("communication", "reduce-scatter"): ["ncclDevKernel_ReduceScatter_Sum_f32_RING_SIMPLE"],
-    ("communication", "all-gather"): ["ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"],
-    ("communication", "send and receive"): ["ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"],
+    ("communication", "all-reduce with norm"): [
+        "void aiter::allreduce_fusion_kernel_1stage<std::bfloat16_t, 8, 1>(aiter::RankData*)",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(flashinfer::trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 8, false, false>(flashinfer::trtllm_allreduce_fusion::AllReduceFusionParams<__nv_bfloat16>)",
+    ],
+    ("communication", "dispatch to experts"): [
+        "void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*, float*, int*, long*)",
+        "void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)",
+    ],
+    ("communication", "combine from experts"): [
+        "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>",
+        "EpCombineInterNodeV1KernelLowLatency_bf16",
+    ],
+    ("communication", "reduce-scatter"): [
+        "ncclDevKernel_ReduceScatter_Sum_f32_RING_SIMPLE", "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<8>",
+    ],
+    ("communication", "all-gather"): [
+        "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "void aiter::allgather_lastdim<std::bfloat16_t, 8>",
+        "void (anonymous namespace)::multimem_all_gather_kernel<16>(char*)",
+    ],
+    ("communication", "send and receive"): [
+        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "kuserbuffers_pushsend(int*, int*, int4*, int4*, int)",
+    ],
     ("copy", ""): [
         "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>",
         "void at::native::bfloat16tofloat32_copy_kernel_cuda",
@@ -203,7 +233,13 @@ OPS = {
     "reduction": ["aten::sum", "aten::topk", "aten::mean", "aten::nll_loss_forward"],
     "copy": ["aten::cat", "aten::copy_", "aten::_to_copy", "aten::_foreach_copy_"],
     "optimizer": ["aten::_fused_adamw_", "Optimizer.step#AdamW.step", "aten::_foreach_add_"],
-    "communication": ["c10d::allreduce_", "record_param_comms"],
+    "communication": [
+        "c10d::allreduce_",
+        "record_param_comms",
+        "symm_mem::multimem_all_reduce_",
+        "_C_custom_ar::all_reduce",
+        "vllm::all_reduce",
+    ],
     # The whole module is no attention: its projections are GEMMs.
     "other": ["aten::view", "aten::empty", "aten::_native_multi_head_attention"],
 }
@@ -226,7 +262,35 @@ def test_every_family_names_a_known_category():
 
 @pytest.mark.parametrize("name", [n for (c, _), names in KERNELS.items() if c == "communication" for n in names])
 def test_the_timeline_calls_the_same_kernels_communication(name):
-    assert re.search(COMMUNICATION, name)
+    assert communicating_kernel(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "ranks"),
+    [
+        ("void vllm::cross_device_reduce_1stage<__hip_bfloat16, 8>(vllm::RankData*)", "one-shot", 8),
+        ("_ZN5aiter33reduce_scatter_cross_device_storeIDF16bLi4EEEvPNS_8RankDataE", "two-shot", 4),
+        ("void aiter::allreduce_fusion_kernel_1stage<std::bfloat16_t, 8, 1>(aiter::RankData*)", "one-shot", 8),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(flashinfer::trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 2, true, true>", "one-shot", 2),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", "in-switch", None),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "", None),
+    ],
+)  # fmt: skip
+def test_a_name_says_how_the_bytes_go_and_among_how_many(name, algorithm, ranks):
+    found = communicating_kernel(name)
+    assert (found.algorithm, found.ranks) == (algorithm, ranks)
+
+
+def test_to_lay_out_a_dispatch_is_no_communication():
+    assert communicating_kernel("void deep_ep::layout::get_dispatch_layout<256, 32, 1>") is None
+
+
+def test_every_family_that_communicates_has_a_source_and_a_collective_that_is_known():
+    for rows in shipped("analysis/collectives.toml").values():
+        for row in rows:
+            assert row["source"]
+            assert row["collective"] in {"", "dispatch", "combine", *_KINDS.values()}
+            assert row.get("algorithm", "") in {"", "one-shot", "two-shot", "in-switch"}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The bytes of an operator are those of what it reads and writes; torch on the meta device says what it writes."""
 
+import json
+
 import pytest
 from recorded import T, priced
 
@@ -164,6 +166,73 @@ def test_compiled_kernels_touch_their_tensors_once():
     assert (product.flops, product.matrix) == (2 * 64 * 32 * 8, True)
     with pytest.raises(Unknown):  # its operations cannot be told, so it must not look like a copy
         priced("triton_tem_fused_flex_attention_0", T((2, 4, 64, 16)), T((2, 4, 64, 16)), T((2, 4, 64, 16)))
+
+
+def test_of_a_table_that_is_indexed_a_compiled_kernel_reads_the_rows_that_are_picked():
+    # gpt-oss in vLLM: the embedding of 32 tokens.
+    found = priced("triton_poi_fused_0", T((32,), "int"), T((201088, 2880)), T((32, 2880)))
+    assert found.bytes == 32 * 4 + 2 * 32 * 2880 * 2
+    whole = priced("triton_poi_fused_0", T((32,), "int"), T((201088, 2880)), T((16, 2880)))
+    assert whole.bytes == 32 * 4 + (201088 + 16) * 2880 * 2
+
+
+def test_normalisations_of_servers_read_and_write_the_residual_too():
+    x = T((32, 4096))
+    found = priced("aiter::add_rmsnorm", x, x, x, x, T((4096,)), 1e-6)
+    assert found.bytes == 4 * 2 * 32 * 4096 + 2 * 4096
+    assert priced("aiter::rmsnorm2d_fwd_with_add_ck", x, x, x, x, T((4096,)), 1e-6, 0) == found
+    assert priced("aiter::rmsnorm", x, x, T((4096,)), 1e-6).bytes == 2 * 2 * 32 * 4096 + 2 * 4096
+    with pytest.raises(Unknown):
+        priced("aiter::add_rmsnorm", x, x, T((32, 8)), x, T((4096,)), 1e-6)
+
+
+def test_attention_over_a_paged_cache_costs_what_the_annotated_lengths_say():
+    prompts, decoding = [(7, 7), (5, 20)], [(1, 100), (1, 3), (3, 50)]  # (queries, keys) of each sequence
+
+    def sums(sequences):
+        return "sq{}sk{}sqsq{}sqsk{}".format(
+            *(sum(part) for part in zip(*((q, k, q * q, q * k) for q, k in sequences), strict=True))
+        )
+
+    said = f"execute_17_context_2({sums(prompts)})_generation_3({sums(decoding)})"
+    seen = sum(sum(k - q + i + 1 for i in range(q)) for q, k in prompts + decoding)
+    keys = 7 + 20 + 100 + 3 + 50
+    q, new, cache = T((32, 64, 64)), T((32, 8, 64)), T((800, 16, 8, 64), "c10::Float8_e4m3fn")
+    vllm = priced("vllm::unified_attention_with_output", q, new, new, q, None, around=said)
+    assert vllm.flops == 2 * 64 * seen * (64 + 64)
+    assert vllm.bytes == 17 * 64 * 128 * 2 + keys * 8 * 128 * 2
+    sglang = priced(
+        "sglang_profiler::attention_paged_attention_ragged_100",
+        q,
+        T((9,), "unsigned char"),
+        q,
+        cache,
+        cache,
+        around=said,
+    )
+    assert (sglang.flops, sglang.bytes) == (vllm.flops, 17 * 64 * 128 * 2 + keys * 8 * 128)
+    for unknown in ("", "execute_1_context_0()_generation_1()", said.replace("sq12", "sq40")):
+        with pytest.raises(Unknown):
+            priced("vllm::unified_attention_with_output", q, new, new, q, None, around=unknown)
+
+
+def test_experts_without_recorded_weights_are_as_wide_as_their_grid_says():
+    def moe(up, down, chosen=4, tokens=32):
+        kernels = [["_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu", up], ["_topk_forward", [1, 1, 1]],
+                   ["_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", down]]  # fmt: skip
+        said = json.dumps({"chosen": chosen, "kernels": kernels})
+        return priced("vllm::moe_forward", T((tokens, 3072)), T((tokens, 32)), None, None, around=said)
+
+    # 128 pairs on 32 experts: 38 tiles of 16 rows; 46 tiles of 128 columns: 5,761 to 5,888, of which 5,824 = 2 x 32 x 91 is the least.
+    found = moe([38 * 46, 1, 1], [38 * 24, 1, 1])
+    assert found.flops == 2 * 128 * 3072 * (5824 + 2912)
+    assert found.bytes == 2 * 2 * 32 * 3072 + 2 * 32 * 32 + 32 * 3072 * (5824 + 2912) * 17 // 32
+    assert moe([2 * 46, 1, 1], [2 * 24, 1, 1], chosen=2, tokens=1).flops == 2 * 2 * 3072 * (5824 + 2912)
+    for up, down in (([38 * 46 + 1, 1, 1], [38 * 24, 1, 1]), ([38 * 46, 1, 1], [38 * 25, 1, 1])):
+        with pytest.raises(Unknown):
+            moe(up, down)
+    with pytest.raises(Unknown):
+        priced("vllm::moe_forward", T((32, 3072)), T((32, 32)), None, None)
 
 
 def test_a_complex_product_is_four_real_ones():

@@ -41,6 +41,13 @@ def test_every_rule_has_its_texts_and_every_text_its_rule():
         for key in ("what", "do", "gives_not", "compile_safe", "verify"):
             assert 0 < len(texts[key]) <= 160, (name, key)
             assert not texts[key].endswith(".")
+        for key, instead in ((key, texts[key]) for key in ("inference", "vllm", "sglang") if key in texts):
+            assert 0 < len(instead["do"]) <= 160, (name, key)
+            assert instead.get("documentation", "https://").startswith("https://")
+            assert (key == "inference") == ("documentation" not in instead), (
+                name,
+                key,
+            )  # a server's option, and where it is
 
 
 def test_the_ladder_has_the_rungs_and_predicts_the_same():
@@ -196,6 +203,75 @@ def test_targets_of_a_recorded_run():
     assert rows["matrix products"]["met"] is True
     assert rows["idle"]["met"] is False
     assert rows["GPU events a step"]["count"] > 600
+
+
+def waiting(*names, kernel="vectorized_elementwise_kernel", server=(), devices=()):
+    """Operators of these names, each with a kernel of 1 µs that the GPU waited 9 µs for."""
+    rows = [{"ts": 0, "dur": 1, "kind": "python", "name": name} for name in server]
+    for number, name in enumerate(names):
+        ts = 10_000 * number
+        rows += [
+            {"ts": ts, "dur": 5000, "kind": "cpu_op", "name": name},
+            {"ts": ts + 1000, "dur": 100, "kind": "runtime", "name": "cudaLaunchKernel", "correlation": number},
+            gpu(ts + 2000, 1000, kernel, correlation=number),
+        ]
+    return replace(trace_of(*rows), devices=list(devices))
+
+
+def test_inference_is_not_told_to_change_the_optimizer():
+    row = found(waiting("aten::add", "aten::mul", "aten::add"))["host_bound"]
+    assert row["rungs"] == ["capture", "compile"]
+    assert "optimizer" not in row["do"]
+    training = waiting(
+        "aten::add", "AddBackward0", "Optimizer.step#Adam.step", kernel="multi_tensor_apply_kernel<Adam>"
+    )
+    row = found(training)["host_bound"]
+    assert row["rungs"] == ["capture", "compile", "fused-optimizer"]
+    assert "fused optimizer" in row["do"]
+    assert "optimizer" in found(training)
+    fused = waiting("aten::add", "AddBackward0", kernel="multi_tensor_apply_kernel<FusedAdamMathFunctor>")
+    assert found(fused)["host_bound"]["rungs"] == ["capture", "compile"]
+    assert "optimizer" not in found(
+        waiting("aten::_foreach_add", kernel="multi_tensor_apply_kernel<TensorListMetadata<4>>")
+    )
+
+
+def test_what_is_compiled_is_not_told_to_compile_and_a_chip_without_tf32_not_to_use_it():
+    assert found(waiting("Torch-Compiled Region: 0/0", "aten::mul"))["host_bound"]["rungs"] == ["capture"]
+    events = [gpu(0, 900, "Cijk_Alik_Bljk_SB_MT64x64", correlation=1), gpu(900, 100, "k"),
+              {"ts": 0, "dur": 9, "kind": "cpu_op", "name": "aten::mm", "dtypes": '["float", "float"]'},
+              {"ts": 1, "dur": 1, "kind": "runtime", "name": "hipLaunchKernel", "correlation": 1}]  # fmt: skip
+    h100 = {"name": "NVIDIA H100 80GB HBM3", "numSms": 132}
+    v100 = {"name": "Tesla V100-SXM2-16GB", "numSms": 80}
+    for device, rungs in ((h100, ["tf32", "bf16"]), (v100, [])):
+        assert found(replace(trace_of(*events), devices=[device]))["fp32_matmul"]["rungs"] == rungs
+    assert found(trace_of(*events))["fp32_matmul"]["rungs"] == ["tf32", "bf16"]  # an unknown chip
+
+
+def test_products_beside_each_other_are_joined_in_transformers_alone():
+    products = [gpu(0, 900, "Cijk_Alik_Bljk_BBS_BH_MT64x64"), gpu(900, 50, "k")]
+    assert found(trace_of(*products))["gemm_bound"]["rungs"] == []
+    attention = gpu(950, 50, "attn_fwd.kd")
+    assert found(trace_of(*products, attention))["gemm_bound"]["rungs"] == ["fused-qkv", "fused-gate-up"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "option", "documentation"),
+    [("/opt/vllm/v1/worker/gpu_model_runner.py(1): execute_model", "cudagraph_capture_sizes", "docs.vllm.ai"),
+     ("/sglang/python/sglang/srt/managers/scheduler.py(1): run", "--cuda-graph-max-bs", "docs.sglang.ai")],
+)  # fmt: skip
+def test_a_server_is_told_its_own_option_and_where_it_is_described_never_as_tried(frame, option, documentation):
+    trace = waiting("aten::add", "aten::mul", server=[frame])
+    row = found(trace)["host_bound"]
+    assert row["rungs"] == []
+    assert option in row["do"]
+    assert documentation in row["documentation"]
+    shown = " ".join(" ".join([*findings_lines([row]), *findings_blocks([row])]).split())
+    assert shown.count("not tried by Rung") == 2
+    assert (
+        found(waiting("aten::add", "aten::mul", server=["/me/model.py(1): forward"]))["host_bound"]["documentation"]
+        is None
+    )
 
 
 def test_without_a_gpu_there_is_nothing_to_find():

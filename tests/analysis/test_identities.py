@@ -10,8 +10,9 @@ from random_traces import TRACES
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.analysis.breakdown import breakdown
+from rung.analysis.calls import host_calls
 from rung.analysis.dry_times import dry_times
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.analysis.stabbing import open_at
 
 RANKINGS = ("categories", "kernels", "ops", "modules", "layers", "call_sites", "durations", "roofline")

@@ -290,3 +290,31 @@ def test_two_traces_give_the_tables_that_were_checked_by_hand(name):
     found = roofline(read(SHARED / f"{name}.json.gz"))
     assert peaks_of_trace(read(SHARED / f"{name}.json.gz")).name == "MI300X"
     assert found.select(expected.columns).rows() == expected.rows()
+
+
+def test_who_communicates_is_told_by_the_operator_first_and_its_work_by_the_algorithm():
+    buffer = T((32, 4096))
+    found = trace(
+        op(0, 9, "symm_mem::multimem_all_reduce_", buffer) | {"external_id": 1}, launch(1, 1),
+        kernel(100, 1000, 1, "a_kernel_of_tomorrow") | {"external_id": 1},
+        kernel(1200, 10, 1, "Memcpy DtoD (Device -> Device)", "memcpy") | {"external_id": 1},
+        op(20, 9, "_C_custom_ar::all_reduce", None, buffer, buffer) | {"external_id": 2}, launch(21, 2),
+        kernel(2000, 500, 2, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)") | {"external_id": 2},
+        op(40, 9, "aten::copy_", buffer, buffer) | {"external_id": 3}, launch(41, 3), kernel(3000, 7, 3, "vectorized_elementwise_kernel") | {"external_id": 3},
+    )  # fmt: skip
+    size = 32 * 4096 * 2
+    (whole,) = table("timeline", found).to_dicts()
+    assert (whole["communication_ns"], whole["memcpy_ns"], whole["computation_ns"]) == (1500, 10, 7)
+    kinds = {
+        row["detail"]: row["time_ns"]
+        for row in table("categories", found).to_dicts()
+        if row["category"] == "communication"
+    }
+    assert kinds == {"all-reduce": 1500}
+    one_shot = table("communication", found).filter(pl.col("algorithm") == "one-shot").row(0, named=True)
+    assert (one_shot["size_bytes"], one_shot["group_size"]) == (size, 8)
+    assert one_shot["bus_gb_per_s"] == pytest.approx(size * 2 * 7 / 8 / 500)
+    assert one_shot["link_gb_per_s"] == pytest.approx(size * 7 / 500)
+    row = rows(roofline(found))["all_reduce"]
+    assert (row["bound"], row["moved_bytes"], row["time_ns"]) == ("network", size * 7, 500)
+    assert rows(roofline(found))["(collective)"]["time_ns"] == 1000  # among how many, nothing says

@@ -54,3 +54,30 @@ def test_why_the_other_way_is_closed_is_said_once(workload, monkeypatch):
     said = [reason for reason in facts["skipped"] if reason.startswith("triton-cross-entropy: ")]
     assert len(said) == 1
     assert said[0].endswith("its kernel runs on a GPU")
+
+
+class Written(nn.Module):
+    """Attention in three dimensions, batch and heads together, as OWL-ViT has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+
+        def heads(y):
+            return y.view(batch, length, 2, WIDTH // 2).transpose(1, 2).reshape(2 * batch, length, WIDTH // 2)
+
+        q, k, v = heads(self.q(x) * (WIDTH // 2) ** -0.5), heads(self.k(x)), heads(self.v(x))
+        weights = F.softmax(torch.bmm(q, k.transpose(1, 2)), dim=-1)
+        return torch.bmm(weights, v).view(batch, 2, length, WIDTH // 2).transpose(1, 2).reshape(batch, length, WIDTH)
+
+
+def test_the_size_of_hand_written_attention_is_told_by_the_graph():
+    torch._dynamo.reset()
+    workload = Workload("attention", Written, lambda seed: torch.randn(3, 24, WIDTH), mode="infer")
+    facts = captured_graphs(workload, pick("cpu"))
+    assert facts["matches"]["sdpa"] == 1
+    scores = 3 * 2 * 24 * 24
+    assert facts["written_out"] == {"scores": scores, "flop": 2 * 2 * scores * (WIDTH // 2)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
 from rung.analysis.collective_calls import covered_before
 from rung.analysis.intervals import Ints, union
 from rung.analysis.modules import classes, paths
 from rung.analysis.nesting import outermost
-from rung.analysis.origins import host_calls
 from rung.trace.table import Trace
 
 ROLES = ("computation", "communication", "memcpy")  # where classes overlap, the time is the first one's
@@ -35,7 +35,7 @@ def account(trace: Trace) -> pl.DataFrame:
     rows = events.select("rank", "device", "role", "ts", "end").with_row_index("row")
     for _, part in rows.group_by("rank", "device", maintain_order=True):
         _share(part, own)
-    calls = host_calls(trace)
+    calls = launching_calls(trace)
     top = _outermost(calls).gather(events["op"])
     collective = pl.when(pl.col("role") == "communication").then(pl.lit(COLLECTIVES))
     return events.with_columns(
@@ -63,7 +63,7 @@ def _share(part: pl.DataFrame, own: Ints) -> None:
 
 
 def _outermost(calls: pl.DataFrame) -> pl.Series:
-    """For each of `host_calls` the position of the outermost operator around it that is no wrapper; null without one."""
+    """For each of `launching_calls` the position of the outermost operator around it that is no wrapper; null without one."""
     chosen = (calls["kind"] == "cpu_op") & ~calls["name"].str.contains(_WRAPPER)
     top = pl.Series(outermost(calls["caller"].to_numpy(), chosen.to_numpy()), dtype=pl.Int64)
     return pl.select(pl.when(top >= 0).then(top)).to_series()

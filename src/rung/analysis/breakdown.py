@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.attention import Dims
+from rung.analysis.calls import runtime_calls
 from rung.analysis.classified import classified, scores_of
 from rung.analysis.gpu_time import gpu_time
 from rung.analysis.host_time import host_time
-from rung.analysis.origins import runtime_calls
 from rung.analysis.runtime_roles import LAUNCHING
 from rung.errors import UsageError
 from rung.trace.table import Trace

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rung.analysis.attention import score_shapes, softmax_shapes, touches_scores
+from rung.analysis.attention import PRODUCTS, Called, is_softmax, score_shapes, softmax_shapes, touches_scores
+from rung.analysis.calls import launching_calls
 from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, named_by_user, op_kind
+from rung.analysis.communicators import communicating_kernel, communicating_op
 from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.trace.table import Trace
 
 # An operator of these kinds says what everything below it is for.
@@ -26,7 +28,7 @@ def classified(trace: Trace) -> pl.DataFrame:
     backward: launched below a backward operator.
     """
     events = origins(trace)
-    names = events.select("name", "kind", "role").unique()
+    names = events.select("name", "kind", "role", "communicator").unique()
     kinds = [_named(*row) for row in names.iter_rows()]
     by_name = names.with_columns(
         named=pl.Series([kind.category for kind in kinds], dtype=pl.String),
@@ -35,9 +37,9 @@ def classified(trace: Trace) -> pl.DataFrame:
     )
     above = _verdicts(trace)
     said = [
-        pl.when(~events["graph"])
-        .then(pl.coalesce(above[column].gather(events["launch"]), above[column].gather(events["op"])))
-        .alias(column)
+        pl.coalesce(
+            pl.when(~events["graph"]).then(above[column].gather(events["launch"])), above[column].gather(events["op"])
+        ).alias(column)
         for column in above.columns
     ]
     named, verdict = pl.col("named"), pl.col("verdict")
@@ -56,7 +58,9 @@ def classified(trace: Trace) -> pl.DataFrame:
     # A kernel that is attention by its own name knows better whether it is a decoding one.
     keeps = ~decides | (named == verdict) & (pl.col("named_detail") != "")
     return (
-        events.join(by_name, on=["name", "kind", "role"], how="left", maintain_order="left")
+        events.join(
+            by_name, on=["name", "kind", "role", "communicator"], how="left", maintain_order="left", nulls_equal=True
+        )
         .with_columns(said)
         .with_columns(
             category=pl.when(decides).then(verdict).otherwise(named),
@@ -71,7 +75,10 @@ def _pairs() -> list[str]:
     return [" ".join(pair) for pair in _BY_OPERATOR]
 
 
-def _named(name: str, kind: str, role: str) -> Kind:
+def _named(name: str, kind: str, role: str, communicator: str | None) -> Kind:
+    if role == "communication" and communicator and not named_by_user(name):
+        found = communicating_kernel(name) or communicating_op(communicator)
+        return Kind("communication", found.detail if found else "")
     if kind == "kernel" and role != "memcpy":
         return kernel_kind(name)
     return Kind("copy", copy_direction(name, "memset" if kind == "memset" else "runtime"))
@@ -79,20 +86,36 @@ def _named(name: str, kind: str, role: str) -> Kind:
 
 @once
 def scores_of(trace: Trace) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]]:
-    """The shapes of softmax inputs in the trace, and those of attention scores."""
-    ops = trace.events.select("kind", "name", "dims").filter(pl.col("kind") == "cpu_op")  # first: names are many
-    named = ops.filter(pl.col("name").str.contains("softmax")).select("name", "dims").unique(maintain_order=True)
-    softmax = softmax_shapes(named.iter_rows())
-    return softmax, score_shapes(softmax)
+    """The shapes of softmax inputs in the trace, and those of attention scores (`attention.score_shapes`)."""
+    found = [scores_among(trace.events)] + ([scores_among(trace.captured.events)] if trace.captured else [])
+    return [shape for softmax, _ in found for shape in softmax], set().union(*(scores for _, scores in found))
+
+
+def scores_among(events: pl.DataFrame) -> tuple[list[tuple[int, ...]], set[tuple[int, ...]]]:
+    """Of the operators among these events."""
+    ops = events.lazy().filter(pl.col("kind") == "cpu_op", pl.col("dims").is_not_null())
+    names = ops.select(pl.col("name").unique()).collect()["name"]
+    softmax = [name for name in names if is_softmax(name)]
+    if not softmax:
+        return [], set()
+    thread = pl.struct("rank", "pid", "tid").rank("dense")
+    calls = (
+        ops.filter(pl.col("name").is_in([*softmax, *PRODUCTS]))
+        .sort("ts", pl.col("dur"), descending=[False, True], maintain_order=True)
+        .select(thread, "name", "dims", "concrete")
+        .collect()
+    )
+    found = [Called(*row) for row in calls.iter_rows()]
+    return softmax_shapes(found), score_shapes(found)
 
 
 def _verdicts(trace: Trace) -> pl.DataFrame:
-    """For each of `host_calls` what its operators say of the GPU work below: `verdict`, `verdict_detail`, `backward`.
+    """For each of `launching_calls` what its operators say of the GPU work below: `verdict`, `verdict_detail`, `backward`.
 
     An operator of attention, or a step of an optimizer, decides for all below it, the outermost first; else the
     innermost operator that is of any kind does.
     """
-    calls = host_calls(trace)
+    calls = launching_calls(trace)
     scores = scores_of(trace)[1]
     own = calls.select("kind", "name", "dims").unique()
     kinds = [_own(kind, name, dims, scores) for kind, name, dims in own.iter_rows()]

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rung.analysis.communicators import Communicator, communicating_kernel, communicating_op
 from rung.errors import InputError
 from rung.files import read_text
 from rung.toml import parse_toml, shipped
@@ -112,14 +113,18 @@ def _parsed(tables: Mapping[str, Any]) -> dict[str, list[Family]]:
     }
 
 
-def _kind(table: str, name: str) -> Kind:
+def _kind(table: str, name: str, communicator: Communicator | None) -> Kind:
+    """The user's own families, what communicates, the built-in families: in this order."""
+    families = _own_families().get(table, [])
+    if communicator is not None and not any(family.has(name) for family in families):
+        return Kind("communication", communicator.detail)
     return next((family.kind for family in _families()[table] if family.has(name)), OTHER)
 
 
 @lru_cache(maxsize=65536)
 def kernel_kind(name: str) -> Kind:
     """The kind of a GPU kernel, from its name as recorded, mangled or not."""
-    return _kind("kernel", name)
+    return _kind("kernel", name, communicating_kernel(name))
 
 
 def named_by_user(name: str) -> bool:
@@ -130,7 +135,7 @@ def named_by_user(name: str) -> bool:
 @lru_cache(maxsize=65536)
 def op_kind(name: str) -> Kind:
     """The kind of a host operator such as `aten::addmm`."""
-    return _kind("op", name)
+    return _kind("op", name, communicating_op(name))
 
 
 def copy_direction(name: str, kind: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import host_calls, launching_calls
+from rung.analysis.communicators import communicating_kernel, communicating_op
+from rung.analysis.costs.call import PRECISIONS, Unknown, read_call
 from rung.analysis.intervals import Ints, union
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
 
@@ -29,6 +33,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "dur_ns": pl.Int64(),
     "hidden_ns": pl.Int64(),  # of dur_ns, while the same GPU (or host process) also computed
     "name": pl.String(),  # of the kernel
+    "algorithm": pl.String(),  # as in collectives.toml, null where the kernel's name does not say it
 }
 
 # As frameworks and libraries call them → one name.
@@ -36,7 +41,6 @@ _KINDS = {
     "allreduce": "all_reduce",
     "allreducecoalesced": "all_reduce",
     "allreducesparse": "all_reduce",
-    "crossdevicereduce": "all_reduce",
     "allgather": "all_gather",
     "allgatherbase": "all_gather",
     "allgatherv": "all_gather",
@@ -67,9 +71,6 @@ _BYTES = {
     "half": 2, "bfloat16": 2, "short": 2, "float": 4, "int": 4, "double": 8, "long": 8, "complexfloat": 8,
     "complexdouble": 16,
 }  # fmt: skip
-_IN_KERNEL = (
-    r"(?i)(?:nccl|rccl)\w*?kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)|(cross_device_reduce)"
-)
 _IN_CALL = r"^(?:nccl|pnccl)(AllReduce|AllGatherv?|ReduceScatter|Broadcast|Reduce|AllToAllv?|Gather|Scatter|Send|Recv)"
 _ON_HOST = r"^(?:gloo|mpi|ucc):(\w+)"
 
@@ -143,19 +144,59 @@ def gpu_collectives(trace: Trace) -> pl.DataFrame:
         chosen = chosen.join(rows, on=["key", column], how="left", suffix="_too", maintain_order="left")
         if column == "correlation":
             chosen = chosen.with_columns(pl.coalesce(name, f"{name}_too").alias(name) for name in known)
-    named = pl.coalesce(pl.col("name").str.extract(_IN_KERNEL, 1), pl.col("name").str.extract(_IN_KERNEL, 2))
+    names = _by_name(chosen)
     around = pl.Series("around", _library_calls(trace).gather(chosen["launch"]))
-    chosen = chosen.with_columns(around).with_columns(
-        collective=pl.coalesce("collective", "around", named, pl.lit("unnamed")),
-        call=pl.when(pl.col("collective").is_not_null()).then("external_id"),
+    own = _own_sizes(trace, chosen)
+    chosen = chosen.with_columns(around, *names, *own).with_columns(
+        pl.coalesce(name, f"{name}_own").alias(name) for name in ("dtype", "in_elements", "out_elements")
+    )
+    asked = pl.coalesce("collective", "around")
+    chosen = chosen.with_columns(
+        collective=pl.coalesce(asked, "named", pl.lit("unnamed")),
+        group_size=pl.coalesce("group_size", "named_ranks"),
+        call=pl.when(pl.col("collective").is_not_null() | pl.col("communicator").is_not_null()).then("external_id"),
         known=pl.col("linked"),
         step=_step_at(trace, chosen["rank"], chosen["launched"]),
         hidden_ns=_hidden(chosen, events.filter(pl.col("role") == "computation")),
     )
     return chosen.select(
         "rank", "device", "stream", "step", "group", "group_ranks", "group_size", "collective", "seq", "dtype", "in_elements",
-        "out_elements", "ts", "end", "hidden_ns", "name", "call", "known",
+        "out_elements", "ts", "end", "hidden_ns", "name", "call", "known", "algorithm",
     )  # fmt: skip
+
+
+def _by_name(events: pl.DataFrame) -> list[pl.Series]:
+    """What the operator that communicates, else the kernel's name, says: `named`, `named_ranks`, `algorithm`; else null."""
+    found = []
+    for name, operator in events.select("name", "communicator").iter_rows():
+        kernel, op = communicating_kernel(name), communicating_op(operator) if operator else None
+        asked = (op.collective if op else "") or (kernel.collective if kernel else "")
+        found.append((asked or None, kernel.ranks if kernel else None, (kernel.algorithm if kernel else "") or None))
+    schema = {"named": pl.String(), "named_ranks": pl.Int64(), "algorithm": pl.String()}
+    return pl.DataFrame(found, schema=schema, orient="row").get_columns()
+
+
+def _own_sizes(trace: Trace, events: pl.DataFrame) -> list[pl.Series]:
+    """By the shapes of the operator that communicates, where Kineto says nothing of it: `dtype_own`, `in_elements_own` of its
+    first tensor, `out_elements_own` of its second of the same type."""
+    calls = launching_calls(trace).select("dims", "dtypes")
+    at = pl.select(pl.when(events["communicator"].is_not_null()).then(events["op"])).to_series()
+    rows = calls.select(pl.all().gather(at))
+    known = {row: _sizes(*row) for row in rows.unique().iter_rows()}
+    schema = {"dtype_own": pl.String(), "in_elements_own": pl.Int64(), "out_elements_own": pl.Int64()}
+    return pl.DataFrame([known[row] for row in rows.iter_rows()], schema=schema, orient="row").get_columns()
+
+
+def _sizes(dims: str | None, dtypes: str | None) -> tuple[str | None, int | None, int | None]:
+    try:
+        call = read_call("", dims, dtypes, None, None)
+        kinds = [kind for kind in msgspec.json.decode(dtypes or "[]") if kind in PRECISIONS]
+    except (Unknown, msgspec.DecodeError):
+        return None, None, None
+    if not call.tensors or len(kinds) != len(call.tensors):
+        return None, None, None
+    same = [tensor.size for tensor, kind in zip(call.tensors, kinds, strict=True) if kind == kinds[0]]
+    return kinds[0].removeprefix("c10::"), same[0], same[1] if len(same) > 1 else None
 
 
 def _library_calls(trace: Trace) -> pl.Series:
@@ -190,7 +231,7 @@ def _on_hosts(trace: Trace) -> pl.DataFrame:
         group_size=nothing.cast(pl.Int64), collective="collective", seq=nothing.cast(pl.Int64),
         dtype=nothing.cast(pl.String), in_elements=nothing.cast(pl.Int64), out_elements=nothing.cast(pl.Int64),
         ts="ts", end="end", hidden_ns=_hidden(chosen, computing), name="name", call=nothing.cast(pl.Int64),
-        known=pl.lit(True),
+        known=pl.lit(True), algorithm=nothing.cast(pl.String),
     )  # fmt: skip
 
 

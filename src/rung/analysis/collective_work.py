@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.collective_calls import gpu_collectives, plain, size_bytes
-from rung.analysis.collectives import bus_factor
+from rung.analysis.collectives import link_factor
 from rung.analysis.origins import origins
 from rung.analysis.work import COLLECTIVE
 from rung.trace.table import Trace
@@ -17,7 +17,8 @@ def collective_work(trace: Trace, steps: int) -> list[dict[str, Any]]:
     """One row each kind, type, size and group size of the collectives whose launch the trace has (all, where it has no
     launches): op, inputs, time_ns, count, gpu_events, and where the size is known moved_bytes, tb_per_s and bound.
 
-    moved_bytes: over each rank's link, as the bus bandwidth of nccl-tests counts them. The time is that of the kernels,
+    moved_bytes: over each rank's link, by the algorithm where the kernel's name says it, else as the bus bandwidth of nccl-tests
+    counts them. The time is that of the kernels,
     waiting for other ranks included. There is no floor: what the links could do is not in a trace.
     """
     own = gpu_collectives(trace)
@@ -25,7 +26,7 @@ def collective_work(trace: Trace, steps: int) -> list[dict[str, Any]]:
         return []
     kinds = pl.col("collective").map_elements(plain, return_dtype=pl.String)
     rows = own.filter(pl.col("known") | (not origins(trace)["linked"].any())).with_columns(collective=kinds)
-    rows = rows.with_columns(size=size_bytes(), moved=size_bytes() * bus_factor(pl.col("group_size")))
+    rows = rows.with_columns(size=size_bytes(), moved=size_bytes() * link_factor(pl.col("group_size")))
     calls = pl.struct("rank", "call").filter(pl.col("call").is_not_null()).n_unique()
     sums = rows.group_by("collective", "dtype", "group_size", "size", "moved", maintain_order=True).agg(
         time=(pl.col("end") - pl.col("ts")).sum(), gpu_events=pl.len(), calls=calls

@@ -27,6 +27,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "seq": pl.Int64(),
     "dtype": pl.String(),
     "algorithm_gb_per_s": pl.Float64(),
+    "algorithm": pl.String(),
+    "link_gb_per_s": pl.Float64(),
 }
 
 
@@ -45,6 +47,8 @@ def collectives(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         reduce_scatter the larger side. algorithm_gb_per_s: size / transfer, in 10^9 bytes a second. bus_gb_per_s: that times
         2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, 1 for the
         others, n the group's size (nccl-tests, doc/PERFORMANCE.md): comparable with the links' rate for any n.
+    algorithm: how the bytes go, where the kernel's name says it: one-shot, two-shot or in-switch. link_gb_per_s: the bytes
+        that each rank receives with that algorithm (`link_factor`), in the transfer's time: to be held against the link's rate.
     steps: not used, a row is one operation.
     """
     return matched(trace).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
@@ -58,6 +62,20 @@ def bus_factor(ranks: pl.Expr) -> pl.Expr:
         .when(pl.col("collective").is_in(["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]))
         .then(others)
         .otherwise(1.0)
+    )  # fmt: skip
+
+
+def link_factor(ranks: pl.Expr) -> pl.Expr:
+    """What a collective's size times this is: the bytes that a rank receives over its link, by the algorithm where that is known.
+
+    One-shot: the whole buffer of each other rank. In the switch: the sum of one part, and then all parts, which the switch
+    sends to every rank. Else as `bus_factor` has it.
+    """
+    size, reduces = ranks.cast(pl.Float64), pl.col("collective") == "all_reduce"
+    return (
+        pl.when(reduces & (pl.col("algorithm") == "one-shot")).then(size - 1)
+        .when(reduces & (pl.col("algorithm") == "in-switch")).then(1 + 1 / size)
+        .otherwise(bus_factor(ranks))
     )  # fmt: skip
 
 
@@ -92,7 +110,7 @@ def matched(trace: Trace) -> pl.DataFrame:
         .group_by("key", maintain_order=True)
         .agg(
             pl.col("ts", "step", "group", "collective", "seq", "matched").first(),
-            pl.col("dtype", "size_bytes", "group_size").drop_nulls().first(),
+            pl.col("dtype", "size_bytes", "group_size", "algorithm").drop_nulls().first(),
             ranks=pl.col("rank").n_unique(),
             transfer_ns=dur.min(),
             skew_ns=dur.max() - dur.min(),
@@ -113,4 +131,7 @@ def matched(trace: Trace) -> pl.DataFrame:
         hidden_share=pl.when(pl.col("spent_ns") > 0).then(pl.col("hidden_ns") / pl.col("spent_ns")),
         algorithm_gb_per_s=rate,
         bus_gb_per_s=rate * bus_factor(pl.coalesce("group_size", "ranks")),
+        link_gb_per_s=pl.when(pl.col("algorithm").is_not_null()).then(
+            rate * link_factor(pl.coalesce("group_size", "ranks"))
+        ),
     ).drop("hidden_ns")

@@ -20,6 +20,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "group_size": pl.Int64(),
     "dtype": pl.String(),
     "group": pl.String(),
+    "algorithm": pl.String(),
+    "link_gb_per_s": pl.Float64(),
 }
 
 
@@ -28,12 +30,14 @@ def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
     count, transfer_ns, waiting_ns, exposed_ns: of one step and one rank (the mean over ranks). transfer_ns + waiting_ns
     is the time that a rank spends in these collectives, exposed_ns what of it no computation covers.
-    bus_gb_per_s: the median over the operations, as in `collectives`. Where ranks is below group_size the other ranks'
+    algorithm, link_gb_per_s: as in `collectives`, the median. bus_gb_per_s: the median over the operations, as in `collectives`. Where ranks is below group_size the other ranks'
     traces are not there: waiting cannot be told from transfer, and bus_gb_per_s is a lower bound.
     """
     rows = matched(trace)
     per = pl.col("ranks") * steps
-    kinds = rows.group_by("collective", "group", "dtype", "size_bytes", "group_size", maintain_order=True).agg(
+    kinds = rows.group_by(
+        "collective", "group", "dtype", "size_bytes", "group_size", "algorithm", maintain_order=True
+    ).agg(
         pl.col("ranks").max(),
         count=pl.len() / steps,
         transfer_ns=(pl.col("transfer_ns") / steps).sum().round().cast(pl.Int64),
@@ -41,6 +45,7 @@ def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         exposed_ns=(pl.col("exposed_ns") / per).sum().round().cast(pl.Int64),
         hidden_share=1 - pl.col("exposed_ns").sum() / pl.col("spent_ns").sum().cast(pl.Float64),
         bus_gb_per_s=pl.col("bus_gb_per_s").median(),
+        link_gb_per_s=pl.col("link_gb_per_s").median(),
     )
     return kinds.sort(pl.col("transfer_ns") + pl.col("waiting_ns"), descending=True, maintain_order=True).select(
         pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()

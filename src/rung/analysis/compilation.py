@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from rung.analysis.calls import host_calls, runtime_calls
 from rung.analysis.frames import python_names
 from rung.analysis.intervals import covered
-from rung.analysis.origins import host_calls, runtime_calls
 from rung.trace.table import Trace
 
 # (what it is, pattern of the names of operators, annotations and Python frames, what it means)

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.account import account
+from rung.analysis.captures import joined
 from rung.analysis.devices import gpu_names
 from rung.analysis.per_step import divisor, of_steps
 from rung.analysis.steps import found_steps
@@ -113,7 +114,7 @@ def diff(
     accounts = [account(base), account(new)]
     shared = set(accounts[0]["name"].unique()) & set(accounts[1]["name"].unique())
     accounts = [_with_names(events, shared) for events in accounts]
-    notes = [note for note in (cut_base, cut_new) if note] + _notes(sides, accounts)
+    notes = [note for note in (cut_base, cut_new) if note] + _notes(sides, accounts, (base, new))
     tables = {key: _table(sides, accounts, BY[key]) for key in by or BY}
     for key in ("module", "instance"):
         if key in tables and not any(events[key].str.starts_with("(").not_().any() for events in accounts):
@@ -219,19 +220,22 @@ def _table(sides: tuple[Side, Side], accounts: list[pl.DataFrame], columns: list
     )
 
 
-def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame]) -> list[str]:
+def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame], traces: tuple[Trace, Trace]) -> list[str]:
     notes = []
-    for name, side, events in zip(("base", "new"), sides, accounts, strict=True):
+    for name, side, events, trace in zip(("base", "new"), sides, accounts, traces, strict=True):
         if not events["linked"].any():
             notes.append(f"{name}: no launches are recorded, so nothing belongs to an operator.")
             continue
+        notes += [f"{name}: {note}" for note in joined(trace).notes]
         outside = events.filter(~pl.col("linked"))
         share = int(outside["own_ns"].sum()) / max(1, side.busy_ns)
         if share > 0.005:
             notes.append(
                 f"{name}: {share:.0%} of the busy time was launched outside of the recording and belongs to no operator."
             )
-        replayed = int(events.filter(pl.col("graph").fill_null(False))["own_ns"].sum()) / max(1, side.busy_ns)
+        replayed = int(
+            events.filter(pl.col("graph").fill_null(False), pl.col("row_of_op").is_null())["own_ns"].sum()
+        ) / max(1, side.busy_ns)
         if replayed > 0.005:
             notes.append(f"{name}: {replayed:.0%} of the busy time was replayed by graphs and belongs to no operator.")
     if sides[0].gpus != sides[1].gpus or sides[0].steps != sides[1].steps:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import host_calls
 from rung.analysis.intervals import union
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {

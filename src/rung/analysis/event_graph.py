@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import host_calls, launching_calls
 from rung.analysis.collectives import keyed
 from rung.analysis.gpu_order import launch_edges, meetings_of_ranks, stream_pairs, unlinked_pairs, wait_pairs
 from rung.analysis.host_order import edge_rows, host_nodes, in_order
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.analysis.skew import clock_offsets
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
@@ -148,7 +149,7 @@ def _chosen(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, str]:
     if gpu["launch"].null_count() == gpu.height:
         return gpu.clear(), calls, ""
     shift = pl.col("rank").replace_strict(clock_offsets(trace), default=0, return_dtype=pl.Int64)
-    names = host_calls(trace)["name"].gather(gpu["op"])
+    names = launching_calls(trace)["name"].gather(gpu["op"])
     place = ["rank", "device", "stream", "own_ts"]
     kinds = keyed(trace).select("rank", "device", "stream", "collective", own_ts="ts").unique(place)
     gpu = (

@@ -10,6 +10,7 @@ import polars as pl
 
 from rung.analysis import analyses
 from rung.analysis.account import account
+from rung.analysis.applicable import Applicable
 from rung.analysis.gaps import caused
 from rung.analysis.kernel_names import readable
 from rung.analysis.timeline import timeline
@@ -37,6 +38,7 @@ class Facts:
         self.a_step = " a step" if steps > 1 else ""
         self.own = account(trace)
         self.idle = caused(trace)
+        self.fits = Applicable(trace)
 
     def share(self, ns: Any) -> float:
         return float(ns) / max(1, self.sums["total_ns"])

@@ -25,6 +25,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "gives_not": pl.String(),
     "compile_safe": pl.String(),
     "verify": pl.String(),
+    "documentation": pl.String(),
 }
 
 
@@ -35,7 +36,9 @@ def findings(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     speedup_low, speedup_high: of the step, by Amdahl's law: 1 / (1 - share * (1 - left)), left being what remains of that
         time at worst and at best: the ladder's own ranges where a rung works on it, an operator's floor by the roofline
         where that is known. Each for itself: two findings about the same time do not add up.
-    do: what improves it; rungs: those of the ladder (`rung climb`) that do it, none where nothing does it by itself.
+    do: what improves it; rungs: those of the ladder (`rung climb`) that do it and can apply to this work, none where
+        nothing does it by itself. Of a server's trace `do` names an option of the server, which Rung did not try;
+        documentation: where it is described.
     gives_not: what not to expect. compile_safe: how it goes with torch.compile. verify: how to know that it worked.
     """
     if timeline(trace).is_empty():
@@ -46,10 +49,11 @@ def findings(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         seen = rule(facts)
         if seen is None:
             continue
-        texts = catalogue()[name]
+        texts = facts.fits.texts(catalogue()[name])
         best, worst = seen.left or texts["left"]
         rows.append(
-            {key: texts[key] for key in ("what", "do", "rungs", "gives_not", "compile_safe", "verify")}
+            {key: texts[key] for key in ("what", "do", "gives_not", "compile_safe", "verify")}
+            | {"rungs": facts.fits.rungs(texts["rungs"]), "documentation": texts.get("documentation")}
             | {"finding": name, "share": seen.share, "evidence": seen.evidence}
             | {"speedup_low": _speedup(seen.share, worst), "speedup_high": _speedup(seen.share, best)}
         )

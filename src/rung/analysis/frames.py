@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import launching_calls
 from rung.analysis.intervals import Ints
 from rung.analysis.nesting import callers, nearest, outermost
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.trace.table import Trace
 
 # Frames that say nothing about the user's program: PyTorch's own, built-in functions, wrappers of contexts and threads.
@@ -18,8 +19,20 @@ _BEFORE_PACKAGE = r"^.*(site|dist)-packages/"
 
 def frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
     """The chosen Python frames, a caller before what it calls: `ts`, `end`, `name`, `rank`, `pid`, `tid`."""
-    python = trace.events.lazy().filter(pl.col("kind") == "python")
-    names = python_names(trace).filter(chosen)
+    return _frames(trace.events, python_names(trace), chosen)
+
+
+def launching_frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
+    """The same around `launching_calls`: those of the capture traces, too."""
+    own = frames(trace, chosen)
+    if trace.captured is None:
+        return own
+    return pl.concat([own, _frames(trace.captured.events, _python_names(trace.captured.events), chosen)])
+
+
+def _frames(events: pl.DataFrame, names: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
+    python = events.lazy().filter(pl.col("kind") == "python")
+    names = names.filter(chosen)
     found = (
         python.select("ts", "dur", "name", "rank", "pid", "tid")
         .filter(pl.col("name").is_in(names["name"].implode()))
@@ -34,12 +47,16 @@ def frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
 @once
 def python_names(trace: Trace) -> pl.DataFrame:
     """The different names of Python frames: few, as a program's functions are."""
-    return trace.events.lazy().filter(pl.col("kind") == "python").select("name").unique().collect()
+    return _python_names(trace.events)
+
+
+def _python_names(events: pl.DataFrame) -> pl.DataFrame:
+    return events.lazy().filter(pl.col("kind") == "python").select("name").unique().collect()
 
 
 def module_frames(trace: Trace) -> pl.DataFrame:
-    """The calls of nn.Modules, recorded with stacks."""
-    return frames(trace, pl.col("name").str.starts_with("nn.Module: "))
+    """The calls of nn.Modules around `launching_calls`, recorded with stacks."""
+    return launching_frames(trace, pl.col("name").str.starts_with("nn.Module: "))
 
 
 @once
@@ -48,27 +65,35 @@ def user_frames(trace: Trace) -> pl.DataFrame:
     return frames(trace, ~pl.col("name").str.contains(_INTERNAL))
 
 
+def launching_user_frames(trace: Trace) -> pl.DataFrame:
+    """The same around `launching_calls`: those of the capture traces, too."""
+    if trace.captured is None:
+        return user_frames(trace)
+    return launching_frames(trace, ~pl.col("name").str.contains(_INTERNAL))
+
+
 def place(name: str = "call_site") -> pl.Expr:
     """A frame's name with the path from the packages' folder on: `transformers/activations.py(77): forward`."""
     return pl.col(name).str.replace(_BEFORE_PACKAGE, "")
 
 
 def enclosing(trace: Trace, of: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """(for each GPU event of `origins` the frame around its operator, else around its launch; for each frame the one
-    around it), as in `around`.
+    """(for each GPU event of `origins` the frame around its operator, where it is certain which call of it that was, else
+    around its launch; for each frame the one around it), as in `around`.
     """
     of_call, above = around(trace, of)
-    return of_call.gather(origins(trace).select(pl.coalesce("op", "launch")).to_series()), above
+    place = pl.coalesce(pl.when(pl.col("placed") | ~pl.col("graph")).then("op"), "launch")
+    return of_call.gather(origins(trace).select(place).to_series()), above
 
 
 def around(trace: Trace, of: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """(for each of `host_calls` the innermost of these frames around it, for each frame the one around it): rows of
+    """(for each of `launching_calls` the innermost of these frames around it, for each frame the one around it): rows of
     `of`, or null.
 
     A backward operator runs on a thread without Python: it has the frame of the last forward operator with its
     sequence number.
     """
-    calls = host_calls(trace)
+    calls = launching_calls(trace)
     both = pl.concat([of.select("ts", "end", "rank", "pid", "tid"), calls.select("ts", "end", "rank", "pid", "tid")])
     thread = both.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
     parent = callers(both["ts"].to_numpy(), both["end"].to_numpy(), thread)

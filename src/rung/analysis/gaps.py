@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from rung.analysis.calls import host_calls
 from rung.analysis.dry_times import dry_times
 from rung.analysis.frames import frames, place, user_frames
 from rung.analysis.once import once
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.analysis.stabbing import THREAD, at_rows, open_at
 from rung.analysis.waiting import host_waits
 from rung.trace.table import Trace

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from rung.analysis.communicators import communicating_kernel, communicating_op
 from rung.analysis.once import once
 from rung.trace.table import GPU_KINDS, Trace
 
-COMMUNICATION = "(?i)nccl|rccl|cross_device_reduce"
 RUNTIME_COPY = "MEMORY_COPY_|__amd_rocclr_copyBuffer"  # ROCm <= 7.1 records copies as kernels of these names
 NO_RANK = -1  # a join has no equal nulls
 
@@ -18,8 +18,11 @@ def gpu_events(trace: Trace) -> pl.DataFrame:
 
     launched: when the runtime call with the event's correlation id began, of several calls of that id the first.
     linked: there is such a call in the trace. An event without one was launched before the recording began; it is
-    real work and counts. role: computation, communication or memcpy.
+    real work and counts. role: computation, communication or memcpy. communicator: the operator that communicates by a
+    kernel, whatever the kernel's name is; null where none is known.
     """
+    names = trace.events.lazy().filter(pl.col("kind") == "kernel").select(pl.col("name").unique()).collect()["name"]
+    communicating = [name for name in names if communicating_kernel(name) is not None]
     key = (pl.col("rank").fill_null(NO_RANK), pl.col("correlation"))
     launches = (
         trace.events.lazy()
@@ -33,15 +36,29 @@ def gpu_events(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("kind").is_in(GPU_KINDS), pl.col("device").is_not_null())
         .with_columns(key[0])
         .join(launches, on=["rank", "correlation"], how="left", maintain_order="left")
+        .join(_communicators(trace), on=["rank", "external_id"], how="left", maintain_order="left")
+        .with_columns(communicator=pl.when(kernel).then("communicator"))
         .with_columns(
             pl.when(pl.col("rank") != NO_RANK).then("rank").alias("rank"),
             end=pl.col("ts") + pl.col("dur"),
             linked=pl.col("launched").is_not_null(),
             role=pl.when((pl.col("kind") == "memcpy") | (kernel & pl.col("name").str.contains(RUNTIME_COPY)))
             .then(pl.lit("memcpy"))
-            .when(kernel & pl.col("name").str.contains(COMMUNICATION))
+            .when(kernel & (pl.col("name").is_in(communicating) | pl.col("communicator").is_not_null()))
             .then(pl.lit("communication"))
             .otherwise(pl.lit("computation")),
         )
         .collect()
+    )
+
+
+def _communicators(trace: Trace) -> pl.LazyFrame:
+    """The operators that communicate, by `rank` and `external_id`, but for those whose kernels all say so themselves."""
+    ops = trace.events.lazy().filter(pl.col("kind") == "cpu_op")
+    names = ops.select(pl.col("name").unique()).collect()["name"]
+    chosen = [name for name in names if (found := communicating_op(name)) is not None and found.collective]
+    return (
+        ops.filter(pl.col("name").is_in(chosen), pl.col("external_id").is_not_null())
+        .select(pl.col("rank").fill_null(NO_RANK), "external_id", communicator="name")
+        .unique(["rank", "external_id"], keep="first")
     )

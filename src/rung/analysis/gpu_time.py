@@ -44,7 +44,7 @@ def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
             f"{share * 100:.0f} % of GPU time ({unlinked.height} x) was launched outside the recorded window: it counts, "
             "but cannot be joined with its operators."
         )
-    replayed = events.filter("graph")
+    replayed = events.filter("graph", pl.col("op").is_null())
     if replayed.height:
         notes.append(
             f"{replayed.height} GPU events were replayed by {_launches(replayed['launch'].n_unique())}: their "

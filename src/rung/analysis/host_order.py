@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import host_calls
 from rung.analysis.intervals import Ints
 from rung.analysis.nesting import outermost
-from rung.analysis.origins import host_calls
 from rung.trace.table import Trace
 
 _EVER = -(2**62)

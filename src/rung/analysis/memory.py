@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import host_calls
 from rung.analysis.frames import place, user_frames
 from rung.analysis.nesting import outermost
-from rung.analysis.origins import host_calls
 from rung.analysis.stabbing import THREAD, at_rows, open_at
 from rung.trace.counter_tracks import memory_in_use
 from rung.trace.table import Trace

@@ -9,6 +9,7 @@ import polars as pl
 
 from rung.analysis.across import across
 from rung.analysis.breakdown import breakdown
+from rung.analysis.captures import joined
 from rung.analysis.completeness import completeness
 from rung.analysis.devices import gpu_names
 from rung.analysis.roofline import peaks_of_trace
@@ -53,6 +54,7 @@ def _notes(trace: Trace) -> list[str]:
     wrong = [str(trace.meta[key]) for key in ("cut", "replaced", "cache") if trace.meta.get(key)]
     files = trace.meta.get("files", [])
     wrong += [NOTE] if serialized(trace) else []
+    wrong += joined(trace).notes
     return wrong + [f"{file['file']}: {file[key]}" for file in files for key in ("cut", "replaced") if file.get(key)]
 
 

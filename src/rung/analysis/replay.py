@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
+from rung.analysis.calls import launching_calls
 from rung.analysis.costs import LIST_ITEM, Unknown, cost, read_call
 from rung.analysis.costs.attention import FORMS
 from rung.analysis.costs.call import Call, Tensor, read_strides
 from rung.analysis.nesting import nearest
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.analysis.roofline import peaks_of_trace, readable
 from rung.analysis.work import INPUTS, item_of_kernel
 from rung.errors import UsageError
@@ -97,7 +98,7 @@ def calls_of(trace: Trace, op: str, shapes: str = "") -> pl.DataFrame:
     index: to choose one by, among these; inputs: readable; count; time_ns: of the GPU events launched inside these calls; INPUTS as
     recorded; item: the type of the elements of lists, where a kernel's name says it.
     """
-    calls, events = host_calls(trace), origins(trace)
+    calls, events = launching_calls(trace), origins(trace)
     mine = nearest(calls["caller"].to_numpy(), ((calls["kind"] == "cpu_op") & (calls["name"] == op)).to_numpy())
     times = (
         events.select("dur", kernel="name", call=pl.Series(mine).gather(events["op"]))

@@ -7,14 +7,15 @@ from typing import Any
 
 import polars as pl
 
+from rung.analysis.applicable import FUSED
+from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
 from rung.analysis.facts import Facts, Seen, duration, largest, short
-from rung.analysis.origins import host_calls, op_column
+from rung.analysis.origins import op_column
 from rung.analysis.serialized import serialized
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less
-_FUSED = r"(?i)fused_?(adam|sgd|adagrad)|FusedAdam|FusedSgd"
 _ALLOCATES = r"(?i)^(hip|cuda|cu)(mem)?(malloc|alloc|free|host)"
 
 
@@ -106,7 +107,7 @@ def _written_out(facts: Facts) -> pl.Series:
 def fp32_matmul(facts: Facts) -> Seen | None:
     matrix = pl.col("category").is_in(["gemm", "convolution"]) & (pl.col("detail") != "layout")
     _, events = facts.spent(matrix)
-    calls = host_calls(facts.trace)
+    calls = launching_calls(facts.trace)
     dtypes = calls["dtypes"].gather(facts.own.filter(matrix)["row_of_op"])
     chosen = events.with_columns(dtypes=dtypes).filter(
         pl.col("dtypes").str.contains(r'^\["float"'), ~pl.col("name").str.contains(_SMALLER_FORMAT)
@@ -154,8 +155,10 @@ def pointwise(facts: Facts) -> Seen | None:
 
 
 def optimizer(facts: Facts) -> Seen | None:
-    share, events = facts.spent(pl.col("category") == "optimizer", ~pl.col("name").str.contains(_FUSED))
-    return Seen(share, facts.many(events.height, "kernel")) if share >= 0.02 else None
+    share, events = facts.spent(pl.col("category") == "optimizer", ~pl.col("name").str.contains(FUSED))
+    if share < 0.02 or facts.fits.training is False:
+        return None
+    return Seen(share, facts.many(events.height, "kernel"))
 
 
 def copies(facts: Facts) -> Seen | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rung.analysis.origins import runtime_calls
+from rung.analysis.calls import runtime_calls
 from rung.analysis.runtime_roles import LAUNCHING
 from rung.analysis.spending import spending
 from rung.trace.table import Trace

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from rung.analysis.calls import host_calls
 from rung.analysis.collectives import keyed, matched
 from rung.analysis.intervals import union
 from rung.analysis.nesting import outermost
-from rung.analysis.origins import host_calls, op_column, origins
+from rung.analysis.origins import op_column, origins
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
 

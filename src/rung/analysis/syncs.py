@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from rung.analysis.calls import host_calls
 from rung.analysis.frames import place, user_frames
-from rung.analysis.origins import host_calls
 from rung.analysis.spending import spending
 from rung.analysis.stabbing import THREAD, at_rows, open_at
 from rung.analysis.waiting import host_waits

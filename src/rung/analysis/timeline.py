@@ -39,8 +39,8 @@ def timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         GPU begins with the first work that was launched in it and ends where the next begins, so that the steps of a
         device add up to its whole, exactly.
     total: end of the last less start of the first GPU event. busy: what any event covers; idle: the rest.
-    computation: kernels that are neither collectives nor copies, and memsets. communication: kernels named
-        nccl, rccl or cross_device_reduce. memcpy: copies, the runtime's copy kernels among them. Each is the
+    computation: kernels that are neither collectives nor copies, and memsets. communication: kernels of
+        collectives.toml, by the operator that launched them or by name. memcpy: copies, the runtime's copy kernels among them. Each is the
         union of its intervals; exposed is what the classes before it leave uncovered, so that
         computation + exposed_communication + exposed_memcpy + idle == total, exactly.
     kernels, unlinked: the events that begin there; unlinked, unlinked_ns: those whose launch lies outside the trace,

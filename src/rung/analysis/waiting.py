@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from rung.analysis.calls import runtime_calls
 from rung.analysis.once import once
-from rung.analysis.origins import origins, runtime_calls
+from rung.analysis.origins import origins
 from rung.trace.table import Trace
 
 

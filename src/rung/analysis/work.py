@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rung.analysis.costs import LIST_ITEM, Cost, Unknown, cost, model_of, read_call
+from rung.analysis.around import expert_kernels, step_lengths
+from rung.analysis.calls import launching_calls
+from rung.analysis.costs import LIST_ITEM, Cost, Unknown, cost, model_of, needs_lengths, read_call
 from rung.analysis.intervals import Ints
-from rung.analysis.origins import host_calls, origins
+from rung.analysis.origins import origins
 from rung.trace.table import Trace
 
 INPUTS = ("name", "dims", "dtypes", "strides", "concrete")
@@ -37,10 +39,11 @@ _HOST = re.compile(r"HtoD|DtoH|Host -> Device|Device -> Host|HostToDevice|Device
 class Work:
     """The GPU events of `origins`, each with the number of its kind of call, and what the kinds are.
 
-    events: one row a GPU event: `dur` (ns), `call` (the position in host_calls of the operator whose work it is, null
-        where there is none), `kind` (a row of `kinds`, null likewise), `reason` (why it has no cost, null where it
+    events: one row a GPU event: `dur` (ns), `call` (the number of the call whose work it is, null where there is none: its
+        position in launching_calls, and another one in each replay of a graph), `kind` (a row of `kinds`, null likewise), `reason` (why it has no cost, null where it
         has one), `tf32` (a kernel of the call says that it multiplies in TF32), `host` (copied to or from the host).
-    kinds: one row a distinct operator and inputs: INPUTS and `item`, the precision of its lists' elements.
+    kinds: one row a distinct operator and inputs: INPUTS, `item` (the precision of its lists' elements) and `around`
+        (what the trace says of it beside its inputs, where its work depends on that).
     costs: of each kind; None where it has none.
     """
 
@@ -55,35 +58,42 @@ def work(trace: Trace) -> Work:
     An operator without a model of its own passes its events to the innermost one around it that has a cost, unless
     operators with costs are inside that one, too: they are its work, which would be counted twice.
     """
-    events = origins(trace).select("name", "kind", "dur", "role", "linked", "graph", "op")
+    events = origins(trace).select("name", "kind", "dur", "role", "linked", "graph", "op", number="call")
     facts = _kernel_facts(events["name"].unique())
     events = events.join(facts, on="name", how="left", maintain_order="left")
-    calls = host_calls(trace)
+    lengths = step_lengths(trace)
+    of = ["op"] if lengths is None else ["op", "lengths"]
+    events = events.with_columns(lengths=lengths if lengths is not None else pl.lit(None, dtype=pl.String))
+    calls = launching_calls(trace)
     above = _operator_above(calls)
 
-    book = _Book(calls)
+    book = _Book(calls, expert_kernels(trace))
     own = events.filter(pl.col("op").is_not_null(), pl.col("role") != "communication")
-    launched = own.group_by("op", maintain_order=True).agg(pl.col("item").drop_nulls().first(), pl.col("tf32").any())
-    position, item = launched["op"].to_numpy(), launched["item"]
-    kind = book.kinds_of(position, item)
+    facts_of = [pl.col("item").drop_nulls().first(), pl.col("tf32").any()]
+    launched = own.group_by(of, maintain_order=True).agg(facts_of)
+    position, said = (
+        launched["op"].to_numpy(),
+        launched.select("item", lengths="lengths" if len(of) > 1 else pl.lit(None, dtype=pl.String)),
+    )
+    kind = book.kinds_of(position, said)
     target = position.copy()
     inside = _all_above(position[book.has_cost(kind)], above, calls.height)
     open_ = np.flatnonzero(~book.has_cost(kind))
     current = above[position[open_]]
     while (going := (current >= 0)).any():
         open_, current = open_[going], current[going]
-        found = book.kinds_of(current, item.gather(open_))
+        found = book.kinds_of(current, said[open_])
         good = book.has_cost(found) & ~inside[current]
         target[open_[good]], kind[open_[good]] = current[good], found[good]
         inside |= _all_above(current[good], above, calls.height)
         open_, current = open_[~good], above[current[~good]]
 
-    owners = pl.DataFrame({"op": position, "call": target, "of": kind, "of_tf32": launched["tf32"]})
+    owners = launched.select(of).with_columns(call=pl.Series(target), of=pl.Series(kind), of_tf32=launched["tf32"])
     kinds = book.frame()
     costs = book.costs
     priced = pl.Series([found is not None for found in costs], dtype=pl.Boolean)
     shaped = kinds["dims"].is_not_null() & kinds["dtypes"].is_not_null()
-    joined = events.join(owners, on="op", how="left", maintain_order="left").with_columns(
+    joined = events.join(owners, on=of, how="left", maintain_order="left", nulls_equal=len(of) > 1).with_columns(
         pl.when(pl.col("role") != "communication").then(column).alias(column) for column in ("call", "of")
     )
     has, shapes = priced.gather(joined["of"]), shaped.gather(joined["of"])
@@ -91,7 +101,7 @@ def work(trace: Trace) -> Work:
     reason = (
         pl.when((pl.col("role") == "communication") & (pl.col("linked") | (not some)))
         .then(pl.lit(COLLECTIVE))
-        .when("graph")
+        .when(pl.col("op").is_null() & pl.col("graph"))
         .then(pl.lit(GRAPH))
         .when(pl.col("op").is_null() & ~pl.col("linked"))
         .then(pl.lit(OUTSIDE))
@@ -105,7 +115,12 @@ def work(trace: Trace) -> Work:
     )
     return Work(
         joined.select(
-            "dur", "call", kind="of", reason=reason, tf32="of_tf32", host=pl.col("host") & (pl.col("role") == "memcpy")
+            "dur",
+            call=pl.col("call") + pl.col("number") - pl.col("op"),
+            kind="of",
+            reason=reason,
+            tf32="of_tf32",
+            host=pl.col("host") & (pl.col("role") == "memcpy"),
         ),
         kinds,
         costs,
@@ -115,30 +130,43 @@ def work(trace: Trace) -> Work:
 class _Book:
     """The distinct kinds of call met so far, and their costs."""
 
-    def __init__(self, calls: pl.DataFrame) -> None:
+    def __init__(self, calls: pl.DataFrame, kernels: dict[int, str]) -> None:
         self._calls = calls.select(INPUTS)
+        self._kernels = kernels
         self._numbers: dict[tuple[str | None, ...], int] = {}
         self.costs: list[Cost | None] = []
 
-    def kinds_of(self, positions: Ints, item: pl.Series) -> Ints:
-        """The number of the kind of each of these calls; those that are new get one, and a cost."""
+    def kinds_of(self, positions: Ints, said: pl.DataFrame) -> Ints:
+        """The number of the kind of each of these calls; those that are new get one, and a cost.
+
+        said: of each, `item` and `lengths` of its step.
+        """
         listed = pl.col("dtypes").str.contains("TensorList", literal=True)  # only there does the item matter
-        rows = self._calls.select(pl.all().gather(positions)).with_columns(item=item).with_columns(
-            item=pl.when(listed).then("item")
-        )  # fmt: skip
+        rows = self._calls.select(pl.all().gather(positions)).with_columns(said).with_columns(
+            item=pl.when(listed).then("item"), around=self._around(positions, said["lengths"])
+        ).drop("lengths")  # fmt: skip
         distinct = rows.unique(maintain_order=True)
         distinct = distinct.with_columns(
             number=pl.Series([self._number(key) for key in distinct.iter_rows()], dtype=pl.Int64)
         )
-        keys = [*INPUTS, "item"]
+        keys = [*INPUTS, "item", "around"]
         numbers = rows.join(distinct, on=keys, how="left", maintain_order="left", nulls_equal=True)["number"]
         return numbers.to_numpy(writable=True)
+
+    def _around(self, positions: Ints, lengths: pl.Series) -> pl.Series:
+        """What the trace says beside the inputs of these calls, of those whose work depends on it."""
+        if not self._kernels and lengths.null_count() == len(lengths):
+            return lengths
+        wanted = [name for name in self._calls["name"].unique() if needs_lengths(name)]
+        needs = self._calls["name"].gather(positions).is_in(wanted)
+        kernels = pl.Series([self._kernels.get(at) for at in positions.tolist()], dtype=pl.String)
+        return pl.select(pl.coalesce(pl.when(needs).then(lengths), kernels)).to_series()
 
     def has_cost(self, kinds: Ints) -> npt.NDArray[np.bool_]:
         return np.array([found is not None for found in self.costs], dtype=bool)[kinds]
 
     def frame(self) -> pl.DataFrame:
-        schema = {name: pl.String() for name in (*INPUTS, "item")}
+        schema = {name: pl.String() for name in (*INPUTS, "item", "around")}
         return pl.DataFrame(list(self._numbers), schema=schema, orient="row")
 
     def _number(self, key: tuple[str | None, ...]) -> int:
@@ -156,11 +184,12 @@ def _cost(
     strides: str | None,
     concrete: str | None,
     item: str | None,
+    around: str | None,
 ) -> Cost | None:
     if name is None or model_of(name) is None:
         return None
     try:
-        return cost(read_call(name, dims, dtypes, strides, concrete, LIST_ITEM.get(name) or item or ""))
+        return cost(read_call(name, dims, dtypes, strides, concrete, LIST_ITEM.get(name) or item or "", around or ""))
     except Unknown:
         return None
 

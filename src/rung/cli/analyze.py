@@ -20,6 +20,7 @@ examples:
   rung analyze trace.json.gz --show list         the analyses and the question that each answers
   rung analyze trace.json.gz --show timeline     one of them as a table (--top N rows; --csv FILE, --json: all)
   rung analyze trace.json.gz --step 15,16        these of the profiler's steps only
+  rung analyze decode.json.gz --capture capture_bs32.json.gz    kernels of replayed graphs with their operators
   rung analyze cut.json.gz --partial             what is whole before the damage
   rung analyze workload/ --roofline page.html    hardware counters: what bounds each kernel, and its roofs
   rung analyze run.db --write trace.pftrace      the same events for Perfetto (or .json.gz for Chrome, .csv)
@@ -46,6 +47,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
+    tables.add_captures(parser)
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     tables.add_limit(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
@@ -72,7 +74,9 @@ def run(parsed: argparse.Namespace) -> int:
         classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
-        trace = opened(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+        trace = opened(
+            path, parsed.capture, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache
+        )
         if write:
             write(with_samples(trace, parsed.samples), parsed.write)
         if parsed.roofline:
@@ -94,6 +98,8 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
         raise UsageError("--write takes one PATH; a folder is one.")
     if parsed.roofline and len(parsed.paths) > 1:
         raise UsageError("--roofline takes one PATH; a folder is one.")
+    if parsed.capture and len(parsed.paths) > 1:
+        raise UsageError("--capture belongs to one trace: give one PATH.")
     if parsed.samples and not parsed.write:
         raise UsageError("--samples are drawn into a written trace: add --write FILE, as in --write run.pftrace.")
     if parsed.csv and (parsed.json or len(parsed.paths) > 1 or len(parsed.show or ()) != 1):
@@ -153,10 +159,13 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     """The tables of --show."""
+    from rung.analysis.captures import joined
+
     found = {name: table(name, trace, steps=steps) for name in parsed.show}
     if parsed.csv:
         tables.write_csv(next(iter(found.values())), parsed.csv)
         return ""
+    notes = [*([note] if note else []), *joined(trace).notes]
     if parsed.json:
         rows = {name: answer.to_dicts() for name, answer in found.items()}
         return {
@@ -164,12 +173,12 @@ def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
             "source": trace.source,
             "format": trace.format,
             "steps": steps,
-            "notes": [note] if note else [],
+            "notes": notes,
             "tables": rows,
         }
     heads = {name: f"{name}: {ANALYSES[name].question}" for name in found}
-    if note:
-        say(f"note: {note}")
+    for line in notes:
+        say(f"note: {line}")
     return "\n\n".join(f"{heads[name]}\n{_shown(name, answer, parsed.top)}" for name, answer in found.items())
 
 

@@ -217,8 +217,11 @@ def for_tables() -> None:
     gc.set_threshold(100_000)
 
 
-def opened(path: Path, **how: Any) -> Any:
-    """The trace in a file, in a folder of them, or in that of a recording which `rung profile` made. how: as for trace.read."""
+def opened(path: Path, captures: Sequence[Path] = (), **how: Any) -> Any:
+    """The trace in a file, in a folder of them, or in that of a recording which `rung profile` made. how: as for trace.read.
+
+    captures: traces of the phase in which its graphs were captured (analysis/captures.py); in the folder, they are no ranks.
+    """
     if path.is_dir():
         from rung.profilers.collect import read_kept
         from rung.profilers.plan import is_kept
@@ -228,7 +231,10 @@ def opened(path: Path, **how: Any) -> Any:
     from rung.trace import read
 
     with live():
-        return read(path, **how)
+        trace = read(path, without=captures, **how)
+        from rung.analysis.captures import with_captures
+
+        return with_captures(trace, captures, max_bytes=how.get("max_bytes"), cache=how.get("cache", True))
 
 
 @contextmanager

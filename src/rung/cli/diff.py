@@ -41,6 +41,8 @@ def add(commands: Any, help_text: str) -> None:
         "--fail-if-slower", type=share, nargs="?", const=0.01, metavar="SHARE",
         help="exit with 1 where NEW's step takes longer by this share (default: 1%%) or more",
     )  # fmt: skip
+    tables.add_captures(parser, "--base-capture", "BASE")
+    tables.add_captures(parser, "--new-capture", "NEW")
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     tables.add_limit(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
@@ -58,8 +60,8 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.runs import to_json
 
     base, new = (
-        opened(path, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
-        for path in parsed.paths
+        opened(path, captures, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+        for path, captures in zip(parsed.paths, (parsed.base_capture, parsed.new_capture), strict=True)
     )
     found = diff(base, new, base_steps=parsed.base_steps, new_steps=parsed.new_steps, by=parsed.by)
     slower = parsed.fail_if_slower is not None and found.ratio >= 1 + parsed.fail_if_slower

@@ -43,6 +43,7 @@ def add(commands: Any, help_text: str) -> None:
         "--memory", type=size, default=size("4G"), metavar="SIZE",
         help="end the query when it takes more than this beside the trace's tables (default: 4G)",
     )  # fmt: skip
+    tables.add_captures(parser)
     tables.add_limit(parser)
 
 
@@ -56,6 +57,7 @@ def run(parsed: argparse.Namespace) -> int:
         "path": str(parsed.path),
         "sql": parsed.sql,
         "steps": parsed.steps,
+        "captures": [str(path) for path in parsed.capture],
         "max_bytes": parsed.max_bytes,
         "csv": str(parsed.csv) if parsed.csv else None,
         "as_json": parsed.json,
@@ -74,6 +76,7 @@ def answer(
     path: str,
     sql: str | None,
     steps: int | None,
+    captures: list[str],
     max_bytes: int | None,
     csv: str | None,
     as_json: bool,
@@ -87,7 +90,7 @@ def answer(
     from rung.report.tables import catalogue_lines
     from rung.runs import to_json
 
-    trace = opened(Path(path), max_bytes=max_bytes)
+    trace = opened(Path(path), [Path(capture) for capture in captures], max_bytes=max_bytes)
     with limited():
         counted = divisor(trace)[0] if steps is None else steps
         table = query(trace, sql, steps=counted) if sql is not None else catalogue()

@@ -29,6 +29,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--list", action="store_true", help="its different calls instead of a script")
     parser.add_argument("--shapes", default="", metavar="WORDS", help="only calls with these words among their inputs")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="which of the calls (default: 0)")
+    tables.add_captures(parser)
     tables.add_limit(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the script (default: stdout)")
 
@@ -40,7 +41,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.report.replay import script
     from rung.runs import to_json, write_whole
 
-    trace = opened(parsed.path, max_bytes=parsed.max_bytes)
+    trace = opened(parsed.path, parsed.capture, max_bytes=parsed.max_bytes)
     if parsed.list:
         found = known_calls(trace, full_name(parsed.op), parsed.shapes)
         if parsed.json:

@@ -31,6 +31,14 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_captures(parser: argparse.ArgumentParser, flag: str = "--capture", of: str = "the trace") -> None:
+    """--capture, of commands that read traces whose kernels may be replayed by graphs."""
+    parser.add_argument(
+        flag, type=Path, action="append", default=[], metavar="FILE",
+        help=f"a trace of the phase in which the graphs of {of} were captured: their kernels get its operators (may be given again)",
+    )  # fmt: skip
+
+
 def shown(table: pl.DataFrame, top: int | None, columns: int | None = None) -> str:
     """The table for a terminal. columns: its width (default: that of this one)."""
     from rung.report.tables import table_lines

@@ -153,6 +153,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
         "skipped": skipped,
         "captured": step.surgeon.before,
         "rewritten": step.surgeon.after,
+        "written_out": step.surgeon.written_out,
         "graphs": step.surgeon.graphs,
         "graph_breaks": [sentence(found) for found in step.breaks],
         "breaks": step.breaks,

@@ -22,6 +22,8 @@ def findings_lines(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
         rungs = f" [rung climb: {', '.join(row['rungs'])}]" if row["rungs"] else ""
         lines += units.wrapped(head, width, rest="   ")
         lines += units.wrapped(f"{gain(row)}: {row['do']}{rungs}", width, "   ", "   ")
+        if row.get("documentation"):
+            lines += units.wrapped(f"not tried by Rung; see {row['documentation']}", width, "   ", "   ")
     if len(rows) > MOST:
         lines.append(f"   {len(rows) - MOST} more: --show findings")
     return lines
@@ -41,6 +43,7 @@ def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
             "not": row["gives_not"],
             "compile": row["compile_safe"],
             "verify": row["verify"],
+            "see": f"{row['documentation']} (not tried by Rung)" if row.get("documentation") else "",
         }
         head = f"{number}. {row['finding']}, {units.percent(round(row['share'], 3))} of the GPUs' time: {row['what']}"
         lines += ["", *units.wrapped(head, width, rest="   ")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -47,7 +47,14 @@ _MARKS = {
 FOLDERS = ("rocprof-compute", "rocprofv3-csv")
 
 
-def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = None, cache: bool = True) -> Trace:
+def read(
+    path: str | Path,
+    *,
+    partial: bool = False,
+    max_bytes: int | None = None,
+    cache: bool = True,
+    without: Collection[Path] = (),
+) -> Trace:
     """The trace in `path`, in whatever known format; all traces in it, as ranks of one run, where it is a directory.
 
     The format and the compression are told by content, not by name. A pipe is read to its end first.
@@ -55,11 +62,12 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
     max_bytes: refuse a file whose decompressed content is larger (default: 4 GiB), and one with a single value above
         a 64th of it.
     cache: keep the tables of a large file for the next time, and use them now if they are there.
+    without: files of a directory that are left out.
     Raises InputError when there is nothing to read or it cannot be read.
     """
     path = Path(path)
     if path.is_dir():
-        return _read_directory(path, partial=partial, max_bytes=max_bytes, cache=cache)
+        return _read_directory(path, without, partial=partial, max_bytes=max_bytes, cache=cache)
     with as_file(path, max_bytes) as place:
         cache = cache and place == path
         trace = _read_file(place, _reader_or_refusal, partial=partial, max_bytes=max_bytes, cache=cache)
@@ -142,8 +150,12 @@ def _read_each(files: list[Path], **how: Any) -> Iterator[Trace | None]:
         yield trace
 
 
-def _read_directory(path: Path, *, partial: bool, max_bytes: int | None, cache: bool) -> Trace:
+def _read_directory(
+    path: Path, without: Collection[Path], *, partial: bool, max_bytes: int | None, cache: bool
+) -> Trace:
+    left_out = {file.resolve() for file in without}
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    files = [file for file in files if not left_out or file.resolve() not in left_out]
     if not files and not any(path.iterdir()):
         raise InputError(f"The directory {path} has no file in it: give the one with the traces.")
     traces, names, skipped = [], [], []

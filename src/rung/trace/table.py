@@ -80,6 +80,14 @@ MEMORY: dict[str, pl.DataType] = {
     "rank": pl.Int32(),
 }
 
+# What was recorded into graphs: one row a kernel, copy or memset, in the order in which the host captured them.
+CAPTURED: dict[str, pl.DataType] = {
+    "graph": pl.Int64(),  # counts the captures of all files
+    "row": pl.Int64(),  # of the launching call in Captured.events
+    "kernel": pl.String(),  # the name, as a GPU event of it has; null where the launch does not say it
+    "grid": pl.String(),  # of the launch, "[8, 48, 1]", null where it is not recorded
+}
+
 # Values over time, one row a change: each holds until the next row of the same curve.
 CURVES: dict[str, pl.DataType] = {
     "name": pl.String(),
@@ -89,6 +97,24 @@ CURVES: dict[str, pl.DataType] = {
     "ts": pl.Int64(),  # ns, the clock of the events
     "value": pl.Float64(),
 }
+
+
+@dataclass(frozen=True)
+class Captured:
+    """Traces of the phase in which a program captured its graphs: what the kernels of a replay were launched by.
+
+    events: of the host, columns as in SCHEMA. Each file has process ids and sequence numbers of its own.
+    launches: what went into the graphs, columns as in CAPTURED.
+    sources: the path of the file that each graph is of, by its number.
+    process: who captured each graph, by its number: the process id and the start of the clock, as the file states them.
+    asked: the user named these files.
+    """
+
+    events: pl.DataFrame
+    launches: pl.DataFrame
+    sources: tuple[str, ...]
+    process: tuple[tuple[str, str], ...]
+    asked: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,6 +133,7 @@ class Trace:
     memory: the allocator's records, columns as in MEMORY; empty where none were made.
     curves: values over time that were recorded beside the events, columns as in CURVES; empty where there are none.
     meta: facts about the run that the file states (host, command, tool version, ranks), secrets redacted.
+    captured: the traces of the phase in which the graphs that are replayed here were captured; None without any.
     """
 
     events: pl.DataFrame
@@ -120,3 +147,4 @@ class Trace:
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMORY))
     curves: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CURVES))
     unread_ns: dict[str, int] = field(default_factory=dict)
+    captured: Captured | None = None

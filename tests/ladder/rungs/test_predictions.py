@@ -36,6 +36,28 @@ def test_what_was_measured_lies_inside_the_prediction(
     assert abs(100 / told.value - 100 / measured) < 11  # points of the step
 
 
+def test_attention_that_the_profile_does_not_tell_apart_is_predicted_by_its_size_in_the_graph() -> None:
+    parts = {"gemm": 6e6, "pointwise": 4e6}
+    facts: dict[str, Any] = {"gpu": True, "mode": "infer", "dtype": "torch.float16", "amp": None, "bandwidth": 1e12}
+    sized = {"workload": {"flops": 8e9}, "written_out": {"flop": 6e9, "scores": 500_000_000}}
+
+    def told(mode: str = "infer", **more: Any) -> Any:
+        return BY_NAME["sdpa"].predict(Context(Plan(), "bf16", facts | more | {"mode": mode}, parts, {}))
+
+    # Three quarters of the operations; the scores, written and read in 16 bits, take 2 of the 4 ms.
+    found = told(**sized)
+    assert found.high == pytest.approx(10 / (6 * (1 - 0.75 * 0.85) + 4 * 0.5))
+    assert found.low == pytest.approx(10 / (6 * (1 - 0.75 * 0.2) + 4 * (1 - 0.5 * 0.2)))
+    assert told(bandwidth=None, **sized).high == pytest.approx(10 / (6 * (1 - 0.75 * 0.85) + 4 * 0.85))
+    assert told().low == 1.0  # nothing is known of it
+    # Backward is twice forward: of 24 GFLOP as many are attention's.
+    training = told("train", **sized | {"workload": {"flops": 24e9}})
+    assert training.high == pytest.approx(10 / (6 * (1 - 0.75 * 0.85)))
+    # A part of its own in the profile is believed.
+    parts["attention"] = 10e6
+    assert told(**sized).high == pytest.approx(20 / (6 + 4 * 0.85 + 10 * 0.15))
+
+
 def test_predictions_are_held_against_what_was_measured() -> None:
     def attempt(name: str, low: float, high: float, measured: float, **more: Any) -> dict[str, Any]:
         comparison = {"speedup": {"value": measured}}

@@ -7,6 +7,8 @@ output written once, which is the least that is possible, so that the time at th
 
 from __future__ import annotations
 
+import re
+
 from rung.analysis.costs import (
     attention,
     compiled,
@@ -39,18 +41,39 @@ MODELS: dict[str, Model] = {name: model for models in _FAMILIES.values() for nam
 FAMILY_OF: dict[str, str] = {name: family for family, models in _FAMILIES.items() for name in models}
 
 
+# SGLang's annotated functions end in their line in its source.
+_LINE = re.compile(r"^(sglang_profiler::\w+?)_\d+$")
+
+
 def model_of(name: str) -> Model | None:
     """The model of an operator; an in-place form (`aten::add_`) without a model of its own has its sibling's."""
     if name.startswith("triton_"):
         return compiled.kernel
+    name = _plain(name)
     found = MODELS.get(name)
     return found or (MODELS.get(name[:-1]) if name.endswith("_") else None)
+
+
+def needs_lengths(name: str) -> bool:
+    """Whether an operator's work depends on lengths of sequences that are none of its inputs."""
+    return _plain(name) in attention.PAGED
+
+
+def needs_kernels(name: str) -> bool:
+    """Whether an operator's work depends on weights that are none of its inputs, and its kernels say more of them."""
+    return name in moe.UNSEEN
+
+
+def _plain(name: str) -> str:
+    found = _LINE.match(name) if name.startswith("sglang_profiler::") else None
+    return found[1] if found else name
 
 
 def family(name: str) -> str | None:
     """The kind of work of an operator that has a model: a key of the list above, or `compiled`."""
     if name.startswith("triton_"):
         return "compiled"
+    name = _plain(name)
     return FAMILY_OF.get(name) or FAMILY_OF.get(name.removesuffix("_"))
 
 
@@ -77,5 +100,7 @@ __all__ = [
     "cost",
     "family",
     "model_of",
+    "needs_kernels",
+    "needs_lengths",
     "read_call",
 ]

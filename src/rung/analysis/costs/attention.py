@@ -9,6 +9,7 @@ dropout are not counted: with a window the figures are too high.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -102,6 +103,37 @@ def _flops(call: Call, form: Form, q: Tensor, k: Tensor, v: Tensor, products: tu
     return 2 * count * (products[0] * q.shape[-1] + products[1] * v.shape[-1]), rows
 
 
+# How a step's annotation says the lengths of its sequences, those with a prompt and those that decode, as sums over
+# them: of queries, of keys, of queries squared, of queries times keys. As TraceLens and AMD's vLLM and SGLang have it.
+STEP = r"_context_\d+\(sq\d+sk\d+sqsq\d+sqsk\d+\)_generation_\d+\(sq\d+sk\d+sqsq\d+sqsk\d+\)"
+_SUMS = re.compile(r"\(sq(\d{1,15})sk(\d{1,15})sqsq(\d{1,18})sqsk(\d{1,18})\)")
+
+
+def paged(q: int, k: int, v: int) -> Model:
+    """Attention over a cache in pages: q [tokens, heads, head_dim] at a position; k and v, new ones or the cache, with
+    [..., key_heads, head_dim]. How many keys there are only the step's annotation says.
+
+    A query sees all keys up to its own, the last query all of them. The keys and values of each sequence are read once. Of a cache
+    with elements of another type than k and v the bytes are not right.
+    """
+
+    def model(call: Call) -> Cost:
+        queries, keys, values = call.tensor(q, 3), call.tensor(k), call.tensor(v)
+        found = [tuple(map(int, sums)) for sums in _SUMS.findall(call.around)]
+        tokens, heads, width = queries.shape
+        if len(found) != 2 or keys.shape[-1] != width or keys.shape[-2:-1] != values.shape[-2:-1]:
+            raise Unknown
+        asked, cached, squares, products = (sum(part) for part in zip(*found, strict=True))
+        if asked > tokens or squares < asked:
+            raise Unknown
+        seen = products - (squares - asked) // 2
+        depth = width + values.shape[-1]
+        moved = asked * heads * depth * queries.item + cached * keys.shape[-2] * depth * keys.item
+        return Cost(2 * seen * heads * depth, moved, precision(queries.dtype), matrix=True)
+
+    return model
+
+
 _Kind = Callable[[Form], Model]
 # The signatures: ATen's native_functions.yaml (2.6 to 2.13), flash-attn 2 and aiter's mha.py.
 FORMS: dict[str, tuple[_Kind, Form]] = {
@@ -137,4 +169,12 @@ FORMS: dict[str, tuple[_Kind, Form]] = {
     "aiter::fmha_v3_bwd": (backward, Form(1, heads_first=False, causal=8, last_key=True)),
 }
 
-MODELS: dict[str, Model] = {name: kind(form) for name, (kind, form) in FORMS.items()}
+# vllm/attention/layer.py (query, key, value, output, ...); aiter's paged_attention_ragged(out, workspace, query, key_cache,
+# value_cache, ...) as SGLang calls it.
+PAGED: dict[str, Model] = {
+    "vllm::unified_attention_with_output": paged(0, 1, 2),
+    "vllm::unified_attention": paged(0, 1, 2),
+    "sglang_profiler::attention_paged_attention_ragged": paged(2, 3, 4),
+}
+
+MODELS: dict[str, Model] = {name: kind(form) for name, (kind, form) in FORMS.items()} | PAGED

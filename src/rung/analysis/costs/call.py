@@ -79,11 +79,15 @@ Input = Tensor | tuple[Tensor, ...] | None
 
 @dataclass(frozen=True)
 class Call:
-    """inputs: a tensor, a list of tensors, or None for what is no tensor; values: the texts of "Concrete Inputs"."""
+    """inputs: a tensor, a list of tensors, or None for what is no tensor; values: the texts of "Concrete Inputs".
+
+    around: what the trace says of the call beside its inputs (analysis/around.py).
+    """
 
     name: str
     inputs: tuple[Input, ...]
     values: tuple[str, ...] = ()
+    around: str = ""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -129,11 +133,17 @@ Model = Callable[[Call], Cost]
 
 
 def read_call(
-    name: str, dims: str | None, dtypes: str | None, strides: str | None, concrete: str | None, item: str = ""
+    name: str,
+    dims: str | None,
+    dtypes: str | None,
+    strides: str | None,
+    concrete: str | None,
+    item: str = "",
+    around: str = "",
 ) -> Call:
     """The call that the JSON texts of an event describe. Raises Unknown where they do not.
 
-    item: the precision of the elements of tensor lists, whose types Kineto does not record.
+    item: the precision of the elements of tensor lists, whose types Kineto does not record. around: as in Call.
     """
     shapes, types, steps, values = (_list(text) for text in (dims, dtypes, strides, concrete))
     if not shapes or len(types) != len(shapes):
@@ -147,7 +157,8 @@ def read_call(
             inputs.append(_tensor(shape, PRECISIONS[kind], step))
         else:
             inputs.append(None)
-    return Call(name, tuple(inputs), tuple(value if isinstance(value, str) else str(value) for value in values))
+    texts = tuple(value if isinstance(value, str) else str(value) for value in values)
+    return Call(name, tuple(inputs), texts, around)
 
 
 def read_strides(call: Call, dtypes: str | None, strides: str | None) -> tuple[list[str], list[Any]]:

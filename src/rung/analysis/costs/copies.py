@@ -95,7 +95,8 @@ def arange(call: Call) -> Cost:
 
 
 def cache_write(call: Call) -> Cost:
-    """_C_cache_ops::reshape_and_cache*(key, value, key_cache, value_cache, slots, ...): the new keys and values"""
+    """_C_cache_ops::reshape_and_cache*(key, value, key_cache, value_cache, slots, ...) and sglang::store_cache: the new keys
+    and values"""
     key, value = call.tensor(0), call.tensor(1)
     cached = call.tensor(2)
     return Cost(0, key.bytes + value.bytes + (key.size + value.size) * cached.item)
@@ -124,4 +125,5 @@ MODELS: dict[str, Model] = {
     "_C_cache_ops::reshape_and_cache": cache_write,
     "_C_cache_ops::reshape_and_cache_flash": cache_write,
     "aiter::reshape_and_cache": cache_write,
+    "sglang::store_cache": cache_write,
 }  # fmt: skip

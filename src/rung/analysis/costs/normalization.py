@@ -52,6 +52,16 @@ def norm_out(call: Call) -> Cost:
     return Cost(_NORM * x.size, out.bytes + x.bytes + _weight(call, 2), precision(x.dtype))
 
 
+def add_norm_out(call: Call) -> Cost:
+    """aiter::add_rmsnorm(out, input, residual_in, residual_out, weight, epsilon), and rmsnorm2d_fwd_with_add_ck: input +
+    residual, and its norm, both written"""
+    out, x, residual, total = (call.tensor(i) for i in range(4))
+    if not out.size == x.size == residual.size == total.size:
+        raise Unknown
+    moved = out.bytes + x.bytes + residual.bytes + total.bytes + _weight(call, 4)
+    return Cost((_NORM + 1) * x.size, moved, precision(x.dtype))
+
+
 def softmax(call: Call) -> Cost:
     """aten::_softmax(self, dim, half_to_float) and _log_softmax"""
     x = call.tensor(0)
@@ -114,6 +124,9 @@ MODELS: dict[str, Model] = {
     "_C::rms_norm": norm_out,
     "_C::fused_add_rms_norm": add_norm,
     "aiter::rms_norm": norm,
+    "aiter::rmsnorm": norm_out,
+    "aiter::add_rmsnorm": add_norm_out,
+    "aiter::rmsnorm2d_fwd_with_add_ck": add_norm_out,
     "aiter::rmsnorm2d_fwd": norm,
     "aiter::layernorm2d_fwd": norm,
     "aten::_softmax": softmax,

@@ -175,4 +175,5 @@ MODELS: dict[str, Model] = {
     "aiter::gelu_tanh_and_mul": gated,
     "sgl_kernel::silu_and_mul": gated,
     "_C::rotary_embedding": rope,
+    "sgl_kernel::rotary_embedding": rope,
 }

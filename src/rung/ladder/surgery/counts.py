@@ -58,6 +58,19 @@ def _flop(node: fx.Node) -> int:
     return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
 
 
+def attention(part: fx.GraphModule) -> Counter[str]:
+    """Of the SDPA calls, going forward and without regard to a mask: `scores`, the elements of their score matrices, and
+    `flop`, the operations of the products on both sides of these."""
+    found: Counter[str] = Counter()
+    for node in part.graph.nodes:
+        if _KINDS.get(kind(node)) == "sdpa":
+            query, key, values = (value(argument(node, i, name)) for i, name in enumerate(("query", "key", "value")))
+            if query is not None and key is not None and values is not None and query.shape[-1]:
+                scores = query.numel() // query.shape[-1] * key.shape[-2]
+                found.update(scores=scores, flop=2 * scores * (query.shape[-1] + values.shape[-1]))
+    return found
+
+
 def products(parts: Iterable[fx.GraphModule]) -> Counter[Product]:
     """The shapes of the products of linear layers, and how many layers have each."""
     return Counter(made for part in parts for node in part.graph.nodes if (made := linear_product(node)))

@@ -25,7 +25,7 @@ from rung.ladder.surgery.attention.multi_head import write_out
 from rung.ladder.surgery.attention.sdpa import fuse_attention, fuse_flex
 from rung.ladder.surgery.batch_norm import fold_batch_norm
 from rung.ladder.surgery.cache import write_in_place
-from rung.ladder.surgery.counts import NAMES, count, products
+from rung.ladder.surgery.counts import NAMES, attention, count, products
 from rung.ladder.surgery.cross_entropy import fuse_cross_entropy
 from rung.ladder.surgery.experts import group_experts
 from rung.ladder.surgery.graph.buffers import Expected, guarded, note_buffers, taken_buffers
@@ -100,6 +100,7 @@ class _Record:
     after: Counter[str] = field(default_factory=Counter)
     products: Counter[Product] = field(default_factory=Counter)
     left: Counter[Product] = field(default_factory=Counter)
+    written_out: Counter[str] = field(default_factory=Counter)
 
 
 class Surgeon:
@@ -155,6 +156,11 @@ class Surgeon:
         return {product: (captured[product], left[product]) for product in sorted({*captured, *left})}
 
     @property
+    def written_out(self) -> dict[str, int]:
+        """The size of the attention that was written by hand and is calls now (`counts.attention`)."""
+        return dict(sum((record.written_out for record in self._records.values()), Counter[str]()))
+
+    @property
     def graphs(self) -> int:
         return len(self._records)
 
@@ -191,7 +197,9 @@ class Surgeon:
                 if name == "aiter-gemm":
                     record.left += products([part])  # as the passes before it left them
                 if part is gm or name not in _OF_THE_WHOLE:
+                    before = attention(part) if name == "sdpa" else Counter[str]()
                     self._run(name, _RUNNERS[name], part, record, rehearsals)
+                    record.written_out += attention(part) - before if name == "sdpa" else before
         record.after = count(parts)
         for part in parts:  # once: passes read graphs, and writing code takes longer than most of them
             part.recompile()
