@@ -357,3 +357,27 @@ def test_answers_that_came_at_once_are_taken_one_by_one(worker: Worker) -> None:
     assert first_answer([worker], 100) == [worker]
     assert [worker.receive("echo", 100) for _ in range(2)] == [1, 2]
     assert not worker.answered()
+
+
+def test_a_worker_that_was_ended_says_so_when_it_is_asked(worker: Worker) -> None:
+    worker.kill()
+    with pytest.raises(WorkerFailed, match="was ended before") as failure:
+        worker.send("echo")
+    assert failure.value.kind == "killed"
+    assert not failure.value.lacked_memory
+    with pytest.raises(WorkerFailed, match="was ended before"):
+        worker.receive("echo", 1.0)
+    worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "lacked"),
+    [
+        ("out of memory", "CUDA out of memory", True),
+        ("killed", "the worker was killed by SIGKILL during the timing", True),
+        ("killed", "the worker was killed by SIGSEGV during the timing", False),
+        ("raised", "ValueError: SIGKILL", False),
+    ],
+)
+def test_a_failure_may_be_for_lack_of_memory(kind: str, text: str, lacked: bool) -> None:
+    assert WorkerFailed(text, kind).lacked_memory == lacked

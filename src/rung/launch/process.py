@@ -151,7 +151,7 @@ class Worker:
         raise failed
 
     def _refuse_if_ended(self, method: str) -> None:
-        if self._requests < 0:
+        if self._replies < 0:
             raise WorkerFailed(f"the worker was ended before {_said(method)}. Its output: {self.log}", "killed")
 
     def _has_line(self) -> bool:
@@ -192,7 +192,7 @@ class Worker:
     def kill(self) -> None:
         """Ends the worker and everything it started."""
         Worker.running.discard(self)
-        if self._requests < 0:  # it was ended before, and another process may have its number by now
+        if self._replies < 0:  # it was ended before, and another process may have its number by now
             return
         self._process.terminate()  # its guard ends all that is below it
         with contextlib.suppress(subprocess.TimeoutExpired):

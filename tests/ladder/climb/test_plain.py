@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, STEP, state
+from made_up import MANIFEST, PASSED, STEP, answered, state
 
 from rung.ladder.climb import checks, plain
+from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
 from rung.ladder.climb.plain import MODES, SLOW, TITLES, between, modes
@@ -17,6 +18,7 @@ from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, Context, plan_of
 from rung.ladder.timing.duel import Duel
 from rung.ladder.timing.tasks import Task
+from rung.launch import WorkerFailed
 from rung.measure import Restart
 
 GPU: dict[str, Any] = {
@@ -288,3 +290,80 @@ def test_a_comparison_of_many_is_told_as_one_of_two(name: str, times: float) -> 
 def test_a_comparison_of_two_is_told_as_it_is() -> None:
     whole = seen("best", "default")
     assert between(whole, "default").restarts == whole.restarts
+
+
+# While further modes compile
+
+
+@pytest.mark.parametrize("of", ["the best", "another mode", "another precision"])
+def test_the_best_mode_is_verified_by_its_own_checks_alone(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    monkeypatch.setattr(plain, "usable_cores", lambda: 2)
+    monkeypatch.setattr(plain, "_prepare_after", lambda *_: None)
+    made, _ = climb({**TRAINING, "shapes": [{"elements": 8}]})
+    made.numerics, made.audited, made.baseline["memory"] = "bf16", True, {"allocated": 1 << 30}
+    best = ["bf16", "fused-optimizer", "compile", "capture"]
+    others = {"the best": best, "another mode": best[:-1], "another precision": ["tf32", *best[1:]]}
+    made.ahead = [answered(f"01-plain-verify-{n}", made.side(others[of]), verify=PASSED) for n in ("exact", "bf16")]
+    offer(made, Answer(tuple(best), "provisional", {"value": 1.5}))
+    mode = {**timed(tuple(best), 1.5), "name": "compile-and-graph"}
+    plain._use_the_time(made, plain.Race({"compile-and-graph": mode}, "compile-and-graph"))
+    assert made.answer is not None
+    assert made.answer.status == ("verified" if of == "the best" else "provisional")
+
+
+def test_a_workload_that_is_refused_ends_the_climb(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(state: State) -> None:
+        raise WorkerFailed("its inputs do not depend on the seed", "refused")
+
+    monkeypatch.setattr(plain, "race", refused)
+    made, _ = climb(TRAINING)
+    with pytest.raises(WorkerFailed, match="do not depend on the seed"):
+        plain.attempt_plain(made)
+
+
+def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = climb(TRAINING)
+    modes = [
+        {**timed((*rungs,), gain), "name": name}
+        for name, rungs, gain in (
+            ("compile-and-graph", ["compile", "capture"], 2.0), ("default", ["compile"], 1.5), ("cuda-graph", ["capture"], 1.02),
+        )
+    ]  # fmt: skip
+    tried: list[str] = []
+
+    def record(mode: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "rung": "plain", "number": 1, "stack": mode["rungs"], "modes": modes, "plain": mode, "verdict": "", "why": "", "against": "baseline",
+        }  # fmt: skip
+
+    def verified(state: State, record: dict[str, Any]) -> Any:
+        tried.append(record["plain"]["name"])
+        record["verdict"], record["why"] = "reverted", f"{record['plain']['name']} is wrong."
+        return None, None
+
+    monkeypatch.setattr(plain, "_raced", lambda state: record(modes[0]))
+    monkeypatch.setattr(
+        plain, "_timed_instead", lambda state, old, name: record(next(m for m in modes if m["name"] == name))
+    )
+    monkeypatch.setattr(plain, "_verified", verified)
+    plain.attempt_plain(made)
+    assert tried == ["compile-and-graph", "default"]  # the third gives too little
+    assert [mode.get("error") for mode in modes] == ["compile-and-graph is wrong.", "default is wrong.", None]
+    assert made.plain == {}
+    assert made.attempts[-1]["verdict"] == "reverted"
+
+
+def test_what_verifies_a_candidate_that_was_given_up_ends(climb: Callable[..., tuple[State, Added]]) -> None:
+    made, _ = climb(TRAINING)
+    of_this, of_next = (verifying(made, rungs, ["exact"], "x") for rungs in (["compile"], ["compile", "sdpa"]))
+    checks.end_checks(made, keep=of_next)
+    assert [task.ended for task in (*of_this, *of_next)] == [True, False]
+    checks.end_checks(made)
+    assert of_next[0].ended
+    assert made.checking == []
