@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -140,9 +141,10 @@ def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
 def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
     run = Run.open_(directory)
-    if link := next((path for path in directory.rglob("*") if path.is_symlink()), None):
+    if odd := next((path for path in directory.rglob("*") if not _is_ordinary(path)), None):
+        kind = "link" if odd.is_symlink() else "pipe or a device"
         raise UsageError(
-            f"{link} is a link, and a climb would write where it leads; copy what it stands for into its place."
+            f"{odd} is a {kind}, and a climb would write where it leads; copy what it stands for into its place."
         )
     manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
     if manifest["status"] == "complete" and not manifest["why"]:
@@ -157,6 +159,11 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
         raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
     _warn_of_another_machine(climb, manifest["environment"])
     return climb
+
+
+def _is_ordinary(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def _warn_of_another_machine(climb: Climb, before: dict[str, Any]) -> None:
