@@ -220,6 +220,6 @@ def test_nothing_is_written_where_a_strangers_link_leads(tmp_path):
     mine = tmp_path / "mine"
     mine.write_text("precious")
     (tmp_path / f".t.csv.{os.getpid()}.partial").symlink_to(mine)
-    write_csv.write(made([]), tmp_path / "t.csv")
+    write_csv.write(made({**KERNEL, "ts": 0}), tmp_path / "t.csv")
     assert mine.read_text() == "precious"
     assert not (tmp_path / "t.csv").is_symlink()
