@@ -180,6 +180,23 @@ def test_a_recipe_that_is_no_file_is_refused(made: str, tmp_path: Path) -> None:
         Recipe.read(path)
 
 
+@pytest.mark.parametrize(
+    "request_has",
+    [
+        {"budget": "x"}, {"budget": []}, {"jobs": "x"}, {"jobs": 0}, {"options": []}, {"device": []}, {"rungs": "x"}, {"rungs": [1]},
+        {"target": None}, {"deadline": {}}, {"numerics": "fast"}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_damaged_request_is_not_gone_on_with(request_has: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(RUN, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest |= {"status": "interrupted", "request": manifest["request"] | request_has}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="its request is not one of this version"):
+        resume(folder, lambda event, data: None)
+
+
 @pytest.mark.parametrize("made", ["link", "pipe"])
 def test_a_run_directory_with_a_link_or_a_pipe_is_not_gone_on_with(made: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rung.errors import InputError, RungError, UsageError
 from rung.hardware.cores import usable_cores
 from rung.ladder.climb.ahead import prepared_rung
@@ -149,16 +151,21 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
     if manifest["status"] == "complete" and not manifest["why"]:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
-    told = dict(manifest["request"])
-    told["rungs"] = tuple(told["rungs"]) if told.get("rungs") is not None else None
-    if budget is not None:
-        told["budget"] = budget
-    try:
-        climb = Climb(run, Request(**told), say)
-    except TypeError as error:
-        raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
+    request = _request(manifest["request"], directory)
+    climb = Climb(run, request if budget is None else replace(request, budget=budget), say)
     _warn_of_another_machine(climb, manifest["environment"])
     return climb
+
+
+def _request(told: dict[str, Any], directory: Path) -> Request:
+    """What a climb was begun with. Raises InputError where that is of another version, or damaged."""
+    try:
+        request = msgspec.convert(told, Request)
+        if told.keys() - request.as_dict().keys() or (request.jobs is not None and request.jobs < 1):
+            raise ValueError
+    except ValueError as error:  # msgspec.ValidationError is one
+        raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
+    return request
 
 
 def _is_ordinary(path: Path) -> bool:

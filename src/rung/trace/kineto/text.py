@@ -268,7 +268,8 @@ def _guess(data: bytearray, size: int) -> int:
 def _boundaries(text: bytes) -> tuple[list[int], bool]:
     """Where the events of a list end whose opening bracket comes before `text`, and whether nothing is to be looked for after
     them: the list ends, or is nested more deeply than can be read."""
-    depth, cuts = 0, []
+    depth = 0
+    cuts: list[int] = []
     for found in _TOKEN.finditer(text):
         token = found[0]
         if token in (b"{", b"["):
