@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.hardware.doctor import Line, Machine, audit
+from rung.hardware.doctor import Line, Machine, audit, software
 from rung.hardware.doctor.caches import lines as cache_lines
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.variables import known
@@ -244,4 +244,16 @@ def test_load_is_held_against_the_cpus(load: str | None, status: str, tmp_path: 
     write(tmp_path, {"proc/loadavg": f"{load} 0.10 0.10 3/81 42" if load else "of another system"})
     line = look(tmp_path)["system/load"]
     assert line.level == status
-    assert ("2.9 processes wanted to run" in line.matters) == (status == "warn")
+    assert ("load average 2.9" in line.matters) == (status == "warn")
+
+
+def test_torch_is_not_taken_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("here", "installed"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "torch.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write({folder!r})")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
+    asked = software.ask(Machine(torch=tmp_path, wait=60), Here("amd", 1))
+    assert asked is not None
+    asked.result()
+    assert (tmp_path / "ran").read_text() == "installed"

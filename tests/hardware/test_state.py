@@ -103,7 +103,7 @@ def test_differences_name_what_was_set_and_not_what_changes_by_itself() -> None:
 
 
 @pytest.mark.parametrize(("load", "cpus", "said"), [
-    ([7.0, 0.0, 0.0], 8, "7.0 processes wanted to run in the last minute, on 8 CPUs"), ([6.0, 9.0, 9.0], 8, None), ([], 8, None),
+    ([7.0, 0.0, 0.0], 8, "load average 7.0 on 8 CPUs"), ([6.0, 9.0, 9.0], 8, None), ([], 8, None),
 ])  # fmt: skip
 def test_a_machine_whose_cpus_are_taken_is_named(load: list[float], cpus: int, said: str | None) -> None:
     found = crowded(load, cpus)

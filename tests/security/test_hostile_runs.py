@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rung.cli.main import main
-from rung.errors import InputError
+from rung.errors import InputError, UsageError
 from rung.ladder.climb import resume
 from rung.ladder.recipes.recipe import Recipe
 
@@ -121,6 +121,50 @@ def test_hostile_recipes_are_refused_or_say_nothing_that_runs(tmp_path: Path) ->
         assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("name", ["report.html", ".report.html.partial"])
+@pytest.mark.parametrize("made", ["link", "hard link", "pipe"])
+def test_a_report_writes_over_no_file_that_the_run_leads_to(name: str, made: str, tmp_path: Path) -> None:
+    folder, mine = tmp_path / "run", tmp_path / "mine"
+    shutil.copytree(RUN, folder)
+    mine.write_text("precious")
+    if made == "link":
+        (folder / name).symlink_to(mine)
+    elif made == "hard link":
+        (folder / name).hardlink_to(mine)
+    else:
+        os.mkfifo(folder / name)
+    assert called("report", str(folder))[0] == 0
+    assert mine.read_text() == "precious"
+    page = folder / "report.html"
+    assert page.is_file()
+    assert not page.is_symlink()
+    assert "</html>" in page.read_text()
+
+
+@pytest.mark.parametrize(("candidate", "baseline"), [(1e308, 1e-9), (1.0, 1e308), (1e-320, 1.0), (1e308, 1e308)])
+def test_a_time_beyond_all_measure_is_no_mistake_of_ours(candidate: float, baseline: float, tmp_path: Path) -> None:
+    shutil.copytree(RUN, tmp_path / "run")
+    (path,) = (tmp_path / "run" / "attempts").iterdir()
+    attempt = json.loads(path.read_text())
+    attempt["times"]["candidate"] = {"value": candidate, "low": candidate, "high": candidate}
+    path.write_text(json.dumps(attempt))
+    path = tmp_path / "run" / "baseline.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"time": {"value": baseline}}))
+    code, said = called("report", str(tmp_path / "run"))
+    assert code == 0, said
+
+
+def test_a_recipe_has_torch_write_no_file() -> None:
+    """With this switched on, torch writes what it tuned into the file that the other variable names."""
+    text = (RUN / "recipe.toml").read_text()
+    variables = (
+        '\n[variables]\nPYTORCH_TUNABLEOP_FILENAME = "/home/me/tunableop.csv"\nPYTORCH_TUNABLEOP_TUNING = "{}"\n'
+    )
+    assert Recipe.parse(text + variables.format(0)).variables["PYTORCH_TUNABLEOP_TUNING"] == "0"
+    with pytest.raises(InputError, match="sets PYTORCH_TUNABLEOP_TUNING to '1'; rungs set it to 0"):
+        Recipe.parse(text + variables.format(1))
+
+
 @pytest.mark.parametrize("made", ["fifo", "folder", "loop", "device"])
 def test_a_recipe_that_is_no_file_is_refused(made: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
@@ -136,7 +180,25 @@ def test_a_recipe_that_is_no_file_is_refused(made: str, tmp_path: Path) -> None:
         Recipe.read(path)
 
 
-def test_a_run_directory_with_a_link_is_not_gone_on_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "request_has",
+    [
+        {"budget": "x"}, {"budget": []}, {"jobs": "x"}, {"jobs": 0}, {"options": []}, {"device": []}, {"rungs": "x"}, {"rungs": [1]},
+        {"target": None}, {"deadline": {}}, {"numerics": "fast"}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_damaged_request_is_not_gone_on_with(request_has: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(RUN, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest |= {"status": "interrupted", "request": manifest["request"] | request_has}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="its request is not one of this version"):
+        resume(folder, lambda event, data: None)
+
+
+@pytest.mark.parametrize("made", ["link", "pipe"])
+def test_a_run_directory_with_a_link_or_a_pipe_is_not_gone_on_with(made: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(RUN, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -144,7 +206,10 @@ def test_a_run_directory_with_a_link_is_not_gone_on_with(tmp_path: Path) -> None
     mine = tmp_path / "mine"
     mine.write_text("precious")
     (folder / "begun.json").unlink()
-    (folder / "begun.json").symlink_to(mine)
-    with pytest.raises(Exception, match="is a link"):
+    if made == "link":
+        (folder / "begun.json").symlink_to(mine)
+    else:
+        os.mkfifo(folder / ".lock")
+    with pytest.raises(UsageError, match=f"is a {made}"):
         resume(folder, lambda event, data: None)
     assert mine.read_text() == "precious"

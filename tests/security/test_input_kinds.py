@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +146,19 @@ def test_one_value_that_does_not_end_is_refused_early(name: str, tmp_path: Path)
         file.write(end)
     with pytest.raises(InputError, match="raise --max-bytes"):
         read(path)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_trace_nested_more_deeply_than_can_be_read_is_refused_early(partial: bool, tmp_path: Path) -> None:
+    path = tmp_path / "deep.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(TRACE[:-2] + b",")
+        for _ in range(MAX_VALUE >> 19):
+            file.write(b"[" * (1 << 20))
+    begun = time.process_time()
+    with pytest.raises(InputError, match="raise --max-bytes"):
+        read(path, partial=partial)
+    assert time.process_time() - begun < 5  # to look for its end took ten times as long
 
 
 def test_the_option_raises_every_limit(tmp_path: Path) -> None:

@@ -84,6 +84,21 @@ def test_a_run_ended_by_sigkill_leaves_nothing(command: str, seconds: float, tem
         assert ours(temporary) == [folder.name]
 
 
+def test_a_query_ended_by_sigkill_leaves_nothing(temporary: Path, tmp_path: Path) -> None:
+    events = ",".join(f'{{"ph":"X","name":"k","pid":0,"tid":0,"ts":{k},"dur":1}}' for k in range(100))
+    (tmp_path / "t.json").write_text(f'{{"traceEvents":[{events}]}}')
+    endless = "select sum(a.dur) as n from events a " + " ".join(
+        f"join events {name} on a.dur = {name}.dur" for name in "bcdef"
+    )
+    run = started("query", "t.json", endless, cwd=tmp_path)
+    assert wait_until(lambda: len(of(temporary)) == 2)
+    time.sleep(1.0)
+    assert run.poll() is None
+    run.kill()
+    run.communicate()
+    assert wait_until(lambda: not of(temporary), 10), of(temporary)
+
+
 def test_a_later_run_removes_what_a_killed_one_left(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def nap():\n    pass\n")
     killed = started("bench", "mine.py:nap", "--call", "--device", "cpu", cwd=tmp_path)

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -292,6 +293,14 @@ def test_old_entries_go(kept, monkeypatch):
     for i in range(4):
         read(write(kept.parent / f"{i}.json", i + 1))
     assert len(list(cache.directory().iterdir())) == 2
+
+
+def test_what_a_killed_process_left_of_an_entry_is_removed(kept):
+    for name, age in ((".partial-old", 2 * cache.ABANDONED), (".partial-new", 0)):
+        (cache.directory() / name).mkdir(parents=True)
+        os.utime(cache.directory() / name, (time.time() - age,) * 2)
+    read(kept)
+    assert {path.name for path in cache.directory().glob(".partial-*")} == {".partial-new"}
 
 
 def test_a_run_that_was_written_in_two_formats_is_counted_once(tmp_path):

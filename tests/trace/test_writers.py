@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tempfile
 from collections import defaultdict
 from dataclasses import replace
@@ -213,3 +214,12 @@ def messages(data):
             size = {1: 8, 5: 4}.get(key & 7) or number() if key & 7 != 2 else number()
             yield key >> 3, data[at : at + size]
             at += size
+
+
+def test_nothing_is_written_where_a_strangers_link_leads(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / f".t.csv.{os.getpid()}.partial").symlink_to(mine)
+    write_csv.write(made({**KERNEL, "ts": 0}), tmp_path / "t.csv")
+    assert mine.read_text() == "precious"
+    assert not (tmp_path / "t.csv").is_symlink()

@@ -10,6 +10,7 @@ from rung.analysis.sql import checked
 from rung.errors import UsageError
 from rung.trace.table import SCHEMA, Trace
 
+LONGEST_REASON = 300  # characters
 RECORDED = ("events", "counters", "memory_records")
 
 
@@ -43,4 +44,6 @@ def _tables(trace: Trace, names: list[str], steps: int) -> dict[str, pl.DataFram
 
 
 def _reason(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split()).rstrip(".") + "."
+    """What polars says, without its hints, and without the tree or the pattern that it may print whole."""
+    said = " ".join(text.split("\n\n")[0].split()).rstrip(".") + "."
+    return said if len(said) <= LONGEST_REASON else f"{said[:LONGEST_REASON]} ..."

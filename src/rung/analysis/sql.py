@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Collection
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from rung.errors import UsageError
 
 LONGEST = 100_000  # characters of a query
 _WRITE = "Write one SELECT ... FROM events, or from an analysis."
+_MISSING = re.compile(r"Required keyword: '\w+' missing for <class '(?:\w+\.)*(\w+)'>")  # as sqlglot says it
 _QUERIES = (exp.Select, exp.SetOperation, exp.Subquery)
 _NODES = frozenset({
     # queries
@@ -74,7 +76,8 @@ class _Polars(Postgres):
 
     class Generator(Postgres.Generator):
         TRANSFORMS: ClassVar[dict[Any, Any]] = {
-            **Postgres.Generator.TRANSFORMS,
+            # Without what sqlglot writes anew for Postgres: SEMI and ANTI joins and QUALIFY, which polars has.
+            **{kind: how for kind, how in Postgres.Generator.TRANSFORMS.items() if kind is not exp.Select},
             exp.IntDiv: lambda self, node: self.binary(node, "//"),
             exp.TryCast: lambda self, node: f"TRY_CAST({self.sql(node, 'this')} AS {self.sql(node, 'to')})",
         }
@@ -112,7 +115,9 @@ def _parsed(sql: str) -> exp.Expr:
 def _reason(error: Exception) -> str:
     """What the parser found and where, without the excerpt that it underlines for a terminal."""
     for found in getattr(error, "errors", ()):
-        return f"{str(found['description']).rstrip('.')} in line {found['line']}, column {found['col']}."
+        missing = _MISSING.match(str(found["description"]))
+        what = f"{missing[1].upper()} is not complete" if missing else str(found["description"]).rstrip(".")
+        return f"{what} in line {found['line']}, column {found['col']}."
     return f"{str(error).splitlines()[0].rstrip('.')}."
 
 

@@ -92,7 +92,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.report.html import render
     from rung.report.lines import now_line
     from rung.report.terminal import summary
-    from rung.runs import Run, to_json, write_whole
+    from rung.runs import Run, to_json
 
     stop_when_asked()  # the run directory is left with its status said
     if parsed.resume:
@@ -112,7 +112,7 @@ def run(parsed: argparse.Namespace) -> int:
         progress(event, data)
         if event in ("answer", "taken back"):  # whatever ends the climb, the page is of its last answer
             with contextlib.suppress(RungError):
-                write_whole(climb.run.directory / "report.html", render(climb.run.data()))
+                climb.run.write_text("report.html", render(climb.run.data()))
 
     try:
         if parsed.resume:
@@ -148,7 +148,7 @@ def run(parsed: argparse.Namespace) -> int:
     elif not parsed.dry_run:
         show_styled(summary(data, color=sys.stdout.isatty()))
     with after_the_answer():
-        write_whole(page, render(data))
+        climb.run.write_text(page.name, render(data))
     if not parsed.json:
         print(f"report: {page}")
     result = data["result"] or {}
@@ -158,7 +158,7 @@ def run(parsed: argparse.Namespace) -> int:
 def stopped(run: Run, as_json: bool) -> int:
     """After Ctrl-C or a kill: if asked for, the one JSON document of what there is so far, and the page."""
     from rung.report.html import render
-    from rung.runs import to_json, write_whole
+    from rung.runs import to_json
 
     data: dict[str, Any] = {"directory": None, "manifest": {"status": "interrupted", "why": "stopped by Ctrl-C"},
                             "baseline": None, "attempts": [], "plan": None, "result": None}  # fmt: skip
@@ -171,7 +171,7 @@ def stopped(run: Run, as_json: bool) -> int:
         say(f"stopped; {best_so_far(data)}")
         say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
         with after_the_answer():
-            write_whole(run.directory / "report.html", render(data))
+            run.write_text("report.html", render(data))
     else:
         say("stopped before anything was measured.")
     return 130

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from rung.errors import InputError, RungError, UsageError
+from rung.prctl import end_with_parent
 from rung.report.units import data_size
 
 _BLOCK = 1 << 16
@@ -34,7 +35,7 @@ def guarded(answer: str, arguments: dict[str, Any], *, what: str, timeout: float
     arguments: what JSON can hold. what: the question's name, for a sentence.
     Raises what the function raises, and UsageError where it reaches a limit.
     """
-    request = {"answer": answer, "arguments": arguments, "timeout": timeout, "memory": memory}
+    request = {"answer": answer, "arguments": arguments, "timeout": timeout, "memory": memory, "parent": os.getpid()}
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as noise:
         asked.write(json.dumps(request).encode())
         asked.seek(0)
@@ -64,6 +65,7 @@ def child(request_fd: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with os.fdopen(request_fd, "rb") as file:
         request = json.loads(file.read())
+    end_with_parent(request["parent"])
     module, function = request["answer"].split(":")
     answer: Callable[..., str] = getattr(importlib.import_module(module), function)
     head: dict[str, Any] = {}

@@ -27,13 +27,13 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give a run directory; `rung runs` lists those there are.")
     from rung.report.html import render
     from rung.report.terminal import summary
-    from rung.runs import Run, to_json, write_whole
+    from rung.runs import Run, to_json
 
-    data = Run.open_(parsed.directory).data()
-    page = parsed.directory / "report.html"
+    run = Run.open_(parsed.directory)
+    data = run.data()
     show_styled(to_json(data) if parsed.json else summary(data, color=sys.stdout.isatty()))
     with after_the_answer():  # a run that was archived may lie where nothing can be written
-        write_whole(page, render(data), f"copy {parsed.directory} to where there is")
+        run.write_text("report.html", render(data), f"copy {parsed.directory} to where there is")
     if not parsed.json:
-        print(f"report: {page}")
+        print(f"report: {parsed.directory / 'report.html'}")
     return 0

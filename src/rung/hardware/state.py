@@ -32,7 +32,7 @@ def crowded(load: Sequence[float], cpus: int) -> str | None:
     1, 5 and 15 minutes; cpus: all of the machine's, as it counts for all of them, whatever a container may use."""
     if not load or load[0] <= CROWDED * cpus:
         return None
-    return f"{load[0]:.1f} processes wanted to run in the last minute, on {cpus} CPUs: what waits for the host takes longer, and scatters."
+    return f"load average {load[0]:.1f} on {cpus} CPUs: host-bound timings will be slow and noisy."
 
 
 def _known(record: dict[str, Any]) -> dict[str, Any]:

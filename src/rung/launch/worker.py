@@ -10,7 +10,6 @@ it dies, and then the worker ends with all that it started, compilers included.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import glob
 import importlib
@@ -18,13 +17,12 @@ import json
 import os
 import select
 import signal
-import sys
 import traceback
 from typing import Any
 
 from rung.errors import RungError, first_line, where
+from rung.prctl import adopt_orphans, end_with_parent
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 WAKING = (signal.SIGCHLD, signal.SIGTERM)  # what a guard waits for, beside the lifeline
 NEVER = 1 << 30  # objects until garbage is looked for
 
@@ -83,7 +81,7 @@ def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in WAKING:
         signal.signal(number, lambda *_: None)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)
@@ -91,9 +89,7 @@ def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
             signal.signal(number, signal.SIG_DFL)
         for fd in (lifeline_fd, woken, wake):
             os.close(fd)
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard:  # the guard died before the line above
-            os._exit(1)
+        end_with_parent(guard)
         return
     for fd in protocol_fds:
         os.close(fd)  # the coordinator must see the pipes close when the child is gone
@@ -108,11 +104,6 @@ def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
         os.kill(guard, ended_by)
     else:
         os._exit(os.waitstatus_to_exitcode(status))
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
 def _status(child: int, lifeline_fd: int, woken_fd: int) -> int | None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from rung.report import units
 
+_LARGEST = 1e30
+
 
 def text(content: str, x: float, y: float, css: str = "", anchor: str = "start") -> str:
     return f'<text x="{x:.2f}%" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{escaped(content)}</text>'
@@ -41,5 +43,6 @@ def escaped(text: str) -> str:
 
 
 def positive(value: Any) -> float | None:
+    """A number that a scale has a place for. A damaged file may hold any, such as 1e308 seconds."""
     known = units.number(value)
-    return known if known is not None and known > 0 else None
+    return known if known is not None and 1 / _LARGEST < known < _LARGEST else None

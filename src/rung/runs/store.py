@@ -75,16 +75,24 @@ ROWS = {
 
 
 def write_whole(path: Path, text: str, otherwise: str = "choose another --out") -> None:
-    """Writes a file whole or not at all. A pipe or a device is written to as it is: a file would take its place.
-    otherwise: what to do where there is no room."""
-    place = Path(os.path.realpath(path))  # of a link, and /dev/stdout is one, what it stands for
-    partial = place.with_name(f".{place.name}.partial")
+    """Writes a file that a user named, whole or not at all. A pipe or a device is written to as it is: a file would take its
+    place. otherwise: what to do where there is no room."""
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return
+    except OSError as error:
+        raise _not_written(path, error, otherwise) from error
+    # Of a link, and /dev/stdout is one, what it stands for.
+    _put(path, Path(os.path.realpath(path)), text, otherwise)
+
+
+def _put(path: Path, place: Path, text: str, otherwise: str) -> None:
+    partial = place.with_name(f".{place.name}.partial")
+    try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
+        partial.unlink(missing_ok=True)  # of a killed process; or a stranger's link, which would lead elsewhere
+        with partial.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -92,7 +100,11 @@ def write_whole(path: Path, text: str, otherwise: str = "choose another --out") 
     except OSError as error:
         with contextlib.suppress(OSError):  # on a read-only disk, or where the folder is a file, that cannot be, either
             partial.unlink()
-        raise InputError(f"{path} could not be written: {error.strerror}; free some space or {otherwise}.") from error
+        raise _not_written(path, error, otherwise) from error
+
+
+def _not_written(path: Path, error: OSError, otherwise: str) -> InputError:
+    return InputError(f"{path} could not be written: {error.strerror}; free some space or {otherwise}.")
 
 
 def to_json(value: Any) -> str:
@@ -177,7 +189,7 @@ class Run:
 
     def lock(self) -> None:
         """Keeps a second climb out of this directory for as long as this process lives."""
-        self._lock = (self.directory / ".lock").open("w")
+        self._lock = (self.directory / ".lock").open("a")  # which empties nothing
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -208,7 +220,12 @@ class Run:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def write(self, name: str, value: Any) -> None:
-        write_whole(self.directory / name, to_json(value))
+        self.write_text(name, to_json(value))
+
+    def write_text(self, name: str, text: str, otherwise: str = "choose another --out") -> None:
+        """Writes a file of this directory. A link or a pipe in its place is replaced: the directory may be a stranger's, and the
+        link may lead to any file of this user's."""
+        _put(self.directory / name, self.directory / name, text, otherwise)
 
     def read(self, name: str) -> dict[str, Any]:
         path = self.directory / name

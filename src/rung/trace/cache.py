@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from rung.trace.table import COLLECTIVES, COUNTERS, MEMORY, SCHEMA, Trace
 
 VERSION = 5  # to be raised whenever a reader gives another table for the same file
 THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
+ABANDONED = 86_400  # seconds after which an entry that is not whole is a killed process's
 LIMIT = 20  # entries kept, the latest used ones
+
+_WORK = ".partial-"
 
 
 def directory() -> Path:
@@ -73,7 +77,7 @@ def save(name: str, trace: Trace) -> str:
     work = ""
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)  # traces name people's models and paths
-        work = tempfile.mkdtemp(prefix=".partial-", dir=root)
+        work = tempfile.mkdtemp(prefix=_WORK, dir=root)
         # lz4 opens twice as fast as zstd, and the files are small either way.
         trace.events.write_parquet(Path(work) / "events.parquet", compression="lz4", statistics=False)
         trace.counters.write_parquet(Path(work) / "counters.parquet")
@@ -101,5 +105,6 @@ def save(name: str, trace: Trace) -> str:
 def _forget_old(root: Path) -> None:
     entries = [entry for entry in root.iterdir() if (entry / "facts.json").is_file()]
     entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
-    for entry in entries[LIMIT:]:
+    left = [work for work in root.glob(f"{_WORK}*") if time.time() - work.stat().st_mtime > ABANDONED]
+    for entry in (*entries[LIMIT:], *left):
         shutil.rmtree(entry, ignore_errors=True)

@@ -36,7 +36,8 @@ def whole(path: Path) -> Iterator[BinaryIO]:
                     yield pipe
                 return
             file.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as written:
+            partial.unlink(missing_ok=True)  # a stranger's link there would lead elsewhere
+            with partial.open("xb") as written:
                 if path.name.endswith(".gz"):
                     # Level 6 takes twice the time for a tenth less. No name and time: equal traces, equal bytes.
                     with gzip.GzipFile("", "wb", compresslevel=4, fileobj=written, mtime=0) as packed:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rung.errors import InputError
 from rung.hardware.limits import usable_cores
+from rung.prctl import end_with_parent
 from rung.trace.table import Trace
 
 MOST = 16  # processes: a disk feeds no more of them
@@ -42,7 +43,7 @@ def read_all(reader: str, files: Sequence[Path], processes: int, how: dict[str, 
         for number, process in enumerate(started):
             assert process.stdin
             with process.stdin:
-                pickle.dump((reader, files[number::processes], how), process.stdin)
+                pickle.dump((os.getpid(), reader, files[number::processes], how), process.stdin)
         for number, file in enumerate(files):
             yield _next(started[number % processes], file)
     finally:
@@ -72,7 +73,8 @@ def child() -> None:
 
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing else gets between them
-    name, files, how = pickle.load(sys.stdin.buffer)
+    parent, name, files, how = pickle.load(sys.stdin.buffer)
+    end_with_parent(parent)
     module, function = name.split(":")
     read: Callable[..., Trace | None] = getattr(importlib.import_module(module), function)
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):

@@ -73,19 +73,15 @@ def killed_often(directory: Path, times: int, mark: str, shortest: float, longes
     """How many sittings were killed until the climb had come to its end."""
     moments = random.Random(times)
     for number in range(1, times + 1):
-        begun = (directory / "manifest.json").exists()
-        if not begun and directory.exists():  # a climb that was killed before it had anything to go on with
-            directory = directory.with_name(f"{directory.name}x")
-        arguments = (
-            ["--resume", str(directory)]
-            if begun
-            else [MICRO, "--rungs", "fused-optimizer", "--seconds", "0.004", "--out", str(directory)]
-        )
+        directory, arguments = sitting(directory)
         was_killed = killed_after(moments.uniform(shortest, longest), arguments, mark)
         check(directory)
         if not was_killed:
             return number
-    killed_after(ENDED, ["--resume", str(directory)], mark)
+        if not begun(directory):  # a slow machine: later, so that there is something to lose
+            shortest, longest = 1.5 * shortest, 1.5 * longest
+    directory, arguments = sitting(directory)
+    killed_after(ENDED, arguments, mark)
     check(directory)
     manifest = Run.open_(directory).data()["manifest"]
     assert manifest["status"] == "complete"
@@ -93,6 +89,19 @@ def killed_often(directory: Path, times: int, mark: str, shortest: float, longes
     assert recipe.status in ("verified", "confirmed")
     rung.apply(load(MICRO), recipe).step(load(MICRO).inputs(0))
     return times
+
+
+def begun(directory: Path) -> bool:
+    return (directory / "manifest.json").exists()
+
+
+def sitting(directory: Path) -> tuple[Path, list[str]]:
+    """The directory to climb in, and the command's words: a climb that was killed before it had anything to go on with begins
+    again, beside it."""
+    if begun(directory):
+        return directory, ["--resume", str(directory)]
+    directory = directory.with_name(f"{directory.name}x") if directory.exists() else directory
+    return directory, [MICRO, "--rungs", "fused-optimizer", "--seconds", "0.004", "--out", str(directory)]
 
 
 def test_a_climb_that_is_killed_again_and_again_loses_nothing_and_ends(tmp_path: Path, mark: str) -> None:

@@ -68,6 +68,17 @@ def test_the_cache_that_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyP
     assert not directory().exists()
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o777])
+def test_a_folder_that_others_may_write_is_not_used(mode: int) -> None:
+    directory().mkdir(parents=True)
+    directory().chmod(mode)
+    with compiled_code() as variables:
+        assert variables == {}
+    directory().chmod(0o755)
+    with compiled_code() as variables:
+        assert variables
+
+
 def test_what_is_oldest_makes_room_until_half_is_left() -> None:
     for age in range(10):
         path = folder() / f"{age}.py"

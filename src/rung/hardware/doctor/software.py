@@ -12,7 +12,10 @@ from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.line import NOTE, OK, UNKNOWN, WARN, Line
 from rung.hardware.doctor.machine import Machine
 
+# Python looks first into the current folder, where a stranger's torch.py may lie.
 _ASK = """
+import sys
+sys.path[:] = filter(None, sys.path)
 import json, torch
 found = {"count": torch.cuda.device_count(), "archs": torch.cuda.get_arch_list(), "threads": torch.get_num_threads()}
 print(json.dumps(found))

@@ -18,7 +18,6 @@ from rung.ladder.plan import Original
 from rung.ladder.recipes.recipe import STATUSES, Recipe, Status
 from rung.ladder.rungs import plan_of
 from rung.ladder.timing.workers import variables
-from rung.runs import write_whole
 
 PROVISIONAL_GAIN = 1.05  # times as fast, in one restart: two processes of one program differ by less
 # Less in all is claimed once fresh restarts have shown it: of ten rungs that change nothing one is kept by luck in every fourth climb,
@@ -127,7 +126,7 @@ def answer_of(state: State, stack: Sequence[str], status: Status, over: float, r
 
 def write(state: State, stopped: dict[str, Any] | None = None) -> None:
     """result.json, and recipe.toml where there is an answer; stopped: why nothing more is tried, once the climb has ended."""
-    answer, path = state.answer, state.run.directory / "recipe.toml"
+    answer = state.answer
     result: dict[str, Any] = {
         "kept": list(answer.kept) if answer else [],
         "status": answer.status if answer else None,
@@ -154,9 +153,9 @@ def write(state: State, stopped: dict[str, Any] | None = None) -> None:
     if answer:
         recipe = recipe_of(state, answer)
         result["recipe_text"] = recipe.text()
-        write_whole(path, recipe.text())
+        state.run.write_text("recipe.toml", recipe.text())
     else:
-        path.unlink(missing_ok=True)
+        (state.run.directory / "recipe.toml").unlink(missing_ok=True)
     state.run.write("result.json", result)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from rung.ladder.timing.duel import Duel
 from rung.measure import CLIMB, Looks, Restart
-from rung.runs import Run, to_json, write_whole
+from rung.runs import Run
 
 if TYPE_CHECKING:
     from rung.ladder.climb.state import State
@@ -98,8 +98,7 @@ def same(state: State, what: str, stack: Sequence[str], against: str) -> Begun |
 
 
 def _write(state: State) -> None:
-    path = state.run.directory / FILE
     if state.begun:
-        write_whole(path, to_json(msgspec.to_builtins(state.begun, str_keys=True)))
+        state.run.write(FILE, msgspec.to_builtins(state.begun, str_keys=True))
     else:
-        path.unlink(missing_ok=True)
+        (state.run.directory / FILE).unlink(missing_ok=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rung.errors import InputError, RungError, UsageError
 from rung.hardware.limits import usable_cores
@@ -142,19 +145,29 @@ def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
 def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
     run = Run.open_(directory)
-    if link := next((path for path in directory.rglob("*") if path.is_symlink()), None):
+    if odd := next((path for path in directory.rglob("*") if not _is_ordinary(path)), None):
+        kind = "link" if odd.is_symlink() else "pipe or a device"
         raise UsageError(
-            f"{link} is a link, and a climb would write where it leads; copy what it stands for into its place."
+            f"{odd} is a {kind}, and a climb would write where it leads; copy what it stands for into its place."
         )
     manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
     if manifest["status"] == "complete" and not manifest["why"]:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
-    told = dict(manifest["request"])
-    told["rungs"] = tuple(told["rungs"]) if told.get("rungs") is not None else None
-    if budget is not None:
-        told["budget"] = budget
+    request = _request(manifest["request"], directory)
+    return Climb(run, request if budget is None else replace(request, budget=budget), say)
+
+
+def _request(told: dict[str, Any], directory: Path) -> Request:
+    """What a climb was begun with. Raises InputError where that is of another version, or damaged."""
     try:
-        climb = Climb(run, Request(**told), say)
-    except TypeError as error:
+        request = msgspec.convert(told, Request)
+        if told.keys() - request.as_dict().keys() or (request.jobs is not None and request.jobs < 1):
+            raise ValueError
+    except ValueError as error:  # msgspec.ValidationError is one
         raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error
-    return climb
+    return request
+
+
+def _is_ordinary(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)

@@ -38,7 +38,7 @@ def not_allowed(variables: Mapping[str, str]) -> str:
 
 
 def _is_of_the_kind(value: str, usual: str) -> bool:
-    if usual.isdigit():
+    if usual.isdigit() and int(usual) > 1:  # a count; 0 and 1 switch, and one of them may have torch write a file
         return value.isascii() and value.isdigit() and len(value) <= 4
     if FILES in usual:  # a file of the climb, by its own name
         return value.endswith(usual.replace(FILES, "")) and value.isprintable() and len(value) <= LONGEST

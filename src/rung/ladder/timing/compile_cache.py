@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
         if os.environ.get(VARIABLE):
             raise FileExistsError
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_ours(folder):  # torch runs what it finds there
+            raise PermissionError
         lock = (folder / LOCK).open("w")
     except OSError:
         yield {}
@@ -58,6 +61,12 @@ def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
         finally:
             with contextlib.suppress(Exception):  # on a full disk it is not known, and taken as it is
                 write_whole(folder / KNOWN, json.dumps({name: _mark(folder / name) for name in _files(folder)}))
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody but this user may write there."""
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def remove_damaged(folder: Path) -> list[str]:

@@ -22,6 +22,7 @@ _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _TOKEN = re.compile(_STRING + rb"?|[\[\]{},]", re.DOTALL)
 _REPLACEMENT = "\ufffd".encode()
 _LEAST = 1 << 18  # bytes: a batch costs a fifth of a millisecond, however small
+_DEEPEST = 10_000  # lists and objects in each other; no JSON reader follows so many
 _GUESS = 1 << 14  # bytes before the end of a block in which to look for the last event's end
 # Kineto prints the bandwidth of a copy of no duration as a bare inf or nan, which is not JSON.
 _PERHAPS_NOT_A_NUMBER = re.compile(rb":\s*-?(?:nan|inf)", re.IGNORECASE)
@@ -265,12 +266,16 @@ def _guess(data: bytearray, size: int) -> int:
 
 
 def _boundaries(text: bytes) -> tuple[list[int], bool]:
-    """Where the events of a list end whose opening bracket comes before `text`, and whether the list ends in it."""
-    depth, cuts = 0, []
+    """Where the events of a list end whose opening bracket comes before `text`, and whether nothing is to be looked for after
+    them: the list ends, or is nested more deeply than can be read."""
+    depth = 0
+    cuts: list[int] = []
     for found in _TOKEN.finditer(text):
         token = found[0]
         if token in (b"{", b"["):
             depth += 1
+            if depth > _DEEPEST:
+                return cuts, True
         elif token in (b"}", b"]"):
             depth -= 1
             if depth < 0:
