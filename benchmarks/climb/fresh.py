@@ -26,7 +26,10 @@ from typing import Any
 import msgspec
 import psutil
 
-EAGER, RECIPE = "eager", "recipe:"  # what a process may run beside the modes of torch.compile; after the colon, a recipe's file
+EAGER, RECIPE = (
+    "eager",
+    "recipe:",
+)  # what a process may run beside the modes of torch.compile; after the colon, a recipe's file
 WARM, STEPS, FEWEST = 5, 30, 5  # steps before the clock runs; those timed, and at least so many where a step is slow
 SECONDS = 20.0  # of timing: after these, no further step is begun
 CUT = 40  # lines of a process's last words that are kept
@@ -98,7 +101,9 @@ class Climb(msgspec.Struct, kw_only=True):
     def first(self) -> dict[str, dict[str, Any] | None]:
         """By status, the first answer that had it: `seconds` since the climb began, and `speedup`."""
         history = self.result.get("history") or []
-        return {s: next((h for h in history if h["status"] == s), None) for s in ("provisional", "verified", "confirmed")}
+        return {
+            s: next((h for h in history if h["status"] == s), None) for s in ("provisional", "verified", "confirmed")
+        }
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,11 @@ def timed(target: Target, mode: str, env: Mapping[str, str], limit: float = 900.
 
 
 def climbed(
-    target: Target, budget: float, env: Mapping[str, str], then: Callable[[Path], Timed] | None = None, limit: float = 0.0
+    target: Target,
+    budget: float,
+    env: Mapping[str, str],
+    then: Callable[[Path], Timed] | None = None,
+    limit: float = 0.0,
 ) -> Climb:
     """One climb in a process of its own. then: is given the recipe while its folder exists; limit: seconds after which a climb that
     goes on is killed."""

@@ -42,10 +42,17 @@ def page(results: Results) -> str:
     for (budget, variant), group in score.grouped(rows).items():
         mean = score.geometric_mean(score.over_best(row) for row in group)
         title = f"{variant}, {budget:.0f} s" + (f": {mean} in the geometric mean of {mean.count}" if mean else "")
-        parts += [f"<h2>{escaped(title)}</h2>", "<p>Times as fast as the best of eager and the modes of torch.compile, at the same precision.</p>"]
+        parts += [
+            f"<h2>{escaped(title)}</h2>",
+            "<p>Times as fast as the best of eager and the modes of torch.compile, at the same precision.</p>",
+        ]
         parts.append(bars(group, score.over_best))
     for (level, numerics), group in score.levels(rows).items():
-        parts += [f"<h2>{escaped(f'KernelBench {level}, {numerics}')}</h2>", "<p>Times as fast as eager.</p>", bars(group, score.over_eager)]
+        parts += [
+            f"<h2>{escaped(f'KernelBench {level}, {numerics}')}</h2>",
+            "<p>Times as fast as eager.</p>",
+            bars(group, score.over_eager),
+        ]
     if climbed := score.climbed(rows):
         parts += ["<h2>Rungs</h2>", _legend(), squares(climbed)]
     devices = ", ".join(sorted({row.device for row in rows if row.device}))
@@ -71,8 +78,11 @@ def bars(rows: Sequence[Row], ratio: Callable[[Row], float | None]) -> str:
     for value, row in known:
         left, right = sorted((x(1.0), x(value)))
         css = "ahead" if value >= 1 else "behind"
-        tip = f"<title>{escaped(f'{row.case}: {value:.3f} times; {score.status(row) or 'no recipe'}')}</title>"
-        body.append(f'<rect x="{left:.2f}%" y="{y + 3:.1f}" width="{max(right - left, 0.15):.2f}%" height="{_LINE - 7:.0f}" class="{css}">{tip}</rect>')
+        said = f"{row.case}: {value:.3f} times; {score.status(row) or 'no recipe'}"
+        tip = f"<title>{escaped(said)}</title>"
+        body.append(
+            f'<rect x="{left:.2f}%" y="{y + 3:.1f}" width="{max(right - left, 0.15):.2f}%" height="{_LINE - 7:.0f}" class="{css}">{tip}</rect>'
+        )
         body.append(text(row.name, _LEFT - 1, y + 14, "", "end"))
         body.append(text(f"{value:.2f}×", right + 0.6, y + 14, "tick"))
         y += _LINE
@@ -90,14 +100,17 @@ def squares(rows: Sequence[Row]) -> str:
     cases = [row.case for row in rows]
     names, top = 170, 150
     body = [
-        f'<text transform="translate({names + _CELL * k + 10} {top - 6}) rotate(-60)">{escaped(case)}</text>' for k, case in enumerate(cases)
+        f'<text transform="translate({names + _CELL * k + 10} {top - 6}) rotate(-60)">{escaped(case)}</text>'
+        for k, case in enumerate(cases)
     ]
     for number, (rung, of) in enumerate(shown.items()):
         y = top + _CELL * number
         body.append(f'<text x="{names - 8}" y="{y + 11}" text-anchor="end">{escaped(rung)}</text>')
         for k, case in enumerate(cases):
             tip = f"<title>{escaped(f'{rung}, {case}: {of[case]}')}</title>"
-            body.append(f'<rect x="{names + _CELL * k + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_CELL - 2}" class="{_SHORT[of[case]]}">{tip}</rect>')
+            body.append(
+                f'<rect x="{names + _CELL * k + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_CELL - 2}" class="{_SHORT[of[case]]}">{tip}</rect>'
+            )
     width, height = names + _CELL * len(cases) + 120, top + _CELL * len(shown) + 8
     inside = "".join(body)
     left = [rung for rung in found if rung not in shown]

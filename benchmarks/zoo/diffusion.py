@@ -95,7 +95,9 @@ MODELS: dict[str, Model] = {
 }  # fmt: skip
 
 CASES = {
-    f"diffusers/{name}": Case(f"diffusers/{name}", m.kind, f"{__file__}:make", {"name": name}, m.variants, ("diffusers",))
+    f"diffusers/{name}": Case(
+        f"diffusers/{name}", m.kind, f"{__file__}:make", {"name": name}, m.variants, ("diffusers",)
+    )
     for name, m in MODELS.items()
 }
 
@@ -157,7 +159,9 @@ def _places(shape: _Shape, device: torch.device) -> tuple[torch.Tensor, torch.Te
     """Of the prompt's tokens and of the image's, three coordinates each, as the pipeline lays them out."""
     side = torch.arange(shape.latent, device=device, dtype=torch.float32)
     rows, columns = torch.meshgrid(side, side, indexing="ij")
-    return torch.zeros(shape.tokens, 3, device=device), torch.stack((torch.zeros_like(rows), rows, columns), -1).reshape(-1, 3)
+    return torch.zeros(shape.tokens, 3, device=device), torch.stack(
+        (torch.zeros_like(rows), rows, columns), -1
+    ).reshape(-1, 3)
 
 
 def _noisy(draw: Draw, rows: int, shape: _Shape) -> dict[str, torch.Tensor]:

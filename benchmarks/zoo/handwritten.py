@@ -61,9 +61,13 @@ class Ranker(nn.Module):
     def __init__(self, categories: int, rows: int, width: int, numbers: int = 13) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(categories))
-        self.bottom = nn.Sequential(nn.Linear(numbers, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, width), nn.ReLU())
+        self.bottom = nn.Sequential(
+            nn.Linear(numbers, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, width), nn.ReLU()
+        )
         pairs = (categories + 1) * categories // 2
-        self.top = nn.Sequential(nn.Linear(width + pairs, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1))
+        self.top = nn.Sequential(
+            nn.Linear(width + pairs, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1)
+        )
 
     def forward(self, numbers: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
         dense = self.bottom(numbers)
@@ -128,4 +132,7 @@ def _by_name(module: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 _MAKERS: dict[str, Callable[[bool, bool], rung.Workload]] = {"estuary": _estuary, "unet": _unet, "ranker": _ranker}
-CASES = {f"own/{name}": Case(f"own/{name}", "hand-written", f"{__file__}:make", {"name": name}, (INFER, TRAIN)) for name in _MAKERS}
+CASES = {
+    f"own/{name}": Case(f"own/{name}", "hand-written", f"{__file__}:make", {"name": name}, (INFER, TRAIN))
+    for name in _MAKERS
+}

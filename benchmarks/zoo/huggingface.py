@@ -48,7 +48,9 @@ def _bert(layers: int, width: int, vocabulary: int = 30522, **more: Any) -> dict
             "intermediate_size": 4 * width, **more}  # fmt: skip
 
 
-def _llama(layers: int, width: int, inner: int, heads: int, groups: int, vocabulary: int, **more: Any) -> dict[str, Any]:
+def _llama(
+    layers: int, width: int, inner: int, heads: int, groups: int, vocabulary: int, **more: Any
+) -> dict[str, Any]:
     return {"vocab_size": vocabulary, "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers,
             "num_attention_heads": heads, "num_key_value_heads": groups, **more}  # fmt: skip
 
@@ -130,7 +132,7 @@ MODELS: dict[str, Model] = {
     "marian": Model(BOTH_SIDES, "MarianMTModel", "MarianConfig",
                     _bart(6, 512, 58101, 2048, pad_token_id=58100, decoder_start_token_id=58100), 16, 128, "two texts", variants=BOTH,
                     toy={"pad_token_id": 1, "decoder_start_token_id": 1, **_SMALL_TEXT}),
-    "m2m100-418m": Model(BOTH_SIDES, "M2M100ForConditionalGeneration", "M2M100Config", _bart(12, 1024, 128112), 8, 128, "two texts"),
+    "m2m100": Model(BOTH_SIDES, "M2M100ForConditionalGeneration", "M2M100Config", _bart(12, 1024, 128112), 8, 128, "two texts"),
     # ---- mixtures of experts
     "granitemoe-1b": Model(EXPERTS, "GraniteMoeForCausalLM", "GraniteMoeConfig",
                            _llama(24, 1024, 512, 16, 8, 49152, num_local_experts=32, num_experts_per_tok=8), 2, 512),
@@ -205,7 +207,7 @@ MODELS: dict[str, Model] = {
                         {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16}, 4, 64),
     "mamba2-130m": Model(STATE, "Mamba2ForCausalLM", "Mamba2Config",
                          {"vocab_size": 50288, "hidden_size": 768, "num_hidden_layers": 24, "state_size": 128, "num_heads": 24,
-                          "head_dim": 64, "n_groups": 1}, 4, 512, variants=BOTH, toy={"state_size": 16, "num_heads": 8, "chunk_size": 16}),
+                          "head_dim": 64, "n_groups": 1, "tie_word_embeddings": True}, 4, 512, variants=BOTH, toy={"state_size": 16, "num_heads": 8, "chunk_size": 16}),
     "falcon-h1-0.5b": Model(STATE, "FalconH1ForCausalLM", "FalconH1Config",
                             _llama(36, 1024, 2048, 8, 2, 32784, head_dim=64, mamba_d_ssm=1536, mamba_n_heads=24, mamba_d_head=64,
                                    mamba_d_state=128, mamba_n_groups=1), 4, 256,
@@ -222,7 +224,8 @@ MODELS: dict[str, Model] = {
 }  # fmt: skip
 
 CASES = {
-    f"hf/{name}": Case(f"hf/{name}", m.kind, f"{__file__}:make", {"name": name}, m.variants, ("transformers",)) for name, m in MODELS.items()
+    f"hf/{name}": Case(f"hf/{name}", m.kind, f"{__file__}:make", {"name": name}, m.variants, ("transformers",))
+    for name, m in MODELS.items()
 }
 
 

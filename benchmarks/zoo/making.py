@@ -133,7 +133,11 @@ _TOY: dict[str, Any] = {
 
 def shrunk(values: Mapping[str, Any], toy: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration's values at toy size; toy: those that this model needs otherwise."""
-    found = {name: shrunk(value, {}) if isinstance(value, dict) else _TOY.get(name, value) for name, value in values.items()}
+    found = {
+        name: shrunk(value, {}) if isinstance(value, dict) else _TOY.get(name, value) for name, value in values.items()
+    }
     for name, value in toy.items():
-        found[name] = {**found[name], **value} if isinstance(value, dict) and isinstance(found.get(name), dict) else value
+        found[name] = (
+            {**found[name], **value} if isinstance(value, dict) and isinstance(found.get(name), dict) else value
+        )
     return found

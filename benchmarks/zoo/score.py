@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from fresh import Timed
-from rows import Row
+from rows import Row, Timed
 
 from rung.measure.stats import t_interval
 
@@ -133,7 +132,9 @@ def distance(row: Row) -> float | None:
     if row.climb is None:
         return None
     final = kept(row)
-    worst = next((a.worst for a in reversed(row.climb.attempts) if a.verdict == "kept" and a.stack == final and a.worst), None)
+    worst = next(
+        (a.worst for a in reversed(row.climb.attempts) if a.verdict == "kept" and a.stack == final and a.worst), None
+    )
     return float(worst["ratio"]) if worst else None
 
 

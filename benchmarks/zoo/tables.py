@@ -6,8 +6,7 @@ import collections
 from collections.abc import Sequence
 
 import score
-from fresh import Timed
-from rows import Results, Row
+from rows import Results, Row, Timed
 
 from rung.ladder.rungs import BY_NAME
 
@@ -28,7 +27,9 @@ def summary(results: Results) -> str:
         families = collections.Counter(case.partition("/")[0] for case in done)
         counts = ", ".join(f"{count} {family}" for family, count in sorted(families.items()))
         drawn_ = f"{len(done)} of {len(results.header.order)} cases were run{f' ({counts})' if counts else ''}"
-        lines.append(f"{drawn_}, in an order that seed {results.header.seed} drew before the first run on {results.header.began}.")
+        lines.append(
+            f"{drawn_}, in an order that seed {results.header.seed} drew before the first run on {results.header.began}."
+        )
     for device, versions in {(row.device, tuple(row.versions.items())) for row in rows if row.device}:
         lines.append(f"{device}: {', '.join(f'{name} {version}' for name, version in versions)}.")
     if any(row.toy for row in rows):
@@ -43,7 +44,11 @@ def _sections(rows: Sequence[Row]) -> list[str]:
     found = []
     groups = score.grouped(rows)
     if groups:
-        found += ["## Against the best without Rung", _means(groups), *(_models(key, group) for key, group in groups.items())]
+        found += [
+            "## Against the best without Rung",
+            _means(groups),
+            *(_models(key, group) for key, group in groups.items()),
+        ]
     if levels := score.levels(rows):
         found += ["## KernelBench", _levels(levels)]
     if climbed := score.climbed(rows):
@@ -51,7 +56,10 @@ def _sections(rows: Sequence[Row]) -> list[str]:
     if left := [row for row in rows if row.reason]:
         found += ["## Not run", "\n".join(f"- {row.case}: {row.reason}" for row in left)]
     if failed := [(row, mode) for row in rows for mode in row.plain if mode.error]:
-        found += ["## Modes of torch.compile that did not run", "\n".join(f"- {row.case}, {mode.mode}: {mode.error}" for row, mode in failed)]
+        found += [
+            "## Modes of torch.compile that did not run",
+            "\n".join(f"- {row.case}, {mode.mode}: {mode.error}" for row, mode in failed),
+        ]
     if crashed := [row for row in rows if row.climb and row.climb.crash]:
         found += ["## Crashes", *(f"{row.case}\n\n```\n{row.climb.crash}\n```" for row in crashed if row.climb)]
     return found
@@ -62,7 +70,9 @@ def _means(groups: dict[tuple[float, str], list[Row]]) -> str:
     body = []
     for (budget, variant), rows in groups.items():
         below, shown, known = score.share_below(rows)
-        seconds = [[score.answer_after(row, least) for row in score.climbed(rows)] for least in ("provisional", "verified")]
+        seconds = [
+            [score.answer_after(row, least) for row in score.climbed(rows)] for least in ("provisional", "verified")
+        ]
         memory = score.geometric_mean(score.memory_ratio(row) for row in rows)
         body.append([
             f"{budget:.0f} s", variant, str(known),
@@ -92,7 +102,7 @@ def _models(key: tuple[float, str], rows: Sequence[Row]) -> str:
         count = row.eager.parameters if row.eager else None
         body.append([
             row.name, f"{count / 1e6:,.1f} M" if count else NONE, row.numerics, _step(row.eager),
-            f"{_step(mode)} {mode.mode}, {mode.ready_s:.0f} s" if mode else NONE,
+            f"{_step(mode)} {mode.mode}, {_seconds(mode.ready_s)}" if mode else NONE,
             _step(ours), _times(score.over(row, rival)), _interval(row),
             f"{_gib(row.eager)} → {_gib(ours)}", _seconds(score.answer_after(row, "provisional")),
             f"{ratio:.1f}" if (ratio := score.distance(row)) is not None else NONE,
@@ -106,11 +116,23 @@ def _models(key: tuple[float, str], rows: Sequence[Row]) -> str:
 def _levels(levels: dict[tuple[str, str], list[Row]]) -> str:
     body = []
     for (level, numerics), rows in levels.items():
-        shares = [score.fast(rows, p, ratio) for ratio in (score.over_eager, score.over_mode, score.over_best) for p in (1.0, 2.0)]
+        shares = [
+            score.fast(rows, p, ratio)
+            for ratio in (score.over_eager, score.over_mode, score.over_best)
+            for p in (1.0, 2.0)
+        ]
         mean = score.geometric_mean(score.over_eager(row) for row in rows)
-        body.append([level, numerics, str(len(rows)), *(NONE if s is None else f"{s:.0%}" for s in shares), _mean(mean)])
+        body.append(
+            [level, numerics, str(len(rows)), *(NONE if s is None else f"{s:.0%}" for s in shares), _mean(mean)]
+        )
     over = ["eager", "torch.compile", "the best of both"]
-    head = ["level", "precision", "problems", *(f"fast_{p} over {name}" for name in over for p in (1, 2)), "geometric mean over eager"]
+    head = [
+        "level",
+        "precision",
+        "problems",
+        *(f"fast_{p} over {name}" for name in over for p in (1, 2)),
+        "geometric mean over eager",
+    ]
     return _markdown(head, body)
 
 
@@ -120,7 +142,13 @@ def _rungs(rows: Sequence[Row]) -> str:
     for rung, of in score.matrix(rows, BY_NAME).items():
         counts = collections.Counter(of.values())
         where = [case for case, outcome in of.items() if outcome == score.KEPT]
-        body.append([rung, *(str(counts[o] or "") for o in score.OUTCOMES), ", ".join(where[:6]) + (" …" if len(where) > 6 else "")])
+        body.append(
+            [
+                rung,
+                *(str(counts[o] or "") for o in score.OUTCOMES),
+                ", ".join(where[:6]) + (" …" if len(where) > 6 else ""),
+            ]
+        )
     return _markdown(["rung", *score.OUTCOMES, "kept in"], sorted(body, key=lambda line: -int(line[1] or 0)))
 
 

@@ -25,12 +25,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "climb")]
 import msgspec
-from fresh import EAGER, RECIPE, Climb, Target, Timed, climbed, cold, timed
 from making import INFER, Case
 from rows import SEED, Header, Results, Row, drawn
+
+sys.path.append(str(Path(__file__).parents[1] / "climb"))
+from fresh import EAGER, RECIPE, Climb, Target, Timed, climbed, cold, timed
 
 FAMILIES = ("huggingface", "timm_models", "diffusion", "handwritten")  # files beside this one
 MODES = ("default", "reduce-overhead")
@@ -49,14 +49,18 @@ def cases(kernelbench: Path | None = None) -> dict[str, Case]:
     if kernelbench:
         problems = sorted(kernelbench.glob("level[123]/*.py"))
         if not problems:
-            raise SystemExit(f"{kernelbench} has no level1/*.py: give the folder KernelBench of a KernelBench checkout.")
+            raise SystemExit(
+                f"{kernelbench} has no level1/*.py: give the folder KernelBench of a KernelBench checkout."
+            )
         for path in problems:
             name = f"kernelbench/{path.parent.name}/{path.stem}"
             found[name] = Case(name, f"KernelBench {path.parent.name}", f"kernelbench:{path.resolve()}")
     return found
 
 
-def chosen(known: dict[str, Case], order: Sequence[str], names: Sequence[str], first: int | None) -> list[tuple[Case, str]]:
+def chosen(
+    known: dict[str, Case], order: Sequence[str], names: Sequence[str], first: int | None
+) -> list[tuple[Case, str]]:
     """The cases that the names mean, in the drawn order. A name is a case (`hf/gpt2`, `hf/gpt2:train`), what a case's name begins with
     (`hf`, `kernelbench/level1`), a variant (`train`), or `slice`. first: so many of them."""
     for name in names:
@@ -95,7 +99,9 @@ def run(given: argparse.Namespace) -> int:
     numerics = given.numerics or ("bf16" if _has_gpu() else "exact")
     versions, end = _versions(), time.monotonic() + (given.seconds or float("inf"))
     for number, (case, variant) in enumerate(picked, 1):
-        wanted = Row(name=case.name, variant=variant, kind=case.kind, numerics=numerics, budget_s=given.budget, toy=given.toy)
+        wanted = Row(
+            name=case.name, variant=variant, kind=case.kind, numerics=numerics, budget_s=given.budget, toy=given.toy
+        )
         row = results.row_of(wanted)
         if row.done:
             continue
@@ -195,8 +201,14 @@ def _versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    done = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return {**found, **({"commit": done.stdout.strip()} if done.returncode == 0 else {}), "python": sys.version.split()[0]}
+    done = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    )
+    return {
+        **found,
+        **({"commit": done.stdout.strip()} if done.returncode == 0 else {}),
+        "python": sys.version.split()[0],
+    }
 
 
 # ---- check -----------------------------------------------------------------------------------------------
@@ -295,14 +307,32 @@ def main() -> int:
     run_.add_argument("--out", type=Path, required=True, metavar="FILE", help="the results file, JSON lines")
     run_.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="of a climb (default: 120)")
     run_.add_argument("--seconds", type=float, metavar="N", help="begin no process after so many seconds")
-    run_.add_argument("--numerics", choices=("exact", "tf32", "bf16"), help="of every side (default: bf16 on a GPU, exact on a CPU)")
-    run_.add_argument("--modes", type=_modes, default=MODES, metavar="A,B", help=f"of {', '.join(KNOWN_MODES)} (default: the first two)")
-    run_.add_argument("--first", type=int, metavar="N", help="of the chosen cases, the first so many in the drawn order")
+    run_.add_argument(
+        "--numerics", choices=("exact", "tf32", "bf16"), help="of every side (default: bf16 on a GPU, exact on a CPU)"
+    )
+    run_.add_argument(
+        "--modes",
+        type=_modes,
+        default=MODES,
+        metavar="A,B",
+        help=f"of {', '.join(KNOWN_MODES)} (default: the first two)",
+    )
+    run_.add_argument(
+        "--first", type=int, metavar="N", help="of the chosen cases, the first so many in the drawn order"
+    )
     run_.add_argument("--toy", action="store_true", help="models of toy size, to try the runner on a CPU")
-    others = [run_, add("list", listed, "the cases, in the drawn order"), add("check", check, "make cases at toy size, and step once")]
+    others = [
+        run_,
+        add("list", listed, "the cases, in the drawn order"),
+        add("check", check, "make cases at toy size, and step once"),
+    ]
     for one in others:
-        one.add_argument("names", nargs="*", metavar="NAMES", help="cases, families, variants or `slice` (default: all)")
-        one.add_argument("--kernelbench", type=Path, metavar="DIR", help="the folder of a KernelBench checkout that has level1")
+        one.add_argument(
+            "names", nargs="*", metavar="NAMES", help="cases, families, variants or `slice` (default: all)"
+        )
+        one.add_argument(
+            "--kernelbench", type=Path, metavar="DIR", help="the folder of a KernelBench checkout that has level1"
+        )
     table_ = add("table", tables, "Markdown")
     chart_ = add("chart", charts, "one HTML page without scripts")
     for one in (table_, chart_):
