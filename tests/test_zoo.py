@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,14 @@ def _on_path() -> Iterator[None]:
     sys.path[:0] = [str(ZOO), str(ZOO.parent / "climb")]
     yield
     sys.path[:] = before
+
+
+@pytest.fixture(autouse=True)
+def _not_stopped(_on_path: None) -> Iterator[None]:
+    import fresh
+
+    yield
+    fresh._stopping.clear()
 
 
 # ---- the slice -------------------------------------------------------------------------------------------
@@ -123,7 +134,7 @@ def test_a_run_that_was_cut_goes_on_where_it_stopped(
 ) -> None:
     """The processes are made up; that they are begun once each, and that what was there stays, is not."""
     import zoo
-    from fresh import Climb, Timed
+    from fresh import Climb, Stopped, Timed
     from rows import Results
 
     begun: list[str] = []
@@ -134,12 +145,13 @@ def test_a_run_that_was_cut_goes_on_where_it_stopped(
         begun.append(what)
         if not interrupted and what == "unet reduce-overhead":
             interrupted.append(True)
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)  # while its process runs, which is ended then
+            raise Stopped
         if target.options["name"] == "ranker":
             return Timed(mode=mode, error="MemoryError: too little", kind="out of memory")
         return Timed(mode=mode, ready_s=1.0, step_ms=2.0, device="CPU")
 
-    def climbed(target: Any, budget: float) -> Climb:
+    def climbed(target: Any, budget: float, env: Any) -> Climb:
         begun.append(f"{target.options['name']} {budget:.0f}")
         return Climb(budget_s=budget, wall_s=1.0, exit=0, why="nothing was kept")
 
@@ -380,3 +392,62 @@ def test_the_tables_and_the_chart_hold_every_row_and_say_what_was_left(tmp_path:
     for part in ("hf/a", "1.25×", "KernelBench level1, bf16", "compile, hf/a:infer: kept"):
         assert part in drawn
     assert "<script" not in drawn
+
+
+# ---- the processes ---------------------------------------------------------------------------------------
+
+
+def test_a_process_that_hangs_or_dies_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fresh
+
+    target = fresh.Target("x.py:make", {}, "exact")
+    hung = fresh._finished([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ), 0.5)
+    died = fresh._finished([sys.executable, "-c", "import sys; sys.exit('no such thing')"], dict(os.environ), 60.0)
+    assert (hung.code, died.code) == (None, 1)
+    monkeypatch.setattr(fresh, "_finished", lambda *_: hung)
+    found = fresh.timed(target, "eager", {}, limit=7.0)
+    assert (found.kind, found.error) == ("hung", "it was not done after 7 s")
+    monkeypatch.setattr(fresh, "_finished", lambda *_: died)
+    found = fresh.timed(target, "eager", {})
+    assert found.kind == "died"
+    assert "ended with 1" in found.error
+    assert "no such thing" in found.error
+
+
+def test_a_climb_without_a_recipe_has_a_reason_and_a_crash_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fresh
+
+    def ending(code: int | None, *lines: str) -> Any:
+        monkeypatch.setattr(
+            fresh, "_finished", lambda *_: fresh._Ended(code, 1.0, [f"   0.1 {line}" for line in lines])
+        )
+        return fresh.climbed(fresh.Target("x.py:make", {}, "exact"), 10.0, {})
+
+    refused = ending(4, "WORKER took 3 s", "rung: workload 'x': its output is not finite.")
+    assert (refused.why, refused.crash) == ("workload 'x': its output is not finite.", "")
+    crash = ending(70, "Traceback", "KeyError: 3")
+    assert "KeyError: 3" in crash.crash
+    assert "killed" in ending(None).why
+
+
+def test_a_stop_ends_the_process_that_is_waited_for() -> None:
+    import fresh
+
+    threading.Timer(0.5, fresh.stop).start()
+    with pytest.raises(fresh.Stopped):
+        fresh._finished([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ), 60.0)
+
+
+def test_a_target_runs_in_this_process_as_a_user_would_write_it(tmp_path: Path) -> None:
+    import fresh
+
+    options = {"name": "ranker", "toy": "true"}
+    found = fresh.here(fresh.Target(f"{ZOO / 'handwritten.py'}:make", options, "bf16"), "eager")
+    assert found.step_ms is not None
+    assert found.low_ms <= found.step_ms <= found.high_ms
+    assert found.parameters
+    assert not found.error
+    training = fresh.here(
+        fresh.Target(f"{ZOO / 'handwritten.py'}:make", {**options, "train": "true"}, "exact"), "eager"
+    )
+    assert training.step_ms

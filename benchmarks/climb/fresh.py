@@ -32,10 +32,13 @@ EAGER, RECIPE = (
 )  # what a process may run beside the modes of torch.compile; after the colon, a recipe's file
 WARM, STEPS, FEWEST = 5, 30, 5  # steps before the clock runs; those timed, and at least so many where a step is slow
 SECONDS = 20.0  # of timing: after these, no further step is begun
+CORES = "CASE_CORES"  # a variable: the cores, with commas between them, that a process and what it starts may use
 CUT = 40  # lines of a process's last words that are kept
 # Runs `rung`, and prints what each of the climb's workers took for its calls: a line each, with the text WORKER before it.
 RUNG = """
-import logging, sys
+import logging, os, sys
+if cores := os.environ.get("CASE_CORES"):
+    os.sched_setaffinity(0, map(int, cores.split(",")))
 from rung.cli.main import main
 handler = logging.StreamHandler()
 handler.setFormatter(logging.Formatter("WORKER %(message)s"))
@@ -119,14 +122,14 @@ class Target:
 
 
 @contextmanager
-def cold() -> Iterator[dict[str, str]]:
-    """The environment of a process that finds nothing that was compiled before."""
+def cold(more: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
+    """The environment of a process that finds nothing that was compiled before. more: other variables that it gets."""
     with tempfile.TemporaryDirectory(prefix="cold-", ignore_cleanup_errors=True) as folder:
         caches = {
             name: f"{folder}/{name}"
             for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "RUNG_CACHE", "XDG_CACHE_HOME")
         }
-        yield {**os.environ, **caches}
+        yield {**os.environ, **caches, **(more or {})}
 
 
 def timed(target: Target, mode: str, env: Mapping[str, str], limit: float = 900.0) -> Timed:
@@ -181,7 +184,7 @@ def _why(result: Mapping[str, Any], log: Sequence[str], code: int | None) -> str
         return str(taken[-1]["why"])
     if stopped := (result.get("stopped") or {}).get("why"):
         return str(stopped)
-    said = [line.partition("error: ")[2] for line in log if "error: " in line]
+    said = [line.partition(" rung: ")[2] for line in log if " rung: " in line]
     return said[-1] if said else "nothing was kept"
 
 
@@ -215,6 +218,26 @@ def _variables(mode: str) -> dict[str, str]:
     return dict(Recipe.read(Path(mode.removeprefix(RECIPE))).variables)
 
 
+class Stopped(Exception):
+    """Raised where a process was to be waited for, after `stop`."""
+
+
+_running: set[int] = set()  # groups of processes
+_stopping = threading.Event()
+
+
+def stop() -> None:
+    """Ends every process that this one has started and waits for; those that wait, in other threads, raise Stopped."""
+    _stopping.set()
+    for group in list(_running):
+        _end(group, signal.SIGTERM)
+
+
+def _end(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
 @dataclass(frozen=True)
 class _Ended:
     """lines: of stderr, with the seconds since the start before each; code: None where it had to be killed."""
@@ -239,6 +262,7 @@ def _finished(command: Sequence[str], env: Mapping[str, str], limit: float) -> _
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
+    _running.add(done.pid)
     code: int | None = None
     try:
         code = done.wait(limit)
@@ -246,12 +270,14 @@ def _finished(command: Sequence[str], env: Mapping[str, str], limit: float) -> _
         pass
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):  # its workers end with it, or after it
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(done.pid, number)
+            _end(done.pid, number)
             if code is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     done.wait(10)
+        _running.discard(done.pid)
     reader.join(5)
+    if _stopping.is_set():
+        raise Stopped
     return _Ended(code, time.time() - began, lines)
 
 
@@ -354,6 +380,8 @@ def main() -> None:
     parser.add_argument("mode")
     parser.add_argument("file", type=Path)
     given = parser.parse_args()
+    if cores := os.environ.get(CORES):
+        os.sched_setaffinity(0, map(int, cores.split(",")))
     try:
         found = here(Target(**given.target), given.mode)
     except Exception as error:

@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "climb"))
 from fresh import Climb, Timed
 
 SEED = 20261124
+LIBRARIES = ("torch", "triton", "transformers", "timm", "diffusers")  # whose versions a plain process depends on
 
 
 class Header(msgspec.Struct, tag="order", kw_only=True):
@@ -58,8 +59,8 @@ class Row(msgspec.Struct, tag="row", kw_only=True):
 
     def same_runs(self, other: Row) -> bool:
         """Whether the plain processes of both are the same work: they may differ in the budget alone."""
-        mine, theirs = (self.case, self.numerics, self.toy), (other.case, other.numerics, other.toy)
-        return mine == theirs and self.versions == other.versions
+        mine, theirs = ((row.case, row.numerics, row.toy, *map(row.versions.get, LIBRARIES)) for row in (self, other))
+        return mine == theirs
 
 
 Line = Header | Row

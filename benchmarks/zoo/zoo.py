@@ -17,20 +17,22 @@ import argparse
 import importlib
 import importlib.metadata
 import importlib.util
+import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 from making import INFER, Case
-from rows import SEED, Header, Results, Row, drawn
+from rows import LIBRARIES, SEED, Header, Results, Row, drawn
 
 sys.path.append(str(Path(__file__).parents[1] / "climb"))
-from fresh import EAGER, RECIPE, Climb, Target, Timed, climbed, cold, timed
+from fresh import CORES, EAGER, RECIPE, Climb, Stopped, Target, Timed, climbed, cold, stop, timed
 
 FAMILIES = ("huggingface", "timm_models", "diffusion", "handwritten")  # files beside this one
 MODES = ("default", "reduce-overhead")
@@ -95,33 +97,91 @@ def run(given: argparse.Namespace) -> int:
     results.header.order = drawn({*results.header.order, *order}, results.header.seed)
     results.write()
     say(f"in this order, drawn by seed {SEED}: {', '.join(f'{case.name}:{variant}' for case, variant in picked)}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    numerics = given.numerics or ("bf16" if _has_gpu() else "exact")
-    versions, end = _versions(), time.monotonic() + (given.seconds or float("inf"))
-    for number, (case, variant) in enumerate(picked, 1):
+    return Run(given, picked, results).ended()
+
+
+class Run:
+    """The rows of a run, taken in order by one thread a GPU."""
+
+    def __init__(self, given: argparse.Namespace, picked: Sequence[tuple[Case, str]], results: Results) -> None:
+        self.given, self.results = given, results
+        self.numerics = given.numerics or ("bf16" if _has_gpu() else "exact")
+        self.versions = _versions()
+        self.end = time.monotonic() + (given.seconds or float("inf"))
+        self.queue: queue.SimpleQueue[tuple[str, Case, str]] = queue.SimpleQueue()
+        for number, (case, variant) in enumerate(picked, 1):
+            self.queue.put((f"{number}/{len(picked)} {case.name}:{variant}", case, variant))
+        self.lock = threading.Lock()
+        self.late = False
+        self.failed: list[BaseException] = []
+
+    def ended(self) -> int:
+        """0 where all is done, 1 where the time was over before, 130 after Ctrl-C or a kill. What is there is in the file."""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        threads = [threading.Thread(target=self._rows, args=(env,)) for env in _places(self.given.gpus)]
+        try:
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                time.sleep(0.1)
+        except KeyboardInterrupt:
+            stop()
+            for thread in threads:
+                thread.join()
+            say("stopped; the same command goes on here.")
+            return 130
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if self.failed:
+            raise self.failed[0]
+        say("the time is over; the same command goes on here." if self.late else "all are done.")
+        return 1 if self.late else 0
+
+    def _rows(self, env: dict[str, str]) -> None:
+        try:
+            while not self.late and not self.failed:
+                self._row(*self.queue.get_nowait(), env)
+        except (queue.Empty, Stopped):
+            return
+        except BaseException as error:
+            self.failed.append(error)
+
+    def _row(self, head: str, case: Case, variant: str, env: dict[str, str]) -> None:
+        given = self.given
         wanted = Row(
-            name=case.name, variant=variant, kind=case.kind, numerics=numerics, budget_s=given.budget, toy=given.toy
+            name=case.name,
+            variant=variant,
+            kind=case.kind,
+            numerics=self.numerics,
+            budget_s=given.budget,
+            toy=given.toy,
         )
-        row = results.row_of(wanted)
+        with self.lock:
+            row = self.results.row_of(wanted)
         if row.done:
-            continue
-        row.versions = row.versions or versions
-        head = f"{number}/{len(picked)} {row.case}"
-        for part in parts(row, case, given.modes, results.rows):
-            if time.monotonic() > end:
-                say(f"{head}: the time is over; the same command goes on here.")
-                return 1
-            try:
-                said = part()
-            except KeyboardInterrupt:
-                say(f"{head}: stopped; the same command goes on here.")
-                return 130
-            results.write()
+            return
+        row.versions = self.versions  # of the climb, which is the last to run
+        for part in parts(row, case, given.modes, self.results.rows):
+            if time.monotonic() > self.end:
+                self.late = True
+                return
+            said = part(env)
+            with self.lock:
+                self.results.write()
             say(f"{head}: {said}")
-        row.done = True
-        results.write()
-    say(f"all {len(picked)} are done.")
-    return 0
+        with self.lock:
+            row.done = True
+            self.results.write()
+
+
+def _places(gpus: Sequence[int] | None) -> list[dict[str, str]]:
+    """The variables of each thread's processes: a GPU, and its part of the cores. Without GPUs one thread, which uses what there is."""
+    if not gpus:
+        return [{}]
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // len(gpus))
+    mine = [cores[share * k : share * (k + 1)] or cores for k in range(len(gpus))]
+    return [{"CUDA_VISIBLE_DEVICES": str(gpu), CORES: ",".join(map(str, c))} for gpu, c in zip(gpus, mine, strict=True)]
 
 
 class Part:
@@ -130,12 +190,12 @@ class Part:
     def __init__(self, row: Row, target: Target, mode: str = "") -> None:
         self.row, self.target, self.mode = row, target, mode
 
-    def __call__(self) -> str:
+    def __call__(self, env: dict[str, str]) -> str:
         if not self.mode:
-            self.row.climb = climb(self.target, self.row.budget_s)
+            self.row.climb = climb(self.target, self.row.budget_s, env)
             return said_of(self.row.climb)
-        with cold() as env:
-            found = timed(self.target, self.mode, env, PLAIN_LIMIT)
+        with cold(env) as whole:
+            found = timed(self.target, self.mode, whole, PLAIN_LIMIT)
         if self.mode == EAGER:
             self.row.eager = found
             if found.error:
@@ -165,10 +225,9 @@ def parts(row: Row, case: Case, modes: Sequence[str], others: Sequence[Row]) -> 
         yield Part(row, target)
 
 
-def climb(target: Target, budget: float) -> Climb:
+def climb(target: Target, budget: float, more: dict[str, str]) -> Climb:
     """A climb, and then its recipe in a fresh process as a user applies it, which finds the climb's compiled code."""
-    with ExitStack() as stack:
-        env = stack.enter_context(cold())
+    with cold(more) as env:
         found = climbed(target, budget, env, lambda recipe: timed(target, f"{RECIPE}{recipe}", env, PLAIN_LIMIT))
     return msgspec.structs.replace(found, log=found.log[-LOG:], workers_log=[])
 
@@ -196,7 +255,7 @@ def _has_gpu() -> bool:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for package in ("torch", "triton", "transformers", "timm", "diffusers", "rung"):
+    for package in (*LIBRARIES, "rung"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -294,6 +353,12 @@ def _modes(text: str) -> tuple[str, ...]:
     return found
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs; write their numbers, as in 0,1")
+    return tuple(int(part) for part in text.split(","))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -319,6 +384,9 @@ def main() -> int:
     )
     run_.add_argument(
         "--first", type=int, metavar="N", help="of the chosen cases, the first so many in the drawn order"
+    )
+    run_.add_argument(
+        "--gpus", type=_numbers, metavar="0,1", help="several cases at a time, each on a GPU and its part of the cores"
     )
     run_.add_argument("--toy", action="store_true", help="models of toy size, to try the runner on a CPU")
     others = [
