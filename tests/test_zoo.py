@@ -325,7 +325,7 @@ def test_the_matrix_tells_apart_what_came_of_a_rung() -> None:
     ]
     rungs = ["compile", "capture", "sdpa", "fused-qkv", "triton-rope", "bf16-stream", "aiter-gemm", "channels-last"]
     found = score.matrix([row("a", applied=4, attempts=attempts)], rungs)
-    assert {rung: of["a:infer"] for rung, of in found.items()} == {
+    assert {rung: of["a:infer, bf16, 120 s"] for rung, of in found.items()} == {
         "compile": "kept",
         "capture": "reverted",  # what replaced it in the end was faster
         "sdpa": "refused by verification",
@@ -389,7 +389,7 @@ def test_the_tables_and_the_chart_hold_every_row_and_say_what_was_left(tmp_path:
         assert part in text
     assert "| a | b |" not in text
     drawn = page(again)
-    for part in ("hf/a", "1.25×", "KernelBench level1, bf16", "compile, hf/a:infer: kept"):
+    for part in ("hf/a", "1.25×", "KernelBench level1, bf16", "compile, hf/a:infer, bf16, 120 s: kept"):
         assert part in drawn
     assert "<script" not in drawn
 

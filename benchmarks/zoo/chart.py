@@ -28,7 +28,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 svg { display: block; overflow: visible; margin: 8px 0 28px; }
 svg text { fill: var(--ink); font-size: 12px; } svg .tick { fill: var(--soft); font-size: 11px; }
 .grid { stroke: var(--rule); } .one { stroke: var(--soft); } .ahead { fill: var(--good); } .behind { fill: var(--bad); } .range { stroke: var(--ink); }
-.kept { fill: var(--good); } .slower { fill: var(--warn); } .refused, .failed { fill: var(--bad); } .none { fill: var(--pale); }
+.kept { fill: var(--good); } .slower { fill: var(--warn); } .refused { fill: var(--bad); } .failed { fill: #8a4fa8; } .none { fill: var(--pale); }
 .open { fill: var(--soft); } .not-for { fill: var(--none); } .unreached { fill: none; stroke: var(--rule); }
 .wide { overflow-x: auto; } .legend span { display: inline-block; margin-right: 18px; } .legend svg { display: inline-block; margin: 0 6px 0 0; vertical-align: -2px; }
 """.strip()
@@ -97,21 +97,21 @@ def squares(rows: Sequence[Row]) -> str:
     """A square a rung and climb; rungs that came to nothing anywhere are left out, and told below."""
     found = score.matrix(rows, BY_NAME)
     shown = {rung: of for rung, of in found.items() if set(of.values()) - {score.UNREACHED, score.INAPPLICABLE}}
-    cases = [row.case for row in rows]
-    names, top = 170, 150
+    labels = [row.label for row in rows]
+    names, top = 170, 24 + 6 * max(map(len, labels))
     body = [
-        f'<text transform="translate({names + _CELL * k + 10} {top - 6}) rotate(-60)">{escaped(case)}</text>'
-        for k, case in enumerate(cases)
+        f'<text transform="translate({names + _CELL * k + 10} {top - 6}) rotate(-60)">{escaped(label)}</text>'
+        for k, label in enumerate(labels)
     ]
     for number, (rung, of) in enumerate(shown.items()):
         y = top + _CELL * number
         body.append(f'<text x="{names - 8}" y="{y + 11}" text-anchor="end">{escaped(rung)}</text>')
-        for k, case in enumerate(cases):
-            tip = f"<title>{escaped(f'{rung}, {case}: {of[case]}')}</title>"
+        for k, label in enumerate(labels):
+            tip = f"<title>{escaped(f'{rung}, {label}: {of[label]}')}</title>"
             body.append(
-                f'<rect x="{names + _CELL * k + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_CELL - 2}" class="{_SHORT[of[case]]}">{tip}</rect>'
+                f'<rect x="{names + _CELL * k + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_CELL - 2}" class="{_SHORT[of[label]]}">{tip}</rect>'
             )
-    width, height = names + _CELL * len(cases) + 120, top + _CELL * len(shown) + 8
+    width, height = names + _CELL * len(labels) + 120, top + _CELL * len(shown) + 8
     inside = "".join(body)
     left = [rung for rung in found if rung not in shown]
     said = f"<p>Tried in none of these climbs: {escaped(', '.join(left))}.</p>" if left else ""

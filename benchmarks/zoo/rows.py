@@ -50,6 +50,11 @@ class Row(msgspec.Struct, tag="row", kw_only=True):
         return f"{self.name}:{self.variant}"
 
     @property
+    def label(self) -> str:
+        """Of this row alone: a case may be run at several precisions and budgets."""
+        return f"{self.case}, {self.numerics}, {self.budget_s:.0f} s"
+
+    @property
     def family(self) -> str:
         return self.name.partition("/")[0]
 

@@ -190,9 +190,9 @@ def outcomes(row: Row) -> dict[str, str]:
 
 
 def matrix(rows: Iterable[Row], rungs: Iterable[str]) -> dict[str, dict[str, str]]:
-    """By rung and case, the outcome."""
-    seen = {row.case: outcomes(row) for row in climbed(rows)}
-    return {rung: {case: of.get(rung, UNREACHED) for case, of in seen.items()} for rung in rungs}
+    """By rung and row, the outcome."""
+    seen = {row.label: outcomes(row) for row in climbed(rows)}
+    return {rung: {label: of.get(rung, UNREACHED) for label, of in seen.items()} for rung in rungs}
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[float, str], list[Row]]:

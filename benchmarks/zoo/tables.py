@@ -141,12 +141,12 @@ def _rungs(rows: Sequence[Row]) -> str:
     body = []
     for rung, of in score.matrix(rows, BY_NAME).items():
         counts = collections.Counter(of.values())
-        where = [case for case, outcome in of.items() if outcome == score.KEPT]
+        where = [label.partition(",")[0] for label, outcome in of.items() if outcome == score.KEPT]
         body.append(
             [
                 rung,
                 *(str(counts[o] or "") for o in score.OUTCOMES),
-                ", ".join(where[:6]) + (" …" if len(where) > 6 else ""),
+                ", ".join(list(dict.fromkeys(where))[:6]) + (" …" if len(set(where)) > 6 else ""),
             ]
         )
     return _markdown(["rung", *score.OUTCOMES, "kept in"], sorted(body, key=lambda line: -int(line[1] or 0)))
