@@ -120,6 +120,7 @@ def test_problems_of_a_checkout_are_cases(tmp_path: Path) -> None:
     problem.write_text("")
     case = zoo.cases(tmp_path)["kernelbench/level2/7_Thing"]
     assert (case.target, case.kind) == (f"kernelbench:{problem}", "KernelBench level2")
+    assert case.all_options("infer", toy=True) == {}  # which such a target would refuse
     with pytest.raises(SystemExit, match=r"has no level1/\*\.py"):
         zoo.cases(tmp_path / "level2")
 

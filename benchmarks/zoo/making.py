@@ -21,7 +21,8 @@ TOY_ROWS, TOY_LENGTH = 2, 32
 @dataclass(frozen=True)
 class Case:
     """One model. name: FAMILY/MODEL; kind: what is told apart in tables; target and options: as `rung climb` is given them, without
-    those of the variant; needs: what must be installed."""
+    those of the variant; needs: what must be installed; one_size: there is no
+    toy size of it."""
 
     name: str
     kind: str
@@ -29,13 +30,18 @@ class Case:
     options: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[str, ...] = (INFER,)
     needs: tuple[str, ...] = ()
+    one_size: bool = False
 
     @property
     def family(self) -> str:
         return self.name.partition("/")[0]
 
     def all_options(self, variant: str, toy: bool) -> dict[str, str]:
-        return {**self.options, **({"train": "true"} if variant == TRAIN else {}), **({"toy": "true"} if toy else {})}
+        return {
+            **self.options,
+            **({"train": "true"} if variant == TRAIN else {}),
+            **({"toy": "true"} if toy and not self.one_size else {}),
+        }
 
 
 class Draw:

@@ -56,7 +56,7 @@ def cases(kernelbench: Path | None = None) -> dict[str, Case]:
             )
         for path in problems:
             name = f"kernelbench/{path.parent.name}/{path.stem}"
-            found[name] = Case(name, f"KernelBench {path.parent.name}", f"kernelbench:{path.resolve()}")
+            found[name] = Case(name, f"KernelBench {path.parent.name}", f"kernelbench:{path.resolve()}", one_size=True)
     return found
 
 
