@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from rung.cli.main import main
 from rung.errors import UsageError, WorkloadError
 from rung.hardware import pick
 from rung.ladder.candidate import probed
+from rung.ladder.side import Side
+from rung.ladder.timing.compare import at_revision
 from rung.ladder.verification.audit import audit
 from rung.workload import load, seeded_model
 
@@ -114,6 +117,22 @@ def test_what_a_file_does_wrong_is_said_with_its_name(old: str, new: str, says: 
 def test_options_belong_to_no_problem() -> None:
     with pytest.raises(UsageError, match="takes no options; got --rows"):
         load(f"kernelbench:{PROBLEMS / 'NAME.py'}".replace("NAME", NAMES[0]), {"rows": "4"})
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_revision_is_compared_on_the_problem_as_it_was(
+    absolute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "problem.py").write_text(GOOD)
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    named = tmp_path / "problem.py" if absolute else Path("problem.py")
+    with at_revision(Side(f"kernelbench:{named}"), "HEAD") as side:
+        path = Path(side.target.removeprefix("kernelbench:"))
+        assert side.cwd is not None
+        assert (side.cwd / path).is_file()
+        assert (side.cwd / path).resolve() != (tmp_path / "problem.py").resolve()
 
 
 def test_commands_take_it_as_any_other_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
