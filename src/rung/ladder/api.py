@@ -11,7 +11,7 @@ from rung.ladder.side import named
 
 
 def climb(target: str, out: str | Path | None = None, **request: Any) -> dict[str, Any]:
-    """Climbs a target (`tiny-transformer`, `path.py:name`, `module:name`) and returns the run's data.
+    """Climbs a target (`tiny-transformer`, `path.py:name`, `module:name`, `kernelbench:path.py`) and returns the run's data.
 
     out: the run directory, empty or missing; by default a new one below `.rung`. request: the fields of
     `rung.ladder.climb.Request` (options, numerics, rungs, device, budget). Workers load the target by name,

@@ -1,4 +1,4 @@
-"""From what a user types to a Workload: `tiny-transformer`, `path.py:name` or `package.module:name`."""
+"""From what a user types to a Workload: `tiny-transformer`, `path.py:name`, `package.module:name` or `kernelbench:path.py`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from rung.workload.base import Workload
 from rung.workload.options import kind_of, value_of
 
 MOST_SHOWN = 8  # names of what a file has, where none is like the one that was asked for
+KERNELBENCH = "kernelbench:"
 BUILTIN = {"tiny-transformer": "rung.workload.tiny_transformer:make"}
 
 
@@ -71,6 +72,8 @@ def _needed(parameter: inspect.Parameter) -> bool:
 
 def find(target: str) -> Workload | Callable[..., Any]:
     """The object behind a target: a Workload, a factory that makes one, or a function to be called."""
+    if target.startswith(KERNELBENCH):
+        return _kernelbench(target)
     where, _, name = BUILTIN.get(target, target).rpartition(":")
     if target.endswith(".py") and Path(target).is_file():
         raise UsageError(f"{target} is a file: name the function in it that makes the workload, as in {target}:make.")
@@ -79,7 +82,7 @@ def find(target: str) -> Workload | Callable[..., Any]:
         raise UsageError(
             f"unknown target {target!r}: did you mean {near[0]!r}?"
             if near
-            else f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name or module:name."
+            else f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name, module:name or kernelbench:path.py."
         )
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where, target)
     try:
@@ -93,6 +96,13 @@ def find(target: str) -> Workload | Callable[..., Any]:
     if not isinstance(made, Workload) and not callable(made):
         raise UsageError(f"{target} is a {type(made).__name__}; it must be a rung.Workload or a function.")
     return made
+
+
+def _kernelbench(target: str) -> Workload:
+    from rung.workload.kernelbench import problem_file, workload_of
+
+    path = problem_file(target)
+    return workload_of(_module_of_file(path), path)
 
 
 def _makes(made: Any, module: types.ModuleType) -> bool:

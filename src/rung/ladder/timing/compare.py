@@ -24,6 +24,7 @@ from rung.ladder.verification.verdict import joined
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
 from rung.runs import temporary_folder
+from rung.workload.load import KERNELBENCH
 
 progress = logging.getLogger(__name__)
 
@@ -189,13 +190,17 @@ def _forget_checkouts(root: Path) -> None:
 
 def _in(tree: Path, root: Path, target: str) -> str:
     """A target as the checkout in `tree` has it: the file of an absolute path would be the one of today."""
-    where, colon, name = target.rpartition(":")
+    if target.startswith(KERNELBENCH):
+        before, where, after = KERNELBENCH, target.removeprefix(KERNELBENCH), ""
+    else:
+        where, colon, name = target.rpartition(":")
+        before, after = "", colon + name
     if not where.endswith(".py"):
         return target
     file = Path(os.path.normpath(Path(where).parent.resolve() / Path(where).name))
     if not file.is_relative_to(root):
         raise UsageError(f"{where} lies outside the repository {root}; --base needs a target that its revisions have.")
-    return f"{tree / file.relative_to(root)}{colon}{name}" if Path(where).is_absolute() else target
+    return f"{before}{tree / file.relative_to(root)}{after}" if Path(where).is_absolute() else target
 
 
 def _git(where: Path, *arguments: str) -> str:
