@@ -39,7 +39,9 @@ presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "bench", help_text, EXAMPLE, run, target="target")
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name, module:name or kernelbench:path.py")
+    parser.add_argument(
+        "target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name, module:name or kernelbench:path.py"
+    )
     parser.add_argument(
         "--recipe", type=regular_file, metavar="FILE", help="the recipe of a climb; its options hold, too"
     )

@@ -55,7 +55,9 @@ options that the command does not know go to the target: `rung climb tiny-transf
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "climb", help_text, EXAMPLE, run, target="target")
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name, module:name or kernelbench:path.py")
+    parser.add_argument(
+        "target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name, module:name or kernelbench:path.py"
+    )
     parser.add_argument(
         "--numerics", choices=("exact", "tf32", "bf16", "fp8"),
         help="what may change: exact (reassociation only; default on a CPU), tf32 (default on a GPU), bf16, fp8",
