@@ -14,8 +14,9 @@ TOOLS := $(VENV)/.tools
 .PHONY: demo test test-torch lint clean
 
 demo: $(READY)
-	$(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET) || { code=$$?; \
-		[ $$code != 2 ] || echo "make: a slow or busy machine needs more seconds: make demo BUDGET=300" >&2; exit $$code; }
+	@set -- $(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET); echo "$$@"; "$$@" || { code=$$?; \
+		[ $$code != 2 ] || echo "On a slow or busy machine: make demo BUDGET=300" >&2; exit $$code; }
+	@echo "rung is in $(VENV)/bin. Your own model: $(VENV)/bin/rung climb model.py:make (README.md says how)"
 
 test: lint
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
