@@ -263,6 +263,7 @@ def test_inside_a_checkpointed_part():
     assert compared(Checkpointed(batch_first=True), [drawn(QUERIES, True)]).matches == {"sdpa": 2}
 
 
+@pytest.mark.usefixtures("_no_fast_path")
 def test_by_inductor():
     model = Attention(batch_first=True)
     assert compared(model, [drawn(QUERIES, True)] * 3, dtype=torch.float32, inner="inductor").matches == {"sdpa": 2}

@@ -51,8 +51,7 @@ def on_tensors(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> A
 
 def _fields(leaf: Any) -> list[str]:
     """The names of a dataclass's fields that are set; none of anything else."""
-    # `dataclasses.is_dataclass` asks the class, which Dynamo of torch 2.6 does not go through.
-    if isinstance(leaf, type) or not hasattr(leaf, "__dataclass_fields__"):
+    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
         return []
     return [field.name for field in dataclasses.fields(leaf) if hasattr(leaf, field.name)]
 
