@@ -1,14 +1,18 @@
 """What is the same to us in every version of torch that Rung supports, and what an older one is told."""
 
+import subprocess
+import sys
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 
 import pytest
 import torch
+from torch import fx
 from torch.utils import _pytree as pytree
 
 from rung import errors
 from rung.hardware import torch_versions
+from rung.ladder.surgery.graph.normalize import kind
 
 Pair = namedtuple("Pair", "a b")
 TREES = (
@@ -36,6 +40,28 @@ def test_a_trees_structure_is_a_key(hashable: bool, monkeypatch: pytest.MonkeyPa
 
 def test_the_compilers_settings_have_a_tag_for_caches() -> None:
     assert isinstance(torch_versions.compiler_config().cache_key_tag, str)
+
+
+def test_either_way_to_write_a_transposing_property_is_read() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    for name, operator in (("mT", torch.ops.aten.mT), ("T", torch.ops.aten.numpy_T)):
+        assert kind(graph.call_function(getattr, (x, name))) == name
+        assert kind(graph.call_function(operator, (x,))) == name
+    assert kind(graph.call_function(torch.ops.aten.mH, (x,))) == ""
+
+
+def test_asking_what_products_can_do_leaves_inductor_whole() -> None:
+    """In a process that has loaded nothing of it so far."""
+    script = """
+import torch
+from rung.ladder.execution.dynamo import products_widen
+products_widen()
+from torch._inductor.lowering import lowerings
+print(torch.ops.aten.bmm.default in lowerings)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "True"
 
 
 @pytest.mark.parametrize("version", ["2.5.1", "2.5.0+rocm6.2", "1.13.1"])

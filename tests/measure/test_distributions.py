@@ -2,6 +2,7 @@
 
 import math
 import random
+from importlib.metadata import version
 
 import pytest
 from scipy import special
@@ -67,13 +68,20 @@ def test_students_distribution_is_scipys() -> None:
 
 
 def test_students_quantiles_are_scipys() -> None:
+    exact = tuple(map(int, version("scipy").split(".")[:2])) >= (
+        1,
+        16,
+    )  # Python 3.10 has an older one, right to ten digits
     rng = random.Random(2)
     for _ in range(3000):
         df, p = (
             drawn_df(rng),
             rng.choice((rng.uniform(0.501, 0.9999), rng.uniform(0, 0.499), 1 - 10 ** rng.uniform(-9, -2))),
         )
-        assert student_quantile(df, p) == pytest.approx(float(special.stdtrit(df, p)), rel=1e-11), (df, p)
+        assert student_quantile(df, p) == pytest.approx(float(special.stdtrit(df, p)), rel=1e-11 if exact else 1e-9), (
+            df,
+            p,
+        )
 
 
 def test_the_normal_and_the_binomial_distribution_are_scipys() -> None:

@@ -147,8 +147,13 @@ def test_the_statement_that_runs_means_what_was_written(sql: str) -> None:
     assert context.execute(checked(sql, TABLES)[0]).collect().equals(context.execute(sql).collect())
 
 
+NEWER = {"regexp_replace": (2, 1)}  # functions that older polars lacks; Python 3.10 has 2.0
+
+
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_every_function_on_the_list_is_one_of_polars(name: str) -> None:
+    if tuple(map(int, pl.__version__.split(".")[:2])) < NEWER.get(name, (0, 0)):
+        pytest.skip(f"polars {pl.__version__} has no {name}")
     context = pl.SQLContext({"t": pl.DataFrame({"a": [1]}).lazy()})
     for arguments in ("a", "a, a"):
         try:

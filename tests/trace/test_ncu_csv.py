@@ -93,3 +93,8 @@ def test_numbers_that_no_device_or_kernel_has_are_none(tmp_path, number):
     trace = read(put(tmp_path, text))
     assert set(trace.counters["device"].to_list()) <= {0, None}
     assert trace.devices == [{"name": "H100"}]
+
+
+def test_a_cell_that_cannot_be_read_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match=r"ncu\.csv is damaged"):
+        read(put(tmp_path, TEXT.replace('"add"', f'"{"a" * (csv.field_size_limit() + 1)}"')))

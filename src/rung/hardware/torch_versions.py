@@ -15,6 +15,48 @@ def compiler_config() -> Any:
     return config
 
 
+def tuned_mm() -> Any:
+    """Inductor's lowering of `mm`. With torch 2.6, importing its module before `torch._inductor.lowering` ends in an ImportError
+    and leaves Inductor without lowerings of products, for as long as the process lives."""
+    import torch._inductor.lowering  # noqa: F401  (loads the kernels in an order that all versions can be loaded in)
+    from torch._inductor.kernel.mm import tuned_mm
+
+    return tuned_mm
+
+
+def compilers_own(example: Any) -> Any:
+    """A fake tensor that Dynamo made, as the compiler behind it takes it. Newer torch makes it anew in its own fake mode; torch 2.6
+    refuses all that are not in that mode already."""
+    import torch
+    from torch._guards import TracingContext, detect_fake_mode
+
+    try:
+        detect_fake_mode([example])
+    except AssertionError:
+        with TracingContext.get().fake_mode:
+            return torch.empty_strided(
+                example.size(),
+                example.stride(),
+                dtype=example.dtype,
+                device=example.device,
+                requires_grad=example.requires_grad,
+            )
+    return example
+
+
+@cache
+def _transposes() -> dict[Any, str]:
+    import torch
+
+    return {torch.ops.aten.mT: "mT", torch.ops.aten.numpy_T: "T"}
+
+
+def transposing_property(target: Any) -> str:
+    """ "mT" or "T" where a call in Dynamo's graph reads this property: since torch 2.15 it is written as an operator of its own,
+    before as `getattr`."""
+    return _transposes().get(target, "")
+
+
 def tree_key(spec: Any) -> Hashable:
     """A pytree's structure as a key of a dict: the TreeSpec itself, where this torch gives it a hash (2.6 does not)."""
     return spec if _specs_are_hashable() else _spelled(spec)

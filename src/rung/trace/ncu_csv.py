@@ -47,7 +47,10 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     path = Path(path)
     text = source.content(path, max_bytes=max_bytes, partial=partial).decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
-    rows = list(csv.reader(io.StringIO("\n".join(lines))))
+    try:
+        rows = list(csv.reader(io.StringIO("\n".join(lines))))
+    except csv.Error as error:  # a cell beyond all measure; before Python 3.11 a zero byte, too
+        raise InputError(f"{path} is damaged ({error}): record it again.") from error
     titles = rows[0]
     unread = Unread()
     body = rows[1:]

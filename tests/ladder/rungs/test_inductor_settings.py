@@ -1,8 +1,10 @@
 """Inductor's settings as rungs: names that the installed torch knows, and when they apply."""
 
+import re
 from typing import Any
 
 import pytest
+import torch
 
 from rung.ladder.execution.dynamo import inductor_settings
 from rung.ladder.plan import Plan
@@ -25,8 +27,12 @@ SETTINGS = settings()
 def test_the_installed_torch_knows_every_name_and_ships_the_stated_default() -> None:
     here = inductor_settings(names())
     for row in SETTINGS:
+        since = re.match(r"torch (\d+)\.(\d+) and later", row["versions"])
+        assert since, f"{row['name']}: `versions` begins with the first version of torch that has it"
         for name, default in row["default"].items():
-            assert name in here, f"{row['name']}: torch._inductor.config has no {name}"
+            if name not in here:
+                assert torch.__version__ < tuple(map(int, since.groups())), f"{row['name']}: this torch has no {name}"
+                continue
             assert here[name] == default, f"{row['name']}: {name} is {here[name]!r} here, {default!r} in the table"
     assert inductor_settings(("no_such_setting", "triton.no_such")) == {}
 

@@ -176,6 +176,9 @@ def in_16_bits(q, k, v):
 @pytest.mark.usefixtures("_as_reference")
 @pytest.mark.parametrize(("fn", "why"), [(straight, "layout of its own"), (in_16_bits, "another size or dtype")])
 def test_a_result_that_would_be_another_is_left(fn, why):
+    given = [torch.randn(BATCH, n, TOKENS, WIDTH) for n in (HEADS, GROUPS, GROUPS)]
+    if fn is straight and fn(*given).is_contiguous():
+        pytest.skip("this torch's attention on a CPU writes a contiguous result, as the kernel does")
     surgeon = check(fn, passes=("tf32-attention",))
     assert surgeon.rewritten == {}
     assert why in surgeon.skipped[0]

@@ -23,6 +23,14 @@ def _fresh_dynamo():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def _no_fast_path():
+    """With torch 2.6 compiled attention is torch's fast path in evaluation, too; newer torch leaves it when it is compiled."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
 class Attention(nn.Module):
     """Of its results, those named by `reads`."""
 
@@ -137,6 +145,7 @@ def test_other_forms(shape, asked):
         assert found.after["sdpa"] == 2
 
 
+@pytest.mark.usefixtures("_no_fast_path")
 @pytest.mark.parametrize("shared", ["self", "keys", "nothing"])
 def test_what_is_projected_together(shared):
     q, k, v = (drawn(QUERIES, True) for _ in range(3))
@@ -167,6 +176,7 @@ def causal(length):
     return torch.ones(length, length, dtype=torch.bool).triu(1)
 
 
+@pytest.mark.usefixtures("_no_fast_path")
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_causal_mask_that_is_proved_is_said(asked):
     class Causal(Attention):
@@ -244,6 +254,7 @@ def test_autocast(where):
     assert (surgeon.matches, surgeon.skipped) == ({"sdpa": 1}, [])
 
 
+@pytest.mark.usefixtures("_no_fast_path")
 def test_inside_a_checkpointed_part():
     class Checkpointed(Attention):
         def forward(self, x):
@@ -252,6 +263,7 @@ def test_inside_a_checkpointed_part():
     assert compared(Checkpointed(batch_first=True), [drawn(QUERIES, True)]).matches == {"sdpa": 2}
 
 
+@pytest.mark.usefixtures("_no_fast_path")
 def test_by_inductor():
     model = Attention(batch_first=True)
     assert compared(model, [drawn(QUERIES, True)] * 3, dtype=torch.float32, inner="inductor").matches == {"sdpa": 2}
@@ -334,3 +346,22 @@ def test_transformer_encoder():
     assert (found.graphs, found.before["gemm"], found.before["sdpa"]) == (2, 2 * 2 * 4, 2 * 2)
     [reason] = [reason for reason in found.skipped if "fast path" in reason]
     assert reason.startswith("sdpa: layer at ")
+
+
+def test_attention_that_is_the_fast_path_is_said():
+    surgeon = Recorder(["sdpa"], "eager")
+
+    def run(x, attention):
+        in_bias, out = attention.in_proj_bias, attention.out_proj
+        return torch._native_multi_head_attention(
+            x, x, x, WIDTH, HEADS, attention.in_proj_weight, in_bias, out.weight, out.bias, need_weights=False
+        )[0]
+
+    x, attention = drawn(QUERIES, True), nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
+    with torch.no_grad():
+        torch.compile(run, backend=surgeon, fullgraph=True)(x, attention)
+    assert surgeon.matches == {"sdpa": 0}
+    [reason] = surgeon.skipped
+    assert reason.startswith("sdpa: attention at ")
+    assert "fast path" in reason
+    assert (surgeon.before["gemm"], surgeon.before["sdpa"]) == (2, 1)  # as on a GPU

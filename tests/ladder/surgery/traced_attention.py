@@ -27,6 +27,9 @@ class Driver:
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
 
+    def get_benchmarker(self) -> None:
+        """Triton 3.2 asks for it where it makes an autotuned kernel."""
+
 
 class Attention(torch.nn.Module):
     def forward(self, x: torch.Tensor, w: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor]:

@@ -66,7 +66,9 @@ def cross_entropy_backward(
     dloss = wide(tl.load(DLOSS + row * dloss_stride))
     dloss = tl.where((target >= 0) & (target < n_cols), dloss, float("nan"))
     used = target != ignore_index
-    x = wide(tl.load(LOGITS + row * row_stride + col, mask=(col < n_cols) & used, other=0.0))
+    # Bounded as in the forward: a mask of `col < n_cols` and `used` is one that the interpreter of Triton 3.9 does not take.
+    end = tl.where(used, n_cols, 0)
+    x = wide(tl.load(LOGITS + row * row_stride + col, mask=col < end, other=0.0))
     d = tl.exp(x - tl.load(LSE + row))
     if SMOOTH:
         smoothing = single(smoothing)

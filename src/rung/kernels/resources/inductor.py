@@ -73,7 +73,10 @@ def _tuners(name: str, source: str, path: Path) -> list[Any]:
         try:
             module = load(file, "rung_inspected_inductor")
         except InputError as error:
-            raise InputError(f"{name} of {path}: {str(error).partition(': ')[2] or error}") from error
+            why = str(error).partition(": ")[2] or error
+            raise InputError(
+                f"{name} of {path} cannot be loaded ({why}): read it with the version of torch that generated it."
+            ) from error
         found = [v for v in vars(module).values() if hasattr(v, "triton_meta") and hasattr(v, "configs")]
     if not found:
         raise InputError(f"{name} of {path} has no kernel that this version of torch understands.")

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import rung
+from rung.hardware.torch_versions import tuned_mm
 
 _LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 _OURS = str(Path(rung.__file__).parent)
@@ -174,10 +175,10 @@ def skipped_replays() -> int:
 def products_widen() -> bool:
     """Whether Inductor takes a product of half precision that writes float32 (`aten.mm.dtype`)."""
     try:
-        from torch._inductor.kernel.mm import tuned_mm
+        lowering = tuned_mm()
     except ImportError:
         return False
-    return hasattr(torch.ops.aten.mm, "dtype") and "out_dtype" in inspect.signature(tuned_mm).parameters
+    return hasattr(torch.ops.aten.mm, "dtype") and "out_dtype" in inspect.signature(lowering).parameters
 
 
 def inductor_settings(names: tuple[str, ...]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from rung.hardware.torch_versions import compilers_own
 from rung.ladder.surgery.joined import MEMBERS, Joined
 from rung.ladder.surgery.kept import KEPT, Copies, Kept
 
@@ -44,7 +45,8 @@ def added_inputs(gm: fx.GraphModule, copies: Copies) -> list[Joined | Kept | Hel
 def examples(gm: fx.GraphModule) -> list[torch.Tensor]:
     """What to compile the added inputs for. Fake tensors: while it compiles, the compiler relies on the weights being
     where they were when it looked, so they move in the first call."""
-    return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder") if _added(node)]
+    added = [node for node in gm.graph.find_nodes(op="placeholder") if _added(node)]
+    return [compilers_own(node.meta["example_value"]) for node in added]
 
 
 def _added(node: fx.Node) -> bool:

@@ -9,7 +9,7 @@ from torch import fx
 
 from rung.ladder.aiter import Product
 from rung.ladder.surgery.attention.flex import flex_attention
-from rung.ladder.surgery.attention.multi_head import FAST_PATH
+from rung.ladder.surgery.attention.multi_head import FAST_PATHS
 from rung.ladder.surgery.graph import kernel_ops
 from rung.ladder.surgery.graph.normalize import argument, kind, value
 from rung.ladder.surgery.routed import ROUTED, linear_product
@@ -43,9 +43,11 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
             found["layer_flop"] += _flop(node)
-        elif node.target is FAST_PATH:
-            masked = argument(node, 18, "mask") is not None
-            found.update(gemm=6 if masked else 4, sdpa=not masked)  # as on a GPU; under a mask it is by hand
+        elif node.target in FAST_PATHS:  # as on a GPU
+            layer = FAST_PATHS[node.target] == "layer"
+            by_hand = argument(node, 18 if layer else 9, "mask") is not None
+            by_hand = by_hand or (not layer and bool(argument(node, 10, "need_weights", default=True)))
+            found.update(gemm=(4 if layer else 2) + 2 * by_hand, sdpa=not by_hand)
         elif summands(node):
             found["sum"] += 1
             found["wide_sum"] += wide_sum(node)

@@ -123,8 +123,6 @@ flex_attention.reads_only = True  # type: ignore[attr-defined]  # for writes.py:
 
 def obstacle(query: torch.Tensor, dropout: float, trained: bool, sink: bool = False) -> str:
     """Why FlexAttention does not run here; "" where it does."""
-    if torch.__version__ < (2, 6):
-        return "FlexAttention needs torch 2.6 or later"
     if dropout:
         return "FlexAttention has no dropout"
     if query.device.type == "cpu" and trained:

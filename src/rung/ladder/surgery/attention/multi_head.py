@@ -23,17 +23,17 @@ from rung.ladder.surgery.graph.captured import without_numbers
 from rung.ladder.surgery.graph.normalize import source_line, value
 from rung.ladder.surgery.graph.writes import memory
 
-# A transformer layer in evaluation without gradients, when it leaves Dynamo: one operator.
-FAST_PATH = torch._transformer_encoder_layer_fwd
+# What is one operator in evaluation without gradients when it leaves Dynamo. Attention alone is one with torch 2.6 only.
+FAST_PATHS = {torch._transformer_encoder_layer_fwd: "layer", torch._native_multi_head_attention: "attention"}
 
 
 def write_out(graph: fx.Graph) -> tuple[int, list[str]]:
     """Put in the place of every such node what it computes, which rewrites nothing; and what stays closed, and why."""
     for node in graph.find_nodes(op="call_function", target=F.multi_head_attention_forward):
         _replace(node, *_computed(node))
-    layers = graph.find_nodes(op="call_function", target=FAST_PATH)
     reason = "torch's fast path in evaluation is one operator, which is left as it is"
-    return 0, [f"layer at {source_line(layer)}: {reason}" for layer in layers]
+    closed = [node for target in FAST_PATHS for node in graph.find_nodes(op="call_function", target=target)]
+    return 0, [f"{FAST_PATHS[node.target]} at {source_line(node)}: {reason}" for node in closed]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from rung.hardware.torch_versions import transposing_property
+
 _NAMESPACES = (torch, F, torch.Tensor, operator)
 
 _ALIASES = {
@@ -63,6 +65,8 @@ def kind(node: Any) -> str:
     if node.target is getattr:
         name = node.args[1]
         return name if isinstance(name, str) and name in ("T", "mT") else ""
+    if isinstance(node.target, torch._ops.OpOverloadPacket):
+        return transposing_property(node.target)
     name = getattr(node.target, "__name__", "")
     # A custom op may be called "softmax" too: only torch's own function of that name counts.
     if name and any(getattr(space, name, None) is node.target for space in _NAMESPACES):
