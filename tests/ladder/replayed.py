@@ -56,7 +56,9 @@ def command(*arguments: str) -> list[str]:
 class Replayed:
     """Answers as `rung.ladder.candidate.Candidate` did."""
 
-    def open(self, target: str, options: dict[str, str], rungs: list[str], device: str | None) -> Any:
+    def open(
+        self, target: str, options: dict[str, str], rungs: list[str], device: str | None, saved_model: str = ""
+    ) -> Any:
         self.fused = options.get("fused", "fast")
         self.rungs = "fused-optimizer" if "fused-optimizer" in rungs else ""
         self.folder = Path(os.environ[RECORDED])
@@ -106,5 +108,5 @@ class Replayed:
     def witness(self) -> Any:
         return self.said["witness"]
 
-    def verify(self, numerics: str) -> Any:
+    def verify(self, numerics: str, alone: bool) -> Any:
         return self.said["verify"]

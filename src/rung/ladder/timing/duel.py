@@ -150,9 +150,8 @@ def fight(
             which = f"restart {first}" if count == 1 else f"restarts {first} to {first + count - 1}"
             progress.info("%s: loading, compiling and warming up", which)
             starts = [Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
-            until = time.monotonic() + min(setup.limits.prepare, max(1.0, left()))
             for start in starts:
-                start.warm(max(1.0, until - time.monotonic()))
+                start.warm(setup.limits.prepare)
             for start in starts:
                 progress.info("restart %d: timing", len(duel.restarts) + 1)
                 duel.restarts.append(start.timed(duel))
