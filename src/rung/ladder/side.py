@@ -57,6 +57,6 @@ def named(target: object) -> str:
     if isinstance(target, str):
         return target
     raise UsageError(
-        f"what is of type {type(target).__name__} cannot be handed to a fresh process, which finds its workload by name; "
+        f"a {type(target).__name__} cannot be handed to a fresh process, which finds its workload by name; "
         'give the name of the function that makes it, as in "model.py:make".'
     )

@@ -18,11 +18,12 @@ from rung.ladder.climb.verdict import refute
 from rung.ladder.side import Side
 from rung.ladder.timing.duel import Duel, SideFailed, Start
 from rung.ladder.timing.tasks import end_all
-from rung.measure import CLIMB, Comparison, judge, until_next_look
+from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
 
 progress = logging.getLogger(__name__)
 
 SIDES = {"best": "the untouched model", "plain": "the best plain mode", "candidate": "the answer"}
+SMALL = 1.10  # times as fast: three restarts of processes that differ by 2 % show more than that
 AS_FAST = 0.99  # times the best plain mode: what is slower by less counts as as fast
 
 
@@ -47,7 +48,7 @@ def _refuted(state: State, answer: Answer) -> str:
     sides["candidate"] = state.side(answer.kept)
     against = " + ".join(state.plain["rungs"]) if "plain" in sides else ""
     begun = same(state, "confirm", answer.kept, against)
-    begun = begun or Begun("final", list(answer.kept), against, looks=looks(state))
+    begun = begun or Begun("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
     try:
         try:
             found = _decided(state, sides, begun)
@@ -150,6 +151,12 @@ def _on_shapes(state: State, starts: list[Start], begun: Begun, shapes: list[int
                 if state.left() <= 1:
                     raise OutOfTime from failure
                 begun.failed.setdefault(shape, (failure.side, str(failure)))
+
+
+def _looks(state: State, answer: Answer, plain: bool) -> Looks:
+    """Many restarts where a small gain is claimed, over the untouched model or the plain mode; few show a large one."""
+    claimed = [answer.speedup["value"], *([answer.over_plain["value"]] if plain and answer.over_plain else [])]
+    return looks(state) if min(claimed) < SMALL else CLIMB
 
 
 def _went_to(start: Start, shape: int) -> bool:
