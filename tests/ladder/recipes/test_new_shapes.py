@@ -16,6 +16,12 @@ from rung.ladder.execution.shapes import ranks, shapes_of, sizes, tensors_of
 from rung.ladder.surgery import Surgeon
 
 SIZES = (4, 6, 8, 10, 12)
+SLOW_GUARDS = "Guards may run slower on Python"  # torch warns so of Python 3.13.0 alone
+
+
+def _warnings_are_errors() -> None:
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message=SLOW_GUARDS)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def trains(rungs: list[str], sizes: tuple[int, ...] = SIZES) -> None:
 @pytest.mark.parametrize("run", [infers, trains])
 def test_the_second_shape_makes_one_graph_for_all_further_shapes(run: Any, compiled: list[Graph]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        _warnings_are_errors()
         run(["compile"], (*SIZES, *SIZES))
     assert compiled == [FIRST, SHARED]
 
@@ -104,7 +110,7 @@ def test_rewrites_stay_on_the_first_shape_and_are_said_to_be_missing_from_the_sh
     ) as said:
         run(["compile", "sdpa", "fused-qkv"], (*SIZES, *SIZES))
     assert compiled == [REWRITTEN, SHARED]
-    assert len(said) == 1
+    assert len([one for one in said if SLOW_GUARDS not in str(one.message)]) == 1
 
 
 def test_the_first_shape_keeps_its_rewritten_graph_after_the_shared_one(compiled: list[Graph]) -> None:
@@ -141,7 +147,7 @@ def test_a_row_alone_is_compiled_apart_and_several_dimensions_may_vary(compiled:
 def test_dynamic_false_compiles_each_shape_with_the_whole_recipe(compiled: list[Graph]) -> None:
     applied = rung.apply(Attention(), ["compile", "sdpa", "fused-qkv"], dynamic=False)
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("error")
+        _warnings_are_errors()
         for size in SIZES:
             applied(torch.randn(size, 5, 16))
     assert compiled == [REWRITTEN] * 5
@@ -178,7 +184,7 @@ def test_sizes_that_differ_between_training_and_inference_have_a_first_graph_eac
     model = Attention()
     applied = rung.apply(model, ["compile", "sdpa", "fused-qkv"])
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        _warnings_are_errors()
         applied(torch.randn(4, 5, 16))
         model.eval()
         with torch.no_grad():

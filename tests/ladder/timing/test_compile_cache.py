@@ -39,6 +39,22 @@ def compiled() -> list[int]:
         return [int(n) for n in done.stdout.split()]
 
 
+@pytest.mark.parametrize("lost", ["known file", "generated code"])
+def test_graphs_whose_code_includes_a_header_that_is_gone_are_compiled_again(lost: str) -> None:
+    """So it is with torch 2.6, which writes the header only with new code."""
+    place = folder()
+    (place / "fxgraph").mkdir()
+    (place / "fxgraph" / "graph").touch()
+    (place / "prefix.h").touch()
+    (place / "code.cpp").write_text(f'#include <cmath>\n#include "{place / "prefix.h"}"\n')
+    folder()
+    assert (place / "fxgraph" / "graph").exists()
+    (place / "prefix.h").unlink()
+    (place / {"known file": KNOWN, "generated code": "code.cpp"}[lost]).unlink()
+    folder()
+    assert not (place / "fxgraph").exists()
+
+
 def test_what_one_climb_compiled_the_next_one_finds_and_what_is_damaged_or_gone_is_compiled_again() -> None:
     assert compiled() == [0, 1]
     assert compiled() == [1, 0]

@@ -128,6 +128,8 @@ def test_the_outputs_gradient_is_not_kept_in_a_dataclass_either(kind: Callable[[
 
     made = forward(torch.ones(2, 8))
     whole = torch.__version__ >= (2, 7)
+    if kind is Slotted and not whole:
+        pytest.skip("torch 2.6 compiles no copy of a dataclass with slots")
     compiled = torch.compile(forward, backend="eager", fullgraph=whole)(torch.ones(2, 8))
     for found in (made, compiled):
         assert type(found) is type(kind(weight))

@@ -11,6 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import shutil
 import stat
 import struct
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # Triton's cache is a folder in it
 MOST = 8 << 30  # bytes; beyond, the oldest files go until half of it is left
 LOCK, KNOWN = ".lock", ".known.json"
 ELF = b"\x7fELF"
+_INCLUDED = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 
 
 def directory() -> Path:
@@ -54,6 +57,7 @@ def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_damaged(folder)
             _make_room(folder, most)
+            _remove_graphs_without_header(folder)
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_SH)
         try:
@@ -71,10 +75,7 @@ def _is_ours(folder: Path) -> bool:
 
 def remove_damaged(folder: Path) -> list[str]:
     """Removes what is not as it was when a climb last ended, and libraries that were never finished. Returns their names."""
-    try:
-        known = dict(json.loads((folder / KNOWN).read_text()))
-    except (OSError, ValueError, TypeError):
-        known = {}
+    known = _known(folder)
     removed = []
     for name in _files(folder):
         path = folder / name
@@ -82,6 +83,27 @@ def remove_damaged(folder: Path) -> list[str]:
             path.unlink(missing_ok=True)
             removed.append(name)
     return removed
+
+
+def _remove_graphs_without_header(folder: Path) -> None:
+    """torch 2.6 keeps the header of its C++ code in this folder, and writes it with new code only: code of a graph that it kept would
+    include what is gone. Without its graphs it writes all of it again."""
+    headers = {folder / name for name in _known(folder) if name.endswith(".h")}
+    for path in folder.rglob("*.cpp"):
+        with path.open("rb") as file:
+            found = _INCLUDED.findall(file.read(4096))
+        headers |= {header for name in found if (header := Path(os.fsdecode(name))).is_relative_to(folder)}
+    if not all(header.exists() for header in headers):
+        for kept in ("fxgraph", "aotautograd"):
+            shutil.rmtree(folder / kept, ignore_errors=True)
+
+
+def _known(folder: Path) -> dict[str, list[int]]:
+    """The files when a climb last ended."""
+    try:
+        return dict(json.loads((folder / KNOWN).read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _files(folder: Path) -> list[str]:
