@@ -105,7 +105,7 @@ def sitting(directory: Path) -> tuple[Path, list[str]]:
 
 
 def test_a_climb_that_is_killed_again_and_again_loses_nothing_and_ends(tmp_path: Path, mark: str) -> None:
-    killed_often(tmp_path / "run", 3, mark, 4.0, 14.0)
+    killed_often(tmp_path / "run", 2, mark, 4.0, 9.0)
 
 
 @pytest.mark.long
