@@ -7,13 +7,12 @@ nothing, faster than the untouched model and no slower than the best plain mode 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rung.ladder.climb import noise, predictions
-from rung.ladder.climb.state import State
+from rung.ladder.climb.state import State, gained
 from rung.ladder.plan import Original
 from rung.ladder.recipes.recipe import STATUSES, Recipe, Status
 from rung.ladder.rungs import plan_of
@@ -103,7 +102,7 @@ def _last_kept(state: State, without: Sequence[str]) -> Answer | None:
         kept.pop()
     if not kept:
         return None
-    return verified_answer(state, kept[-1], math.prod(a["comparison"]["speedup"]["value"] for a in kept))
+    return verified_answer(state, kept[-1], gained(kept))
 
 
 def verified_answer(state: State, record: Mapping[str, Any], over: float) -> Answer:

@@ -291,8 +291,7 @@ def _ahead(state: State) -> list[Task]:
     tasks, state.ahead = state.ahead, []
     if not state.facts.get("one_shape"):
         return tasks
-    for task in tasks:  # it asks for a second shape
-        task.end()
+    end_all(tasks)  # it asks for a second shape
     return []
 
 

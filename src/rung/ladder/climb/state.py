@@ -75,6 +75,11 @@ class Now:
     following: tuple[str, ...]
 
 
+def gained(kept: Sequence[Mapping[str, Any]]) -> float:
+    """The product of what each of these attempts gave over the one before."""
+    return math.prod(a["comparison"]["speedup"]["value"] for a in kept if a.get("comparison"))
+
+
 def _short(name: str) -> str:
     """A task's name without the numbers of the attempt and the restart."""
     return "-".join(part for part in name.split("-") if not part.isdigit()).removesuffix("-candidate")
@@ -207,11 +212,8 @@ class State:
         return float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
 
     def over_untouched(self) -> float:
-        """How many times as fast as the untouched model the best so far is: the product of what each kept attempt gave."""
-        gains = [
-            a["comparison"]["speedup"]["value"] for a in self.attempts if a["verdict"] == "kept" and a.get("comparison")
-        ]
-        return math.prod(gains)
+        """How many times as fast as the untouched model the best so far is."""
+        return gained([a for a in self.attempts if a["verdict"] == "kept"])
 
     def prefetched(self, stack: Sequence[str]) -> Task | None:
         """The candidate that was prepared ahead, if it is this one; another one is given up."""

@@ -128,19 +128,14 @@ def fight(
     left: Callable[[], float],
     looks: Looks = CLIMB,
     margin: float | None = None,
-    trace: Path | None = None,
     seen: Callable[[Duel], None] = lambda duel: None,
-    at_least: int = 1,
-    duel: Duel | None = None,
 ) -> Duel:
     """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone.
 
-    looks, margin: as in `rung.measure.decide`; trace: where the last side is profiled to, in its first restart,
-    after it was timed; seen: is told after every restart; at_least: restarts, however little is left; duel: what was seen
-    already, to go on from.
+    looks, margin: as in `rung.measure.decide`; seen: is told after every restart.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
-    duel = duel or Duel()
+    duel = Duel()
     took: list[float] = []  # by each round of restarts
     while True:
         began = time.monotonic()
@@ -155,14 +150,10 @@ def fight(
             for start in starts:
                 progress.info("restart %d: timing", len(duel.restarts) + 1)
                 duel.restarts.append(start.timed(duel))
-                if trace and len(duel.restarts) == 1:
-                    progress.info("looking at what was timed, and recording a profile of it")
-                    duel.witness = start.witness()
-                    start.profile(trace)
                 seen(duel)
         took.append(time.monotonic() - began)
-        # The first round compiles what the next ones find in a cache, and is profiled: it tells only until another was seen.
-        last = len(duel.restarts) >= at_least and left() < 1.2 * max(took[1:] or took)
+        # The first round compiles what the next ones find in a cache: it tells only until another was seen.
+        last = left() < 1.2 * max(took[1:] or took)
         if len(sides) == 2:
             duel.comparison = decide(duel.restarts, looks=looks, margin=margin, last=last)
         else:
