@@ -12,7 +12,8 @@ from rung.ladder.climb import checks, plain
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
-from rung.ladder.climb.plain import MODES, SLOW, TITLES, between, modes
+from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, title
+from rung.ladder.climb.plain import between
 from rung.ladder.climb.state import State
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, Context, plan_of
@@ -239,7 +240,7 @@ def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepa
     tf32 = made.racing["cuda-graph-tf32"].side.rungs
     race.modes["cuda-graph-tf32"] = timed(tf32, 0.9)
     assert {*plain.at_higher_precision(made, race)} == {"cuda-graph-float32", "compile-and-graph-float32"}
-    assert plain.title("cuda-graph-float32").endswith(", in float32")
+    assert title("cuda-graph-float32").endswith(", in float32")
     race.modes["cuda-graph-float32"] = timed(("capture",), 0.9)
     assert plain.at_higher_precision(made, race) == {}
 

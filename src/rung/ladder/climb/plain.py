@@ -21,12 +21,13 @@ from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, of
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.checks import checks_of, end_checks, precision_of, precompiling, verifying, verifying_bytes
+from rung.ladder.climb.modes import MODES, SLOW, mode_of, modes, title
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
-from rung.ladder.rungs import BY_NAME, Context, plan_of
+from rung.ladder.rungs import plan_of
 from rung.ladder.timing.duel import Duel, SideFailed, Start
 from rung.ladder.timing.tasks import Task, end_all
 from rung.launch import WorkerFailed
@@ -35,22 +36,7 @@ from rung.measure import CLIMB, Restart, judge
 progress = logging.getLogger(__name__)
 
 NAME = "plain"  # of the attempt
-TITLES = {
-    "cuda-graph": "CUDA or HIP graph of the model as it is",
-    "default": "torch.compile",
-    "reduce-overhead": 'torch.compile(mode="reduce-overhead")',
-    "compile-and-graph": "torch.compile, the whole step as one CUDA or HIP graph",
-    "max-autotune": 'torch.compile(mode="max-autotune")',
-}
-MODES = {
-    "cuda-graph": ("capture",),
-    "compile-and-graph": ("compile", "capture"),
-    "default": ("compile",),
-    "reduce-overhead": ("compile", "reduce-overhead"),
-    "max-autotune": ("compile", "max-autotune"),
-}
-SLOW = ("max-autotune",)  # begun only where the budget leaves this many seconds, or there is none
-SLOW_SECONDS = 240.0
+SLOW_SECONDS = 240.0  # of the budget, or none, from which modes that take minutes are begun
 SLOW_SHARE, SLOW_MOST = (
     0.25,
     300.0,
@@ -59,10 +45,6 @@ LIKELY = (
     "compile-and-graph",
     "default",
 )  # to be the fastest: verified while it is compiled, where there are many cores
-HIGHER = {
-    "tf32": "TF32",
-    "float32": "float32",
-}  # where a lower one is slower: the end of a mode's name, and of its title
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
@@ -80,43 +62,6 @@ class Race:
     asked: bool = False  # whether the audit has told which further modes there are
     until: float = math.inf  # when modes that take minutes are given up, by the monotonic clock
     without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model
-
-
-def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
-    """The rungs of each plain mode that this device and workload permit; slow: also those that take minutes; without: precisions that
-    are left out, and the mode's name says in which it is instead."""
-    before: list[str] = []
-    for name in (*PRECISIONS, "fused-optimizer"):
-        if name not in without and BY_NAME[name].applies(_on(context, before)) is None:
-            before.append(name)
-    end = ("-tf32" if "tf32" in before else "-float32") if without else ""
-    found: dict[str, tuple[str, ...]] = {}
-    for mode, names in MODES.items():
-        stack = list(before)
-        for name in names:
-            if BY_NAME[name].applies(_on(context, stack)) is not None:
-                break
-            stack.append(name)
-        else:
-            if slow or mode not in SLOW:
-                found[mode + end] = tuple(stack)
-    return found
-
-
-def mode_of(name: str) -> str:
-    """The mode without the precision that its name may end in."""
-    mode, _, end = name.rpartition("-")
-    return mode if end in HIGHER else name
-
-
-def title(name: str) -> str:
-    end = name.removeprefix(mode_of(name)).removeprefix("-")
-    return TITLES[mode_of(name)] + (f", in {HIGHER[end]}" if end else "")
-
-
-def _on(context: Context, names: list[str]) -> Context:
-    """Without the profile: what is compared with must not depend on where the time goes."""
-    return Context(plan_of(names), context.numerics, context.facts, {}, context.rates)
 
 
 def start_modes(state: State, warm: Mapping[str, Any]) -> None:

@@ -1,0 +1,65 @@
+"""Which plain modes of torch.compile there are: what a user would write in one line, as rungs of the ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rung.ladder.climb.schedule import PRECISIONS
+from rung.ladder.rungs import BY_NAME, Context, plan_of
+
+TITLES = {
+    "cuda-graph": "CUDA or HIP graph of the model as it is",
+    "default": "torch.compile",
+    "reduce-overhead": 'torch.compile(mode="reduce-overhead")',
+    "compile-and-graph": "torch.compile, the whole step as one CUDA or HIP graph",
+    "max-autotune": 'torch.compile(mode="max-autotune")',
+}
+MODES = {
+    "cuda-graph": ("capture",),
+    "compile-and-graph": ("compile", "capture"),
+    "default": ("compile",),
+    "reduce-overhead": ("compile", "reduce-overhead"),
+    "max-autotune": ("compile", "max-autotune"),
+}
+SLOW = ("max-autotune",)  # takes minutes
+HIGHER = {
+    "tf32": "TF32",
+    "float32": "float32",
+}  # where a lower one is slower: the end of a mode's name, and of its title
+
+
+def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """The rungs of each plain mode that this device and workload permit; slow: also those that take minutes; without: precisions that
+    are left out, and the mode's name says in which it is instead."""
+    before: list[str] = []
+    for name in (*PRECISIONS, "fused-optimizer"):
+        if name not in without and BY_NAME[name].applies(_on(context, before)) is None:
+            before.append(name)
+    end = ("-tf32" if "tf32" in before else "-float32") if without else ""
+    found: dict[str, tuple[str, ...]] = {}
+    for mode, names in MODES.items():
+        stack = list(before)
+        for name in names:
+            if BY_NAME[name].applies(_on(context, stack)) is not None:
+                break
+            stack.append(name)
+        else:
+            if slow or mode not in SLOW:
+                found[mode + end] = tuple(stack)
+    return found
+
+
+def mode_of(name: str) -> str:
+    """The mode without the precision that its name may end in."""
+    mode, _, end = name.rpartition("-")
+    return mode if end in HIGHER else name
+
+
+def title(name: str) -> str:
+    end = name.removeprefix(mode_of(name)).removeprefix("-")
+    return TITLES[mode_of(name)] + (f", in {HIGHER[end]}" if end else "")
+
+
+def _on(context: Context, names: list[str]) -> Context:
+    """Without the profile: what is compared with must not depend on where the time goes."""
+    return Context(plan_of(names), context.numerics, context.facts, {}, context.rates)
