@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rung.workload import Workload, load, seeded_model
-from rung.workload.saved import read_from, save_model
+from rung.workload.saved import LARGE, DrawnOn, read_from, save_model
 
 
 class Tied(nn.Module):
@@ -158,3 +158,44 @@ print(type(seeded_model(read_from(workload, Path({str(path)!r})))).__name__)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (ran.stdout.strip(), ran.returncode) == ("Net", 0), ran.stderr
+
+
+# Random numbers, which another device draws
+
+
+class Large(nn.Module):
+    """A layer that is drawn elsewhere, one that is not, and an attribute that no optimizer knows of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = nn.Linear(LARGE // 64, 64), nn.Linear(8, 8)
+        nn.init.normal_(self.large.bias, 3.0, 0.1)
+        self.table = torch.arange(4)
+
+
+def test_large_tensors_are_drawn_elsewhere_from_the_distribution_that_was_asked_for() -> None:
+    torch.manual_seed(0)
+    with DrawnOn(torch.device("cpu")):
+        model = Large()
+    bound = (LARGE // 64) ** -0.5  # of kaiming_uniform_, as nn.Linear asks for it
+    weight = model.large.weight.detach()
+    assert isinstance(model.large.weight, nn.Parameter)
+    assert model.large.weight.requires_grad
+    assert float(weight.abs().max()) == pytest.approx(bound, rel=1e-3)
+    assert float(weight.std()) == pytest.approx(bound / 3**0.5, rel=0.01)
+    assert float(model.large.bias.detach().mean()) == pytest.approx(3.0, abs=0.1)
+    assert model.table.tolist() == [0, 1, 2, 3]
+    with DrawnOn(torch.device("meta")), pytest.raises(NotImplementedError):  # which has no numbers to give
+        Large()
+
+
+def test_small_tensors_and_what_has_a_generator_of_its_own_are_drawn_as_ever() -> None:
+    def drawn() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        own = torch.Generator().manual_seed(1)
+        return [torch.empty(8).normal_(), torch.empty(LARGE).uniform_(generator=own)]
+
+    plain = drawn()
+    with DrawnOn(torch.device("meta")):  # where nothing can be drawn
+        elsewhere = drawn()
+    assert all(torch.equal(a, b) for a, b in zip(plain, elsewhere, strict=True))

@@ -85,7 +85,8 @@ class Candidate(Timed):
         if one_shape:
             self.workload = replace(self.workload, one_shape=True, other_shapes=())
         if saved_model:
-            self.workload = read_from(self.workload, Path(saved_model))
+            gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
+            self.workload = read_from(self.workload, Path(saved_model), gpu)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
         self.made_for = made_for or {}

@@ -253,6 +253,17 @@ def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., 
     assert plain.at_higher_precision(made, race) == {}
 
 
+def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precision(
+    climb: Callable[..., tuple[State, Added]],
+) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics = "bf16"
+    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    gains = {"cuda-graph": 3.7, "compile-and-graph": 5.4, "default": 0.99}
+    race = plain.Race({n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph")
+    assert plain.at_higher_precision(made, race) == {}
+
+
 # What is told of the best
 
 

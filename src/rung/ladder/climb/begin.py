@@ -27,7 +27,7 @@ from rung.measure import median_interval
 
 progress = logging.getLogger(__name__)
 
-# From so many cores on, workers are started ahead of their use: so many at first, and so many later.
+# Where there are many cores, workers are started ahead of their use: so many at first, and so many later.
 FIRST_SPARES, SPARES = 3, 6
 GRACE = 8.0  # seconds after the budget within which the untouched workload is still measured: without it there is nothing to show
 TIMED_SECONDS = 2.0  # of the untouched workload by itself; comparisons time it again beside others
@@ -170,9 +170,10 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
         state.pool.keep_spares(
             state.side([]), FIRST_SPARES
         )  # no more: what is needed first is to have the disk to itself
-    answered("facts")
+    answered("open")
     if many:
         state.pool.keep_spares(state.side([]), SPARES)
+    answered("facts")
     if "facts" in task.answers and not state.facts:
         _write_manifest(state, rungs, task.answers["open"], task.answers["facts"])
         if not state.facts["gpu"]:

@@ -76,10 +76,16 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
         if name not in timed:
             state.pool.add(state.racing[name])
     likely = next((name for name in LIKELY if name in state.racing and not timed), "")
-    spacious = state.pool.held() + verifying_bytes(state, peak) + state.mode_bytes <= state.pool.memory
-    if likely and spacious and usable_cores() >= MANY_CORES:
+    if likely and _verifies_beside(state, peak):
         state.likely = likely
         _verified_ahead(state, wanted[likely], f"01-{NAME}")
+
+
+def _verifies_beside(state: State, peak: float) -> bool:
+    """Whether a mode can be verified while others compile: there are cores, and the GPU has room for it beside the untouched workload and
+    one mode. The pool starts it when there is room. peak: bytes of the untouched workload."""
+    needed = peak + CONTEXT_BYTES + state.mode_bytes + verifying_bytes(state, peak)
+    return usable_cores() >= MANY_CORES and (not state.facts["gpu"] or needed <= state.pool.memory)
 
 
 def _timed_before(state: State) -> dict[str, dict[str, Any]]:
@@ -265,8 +271,7 @@ def race(state: State) -> Race:
         later = {}
 
     while open_ or later or not result.asked:
-        higher = at_higher_precision(state, result)
-        open_ |= {name: state.pool.add(task) for name, task in higher.items()}
+        open_ |= at_higher_precision(state, result)
         if result.asked or not any("compile" in task.side.rungs for task in open_.values()):
             start_later()
         waited = {name: task for name, task in open_.items() if mode_of(name) not in SLOW or not result.best}
@@ -319,10 +324,14 @@ def _all_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[st
 
 
 def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
-    """The first modes at the next higher precision, where one was slower than the untouched model at the lowest so far."""
+    """The first modes at the next higher precision, where the lowest so far made the untouched model slower: they compile before what is
+    still to be verified. A mode that leaves the launches to the host may be slow for their sake, so the graph tells where there is one."""
     used = {name for mode in result.modes.values() for name in mode["rungs"]}
     lowest = next((p for p in PRECISIONS if p in used and p not in result.without), "")
-    if not any(lowest in mode["rungs"] and mode.get("speedup", 1.0) < 1.0 for mode in result.modes.values()):
+    timed = {n: m["speedup"] for n, m in result.modes.items() if lowest in m["rungs"] and "speedup" in m}
+    graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
+    gain = graph if graph is not None else max(timed.values(), default=1.0)
+    if not lowest or gain >= 1.0:
         return {}
     result.without = (*result.without, lowest)
     wanted = modes(state.context(), False, result.without)
@@ -333,13 +342,17 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
         if name not in result.modes and (name == first or "compile" not in rungs)
     }
     state.racing |= tasks
-    if first in tasks and (state.ahead or state.likely):
-        for task in state.ahead:
-            task.end()
+    verified = bool(state.ahead or state.likely)
+    if first in tasks and verified:  # what is verified is not the fastest, by all that is seen
+        end_checks(state)
+        state.ahead = []
+    for name in sorted(tasks, key=lambda name: name != first):
+        state.pool.add(tasks[name])
+    if first in tasks and verified:
         state.likely = first
         _verified_ahead(state, wanted[first], f"01-{NAME}-{first}")
     if tasks:
-        text = f"a plain mode is slower with {lowest} than the untouched model; they are prepared without it, too."
+        text = f"the untouched model is slower with {lowest}; the plain modes are prepared without it, too."
         state.say("warning", {"text": text})
     return tasks
 
@@ -373,10 +386,9 @@ def _use_the_time(state: State, result: Race) -> None:
         return
     phases = plan_of(best["rungs"]).phases(state.facts["own_precision"])
     of_best = [task for task in state.ahead if list(task.side.rungs) == best["rungs"]]
-    peak = max(state.baseline["memory"].values())
-    fits = state.pool.held() + len(phases) * verifying_bytes(state, peak) <= state.pool.memory
-    if not of_best and not state.likely and state.audited and fits and usable_cores() >= MANY_CORES:
-        end_all(state.ahead)
+    fits = _verifies_beside(state, max(state.baseline["memory"].values()))
+    if not of_best and not state.likely and state.audited and fits:
+        end_checks(state, keep=state.next_ahead)
         state.ahead = checks_of(state, best["rungs"], f"01-{NAME}-{result.best}")
     answer = state.answer
     complete = {precision_of(task) for task in of_best} == {*phases}
