@@ -19,6 +19,7 @@ from rung.errors import WorkloadError
 from rung.hardware import Device, environment, pick
 from rung.hardware.device import (
     expandable_segments,
+    peak_memory,
     reset_peak_memory,
     synchronize,
     to_device,
@@ -54,6 +55,9 @@ class Candidate(Timed):
     _first: float | None = None
     _watched: Watched | None = None
     _made = False
+
+    def __init__(self) -> None:
+        self._peak: dict[str, int] = {}  # up to when others than the workload took memory here
 
     def preload(self, target: str, device: str | None) -> None:
         """Imports what running the target takes, before it is known under which recipe; nothing of it is made."""
@@ -276,6 +280,15 @@ class Candidate(Timed):
         """What the watched steps show (`rung.ladder.verification.witness`): `failures`, in sentences; `unseen`: in inference, how many
         times as long a step takes on new inputs. left: why something was not looked at."""
         watched, self._watched = self._watched, None
+        self._peak = self.memory()  # of the workload: what is held beside it now is not
+        try:
+            return self._witnessed(watched)
+        finally:
+            if self.device.is_gpu:
+                torch.cuda.empty_cache()
+            reset_peak_memory(self.device)
+
+    def _witnessed(self, watched: Watched | None) -> dict[str, Any]:
         found: dict[str, Any] = {"failures": [], "unseen": None, "left": ""}
         if self.workload.mode == "infer":
             found["unseen"] = unseen(
@@ -290,6 +303,11 @@ class Candidate(Timed):
         except torch.OutOfMemoryError:
             found["left"] = "there is no memory for the untouched model beside it"
         return found
+
+    def memory(self) -> dict[str, int]:
+        if self._peak and not self.device.is_gpu:  # whose mark cannot be reset
+            return self._peak
+        return {name: max(now, self._peak.get(name, 0)) for name, now in super().memory().items()}
 
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
@@ -316,7 +334,7 @@ class Candidate(Timed):
             found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics]).as_dict()
         else:
             found = verify(self.workload, self.plan, self.device, precisions=[numerics], alone=alone).as_dict()
-        return {**found, "seconds": time.perf_counter() - began}
+        return {**found, "seconds": time.perf_counter() - began, "memory": peak_memory(self.device)}
 
 
 def probed(workload: Workload, device: Device) -> tuple[Workload, str]:

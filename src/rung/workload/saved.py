@@ -71,4 +71,8 @@ class DrawnOn(TorchDispatchMode):
 
     @staticmethod
     def _takes(tensor: torch.Tensor) -> bool:
-        return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu" and tensor.numel() >= LARGE
+        return (
+            type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and tensor.device.type == "cpu"
+            and tensor.numel() >= LARGE
+        )

@@ -1,7 +1,6 @@
 """The answer in fresh restarts that chose nothing: confirmed, left as it was, or taken back."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,7 +311,7 @@ def test_a_shape_on_which_it_fails_costs_that_shape_alone(made: State, monkeypat
 def test_a_shape_on_which_it_fails_leaves_the_other_shapes_to_be_seen(
     made: State, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(confirming, "pairs_at_once", lambda *_, **__: replace(made.setup, together=together))
+    monkeypatch.setattr(confirming, "restarts_at_once", lambda *_: together)
     made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]
     assert confirmed(made, monkeypatch, {**FASTER, ("candidate", 1): 0.0, ("candidate", 2): 1.5}) is not None
     assert made.answer is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.ladder.timing.compile_cache import KNOWN, VARIABLE, compiled_code, directory
+from rung.ladder.timing.compile_cache import KNOWN, VARIABLE, bytecode, compiled_code, directory
 
 COMPILES = """
 import torch
@@ -82,6 +82,40 @@ def test_the_cache_that_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyP
     with compiled_code() as variables:
         assert variables == {}
     assert not directory().exists()
+
+
+def test_where_a_package_has_no_bytecode_workers_keep_it_and_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "packages" / "bare" / "__init__.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("x = 1")
+    monkeypatch.syspath_prepend(str(source.parent.parent))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    kept = tmp_path / "kept"
+
+    def imported(variables: dict[str, str]) -> None:
+        path = {"PYTHONPATH": str(source.parent.parent)}
+        subprocess.run([sys.executable, "-c", "import bare"], env={**os.environ, **path, **variables}, check=True)
+
+    variables = bytecode(kept, "bare")
+    imported(variables)
+    (written,) = kept.rglob("bare/*.pyc")
+    first = written.stat().st_mtime_ns
+    imported(variables)
+    assert written.stat().st_mtime_ns == first
+    assert not (source.parent / "__pycache__").exists()
+    imported({"PYTHONDONTWRITEBYTECODE": ""})  # beside the source, as pip does
+    assert bytecode(kept, "bare") == {}
+    assert bytecode(kept, "no_such_package") == {}
+
+
+def test_bytecode_is_kept_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bare.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "/somewhere")
+    assert bytecode(tmp_path / "kept", "bare") == {}
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o777])

@@ -152,7 +152,7 @@ class Descent:
 def test_what_one_step_does_to_one_element_is_not_in_the_next_steps_of_all(kept: bool) -> None:
     step, taken = Descent(), []
     weights = {name: w.detach().clone() for name, w in step.model.named_parameters()}
-    path = Path(weights)
+    path = Path(weights, 3, pick("cpu"))
     training = Training(3, lambda k: torch.full((2, 4), k + 1.0).double(), pick("cpu"))
     truth = training.change(step, lambda k: None if k else weights, after=path.keep if kept else lambda model: None)
     ends = {name: w.detach().clone() for name, w in step.model.named_parameters()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.checks import precompiling, verifying
+from rung.ladder.climb.checks import end_checks, precision_of, precompiling, verifying
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.ladder.rungs import LADDER, Counters, Evidence, Rung, plan_of
@@ -56,21 +56,38 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
 
 
 def _verify_next(state: State) -> None:
-    """Begins to verify the next candidate before it is timed, where it should be faster and cores are idle. It is warm, so it has told
-    which members of a bundle did nothing, and its own worker has compiled the first shape at its precision."""
+    """Begins to verify the next candidate before it is timed, where it should be faster and cores are idle: while it compiles, in full
+    precision, of which nobody else compiles the code. Once it is warm, its own worker has compiled the first shape at its precision, and
+    has told which members of a bundle did nothing; the verification begins anew without them."""
     task, rung = state.next, state.next_rung
-    if task is None or rung is None or not task.ready or state.next_ahead or state.next_gain < PROVISIONAL_GAIN:
+    if task is None or rung is None or task.ended or task.error or state.next_gain < PROVISIONAL_GAIN:
         return
-    note_memory(state, task)
     if state.pool.idle() < 2 or state.pool.waiting():
         return
-    stack = with_effect(rung, list(task.side.rungs), Evidence(None, None, task.answers["warm"].get("applied", {})))
-    if rung.members and not {member.name for member in rung.members} & {*stack}:
-        return  # it is the best so far
+    stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
     phases = plan_of(stack).phases(state.facts["own_precision"])
-    name = task.name.removesuffix("-1-candidate")
-    state.next_ahead = verifying(state, stack, phases, name)
-    precompiling(state, stack, phases, name)
+    if not task.ready:
+        others = [check for check in state.checking if list(check.side.rungs) != stack]
+        if not state.next_ahead and all(check.done for check in others):
+            state.next_ahead = verifying(state, stack, ["exact"], name)
+            precompiling(state, stack, phases, name)
+        return
+    note_memory(state, task)
+    with_members = with_effect(rung, stack, Evidence(None, None, task.answers["warm"].get("applied", {})))
+    if rung.members and not {member.name for member in rung.members} & {*with_members}:
+        return  # it is the best so far
+    if with_members != stack:
+        stack, name = with_members, f"{name}-fewer"
+        phases = plan_of(stack).phases(state.facts["own_precision"])
+    if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
+        end_checks(state, keep=[t for t in state.checking if t.side.rungs != task.side.rungs])
+        state.next_ahead = []
+    there = {precision_of(check) for check in state.next_ahead}
+    if missing := [n for n in phases if n not in there]:
+        begun = bool(state.next_ahead)
+        state.next_ahead += verifying(state, stack, missing, name)
+        if not begun:
+            precompiling(state, stack, phases, name)
 
 
 def prepared_rung(state: State) -> Rung | None:

@@ -10,10 +10,16 @@ from rung.ladder.plan import Numerics
 from rung.ladder.rungs import plan_of
 from rung.ladder.timing.tasks import Task, end_all
 
+# Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
+# weights and outputs; of a candidate that runs once.
+VERIFIED = {"train": 2.6, "infer": 6.0}
+COMPILED = 1.1
+
 
 def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
     """Has workers verify a candidate in the background, one a precision."""
-    peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
+    note_verified(state)
+    peak = _peak(state)
     checks = [
         Task(
             f"{name}-verify-{n}",
@@ -35,8 +41,7 @@ def precompiling(state: State, stack: Sequence[str], precisions: Sequence[Numeri
     last, one a precision."""
     if not plan_of(stack).compiles or state.facts.get("one_shape") or usable_cores() < MANY_CORES:
         return
-    peak = max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values())
-    memory = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    memory = COMPILED * _peak(state) + CONTEXT_BYTES if state.facts["gpu"] else 0.0
     for n in precisions:
         call = ("precompile", {"numerics": n, "shape": 1})
         helper = Task(f"{name}-precompile-{n}", state.side(stack), [call], memory)
@@ -46,6 +51,7 @@ def precompiling(state: State, stack: Sequence[str], precisions: Sequence[Numeri
 
 def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
     """Ends what verifies, and what compiles for it, except of the candidates that these tasks are of."""
+    note_verified(state)
     candidates = {tuple(task.side.rungs) for task in keep}
     end_all(task for task in state.checking if tuple(task.side.rungs) not in candidates)
     state.checking = [task for task in state.checking if not task.ended]
@@ -84,5 +90,19 @@ def precision_of(task: Task) -> str:
 
 
 def verifying_bytes(state: State, peak: float) -> float:
-    """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate."""
-    return 2 * UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate, and what all of them
+    give. As seen before, or by the untouched workload's peak."""
+    if not state.facts["gpu"]:
+        return 0.0
+    return (state.verified_bytes or VERIFIED[state.facts["mode"]] * peak) + CONTEXT_BYTES
+
+
+def note_verified(state: State) -> None:
+    """Takes in how much of the GPU's memory verifications took so far."""
+    took = [max(memory.values()) for t in state.checking if (memory := t.answers.get("verify", {}).get("memory"))]
+    state.verified_bytes = max([state.verified_bytes, *map(float, took)])
+
+
+def _peak(state: State) -> float:
+    """Bytes of the untouched workload, or a guess before it was measured."""
+    return float(max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values()))

@@ -12,8 +12,8 @@ from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.checks import end_checks
 from rung.ladder.climb.cpu_time import by_cpu_time
 from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_blocks
-from rung.ladder.climb.schedule import looks, pairs_at_once
-from rung.ladder.climb.state import UNSEEN, OutOfTime, State
+from rung.ladder.climb.schedule import looks, restarts_at_once
+from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.verdict import refute
 from rung.ladder.side import Side
 from rung.ladder.timing.duel import Duel, SideFailed, Start
@@ -118,7 +118,7 @@ def end_all_but_the_pool(state: State) -> None:
 
 def _restarts(state: State, sides: Mapping[str, Side], count: int) -> list[Start]:
     """Fresh workers of all sides, for as many restarts as fit side by side."""
-    together = pairs_at_once(state, [UNSEEN * state.peak] * len(sides), alone=True).together
+    together = restarts_at_once(state, len(sides) - 1)
     names = []
     for _ in range(min(count, together)):
         state.confirmed_restarts += 1

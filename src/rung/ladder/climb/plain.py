@@ -45,6 +45,7 @@ LIKELY = (
     "compile-and-graph",
     "default",
 )  # to be the fastest: verified while it is compiled, where there are many cores
+ANEW = ("reduce-overhead",)  # finds little of its code in the cache: compiled once the best mode so far is verified
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
@@ -267,8 +268,9 @@ def race(state: State) -> Race:
             result.asked = True
             audited(state)
             later = _all_modes(state, result, later)
-        open_.update({name: state.pool.add(task) for name, task in later.items()})
-        later = {}
+        checking = bool(state.likely) or not all(task.done for task in state.ahead)
+        now = [name for name in later if not (checking and mode_of(name) in ANEW)]
+        open_.update({name: state.pool.add(later.pop(name)) for name in now})
 
     while open_ or later or not result.asked:
         open_ |= at_higher_precision(state, result)
@@ -278,14 +280,14 @@ def race(state: State) -> Race:
         if not waited and open_:  # those that take minutes are left
             result.until = min(result.until, time.monotonic() + min(SLOW_MOST, SLOW_SHARE * state.left()))
             waited = dict(open_)
-        if not waited:
+        if not waited and not later:
             break
-        progress.info("compiling: %s", ", ".join(waited))
+        progress.info("compiling: %s", ", ".join(waited or later))
         if not _something_new(state, result, list(waited.values())):
             if not result.best:
                 raise OutOfTime
-            for name in waited:
-                result.modes[name] = {"name": name, "title": title(name), "rungs": list(open_[name].side.rungs), "error": "it was not ready in time"}  # fmt: skip
+            for name, task in {**waited, **later}.items():
+                result.modes[name] = {"name": name, "title": title(name), "rungs": list(task.side.rungs), "error": "it was not ready in time"}  # fmt: skip
                 state.say("mode", result.modes[name])
             break
         surveyed(state, wait=False)  # what refuses the workload ends the climb
@@ -445,6 +447,7 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
     names = list(sides)
     for task in ready.values():
         note_memory(state, task)
+    state.mode_bytes = min(state.mode_bytes, UNSEEN * max(task.memory for task in ready.values()))
     for k, name in enumerate(names[1:], start=1):
         record = result.modes[name]
         record["speedup"] = math.exp(restart.log_ratio(0, k))

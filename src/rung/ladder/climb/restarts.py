@@ -18,7 +18,8 @@ def fresh_restarts(
     keep: seconds of the budget that must be left; at_once: however many other workers there are. Raises OutOfTime, also where the time
     left is too short for the blocks of one restart, and SideFailed.
     """
-    groups = [{n: Task(f"{name}-{n}", side, WARM, state.step_bytes()) for n, side in sides.items()} for name in names]
+    needs = {n: state.step_bytes() if side.rungs else state.untouched_bytes() for n, side in sides.items()}
+    groups = [{n: Task(f"{name}-{n}", side, WARM, needs[n]) for n, side in sides.items()} for name in names]
     state.restarting = [task for group in groups for task in group.values()]
     for side in [*sides][::-1]:  # the untouched model, which loads fastest, last
         for group in groups:

@@ -105,14 +105,19 @@ def confirming(state: State) -> float:
     compiled code is in the cache, on each input shape; 0 where there is no answer."""
     if not state.kept or state.request.budget is None:
         return 0.0
-    sides = [state.baseline["time"]["value"], *[state.step_ns] * (2 if state.plain_is_another else 1)]
-    rounds = math.ceil(CLIMB[0][0] / pairs_at_once(state, [state.peak] * len(sides), alone=True).together)
+    others = 2 if state.plain_is_another else 1
+    sides = [state.baseline["time"]["value"], *[state.step_ns] * others]
+    rounds = math.ceil(CLIMB[0][0] / restarts_at_once(state, others))
     shapes = max(1, len(state.facts.get("shapes") or [0]))
     timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts["gpu"]) + SETTLING)
-    other_shapes = (shapes - 1) * (
-        state.prepared_again - state.loading
-    )  # each worker compiles them, or finds them in the cache
+    other_shapes = (shapes - 1) * state.compiled_again
     return rounds * (state.prepared_again + other_shapes) + timed
+
+
+def restarts_at_once(state: State, others: int) -> int:
+    """How many restarts of the untouched model and of others beside it load side by side, where nothing else runs."""
+    peaks = [max(state.baseline["memory"].values()), *[state.peak] * others]
+    return pairs_at_once(state, peaks, alone=True).together
 
 
 def seconds(state: State, rung: Rung) -> float:

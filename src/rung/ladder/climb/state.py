@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rung.analysis.breakdown import breakdown
 from rung.errors import RungError
+from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.ladder.climb.evidence import counters
 from rung.ladder.plan import Numerics
@@ -34,7 +35,9 @@ WARM_SECONDS = (
 )
 WARM = [("warm", {"seconds": WARM_SECONDS})]  # what a worker is asked before it is timed
 UNSEEN = 1.3  # times the best so far's memory, for a step whose peak is not known
-AGAIN = 0.5  # of what preparing took at first, in a restart that finds compiled code in the cache: 0.4 to 0.6 were seen
+# Of what preparing took at first, in a restart that finds compiled code in the cache: 0.4 to 0.6 were seen on CPUs, 0.1 to 0.4 on an H100.
+AGAIN, AGAIN_GPU = 0.5, 0.3
+LOADED = 0.5  # of what loading takes, where workers are started ahead: 0.1 to 0.4 were seen
 
 
 class OutOfTime(Exception):
@@ -114,6 +117,7 @@ class State:
         self.verifying: list[Task] = []
         self.likely = ""  # the plain mode that is likely to be the fastest, while it is compiled for the first time
         self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
+        self.verified_bytes = 0.0  # of the GPU, that a verification took at most
         self.ahead: list[Task] = []  # the verification of the plain mode that is likely to be the fastest
         self.restarting: list[Task] = []  # the workers of fresh restarts
         self.checking: list[Task] = []  # all that verifies, and what compiles for it
@@ -175,9 +179,12 @@ class State:
 
     @property
     def peak(self) -> float:
-        """Bytes that the best so far has in use, at most: as the last attempt that was kept measured it, else the baseline's."""
-        kept = [a["memory"]["candidate"] for a in self.attempts if a["verdict"] == "kept" and a.get("memory")]
-        return float(max((kept[-1] if kept else self.baseline["memory"]).values()))
+        """Bytes that the best so far has in use, at most: as the last attempt that was kept measured it, else its warm worker, else the
+        baseline's."""
+        seen = [a["memory"]["candidate"] for a in self.attempts if a["verdict"] == "kept" and a.get("memory")]
+        if not seen and self.champion and "warm" in self.champion.answers:
+            seen = [self.champion.answers["warm"]["memory"]]
+        return float(max((seen[-1] if seen else self.baseline["memory"]).values()))
 
     def step_bytes(self) -> float:
         """Bytes of the GPU that a worker is taken to need whose step nobody has run yet."""
@@ -202,9 +209,14 @@ class State:
 
     @property
     def prepared_again(self) -> float:
-        """The same for workers that find the compiled code in the cache, many at once, so that none was started ahead."""
+        """The same for workers that find the compiled code in the cache, many at once."""
+        return self.loading * (LOADED if usable_cores() >= MANY_CORES else 1.0) + self.compiled_again
+
+    @property
+    def compiled_again(self) -> float:
+        """Seconds that the best so far takes on an input shape whose compiled code is in the cache."""
         made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
-        return self.loading + AGAIN * float(made[-1] if made else 0.0)
+        return (AGAIN_GPU if self.facts["gpu"] else AGAIN) * float(made[-1] if made else 0.0)
 
     @property
     def loading(self) -> float:

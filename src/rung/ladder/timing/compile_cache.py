@@ -3,12 +3,16 @@
 torch checks what it pickled and takes the rest as it finds it: a library or a module that a full disk or a kill cut off would fail
 every later compilation. So what changed since the last orderly end is removed, and so are libraries that were never finished. What is
 missing is compiled again.
+
+Where torch was installed without bytecode, as images with PYTHONDONTWRITEBYTECODE=1 have it, each process would compile the sources of
+torch and sympy anew: 10 of the 15 s that a worker takes to import them. Then Python's bytecode is kept here, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import re
@@ -21,6 +25,10 @@ from pathlib import Path
 from rung.runs import write_whole
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # Triton's cache is a folder in it
+PREFIX, NOT_WRITTEN = (
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONDONTWRITEBYTECODE",
+)  # of Python's bytecode: its folder, and that there is to be none
 MOST = 8 << 30  # bytes; beyond, the oldest files go until half of it is left
 LOCK, KNOWN = ".lock", ".known.json"
 ELF = b"\x7fELF"
@@ -37,11 +45,12 @@ def directory() -> Path:
 
 @contextlib.contextmanager
 def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
-    """The variables with which workers find what earlier ones compiled, while they run. None where the user chose a cache, or where
-    there is no place for one: then torch keeps its code where it always does."""
+    """The variables with which workers find what earlier ones compiled, while they run. None where there is no place for it; where the
+    user chose a cache of torch's, that is left to torch."""
     folder = directory()
+    variables = {**({} if os.environ.get(VARIABLE) else {VARIABLE: str(folder)}), **bytecode(folder / "python")}
     try:
-        if os.environ.get(VARIABLE):
+        if not variables:
             raise FileExistsError
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _is_ours(folder):  # torch runs what it finds there
@@ -61,10 +70,20 @@ def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_SH)
         try:
-            yield {VARIABLE: str(folder)}
+            yield variables
         finally:
             with contextlib.suppress(Exception):  # on a full disk it is not known, and taken as it is
                 write_whole(folder / KNOWN, json.dumps({name: _mark(folder / name) for name in _files(folder)}))
+
+
+def bytecode(folder: Path, package: str = "torch") -> dict[str, str]:
+    """The variables with which Python keeps bytecode in a folder; none where it has the package's already, or is told another place."""
+    with contextlib.suppress(ImportError, ValueError, NotImplementedError):
+        spec = importlib.util.find_spec(package)
+        if spec and spec.origin and not os.environ.get(PREFIX):
+            kept = Path(importlib.util.cache_from_source(spec.origin)).exists()
+            return {} if kept else {PREFIX: str(folder), NOT_WRITTEN: ""}
+    return {}
 
 
 def _is_ours(folder: Path) -> bool:

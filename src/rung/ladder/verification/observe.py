@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ ENOUGH = 64  # elements, of which a common factor is told from chance
 PLAIN = (bool, int, float, complex, str, type(None))  # what is compared beside tensors
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 GRADIENT = "gradient of "  # begins the name of what is compared of one
+AT_ONCE = 1 << 24  # elements that are compared in float64 at once: a model's logits may take gigabytes
 INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
 
 
@@ -207,7 +209,10 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     """The root mean square of a - b; infinite where the shapes differ or a is not finite."""
     if a.shape != b.shape or a.layout != b.layout or not bool(_held(a).isfinite().all()):
         return math.inf
-    return _rms((a.double() - b.double()).coalesce() if a.is_sparse else a.double() - b.double())
+    if a.is_sparse:
+        return _rms((a.double() - b.double()).coalesce())
+    squares = sum(float((x.double() - y.double()).square().sum()) for x, y in _pieces(a, b))
+    return math.sqrt(squares / a.numel()) if a.numel() else 0.0
 
 
 def _why(what: str, theirs: Any, right: Any, error: float) -> str:
@@ -220,7 +225,13 @@ def _why(what: str, theirs: Any, right: Any, error: float) -> str:
 
 
 def _rms(t: torch.Tensor) -> float:
-    return float(_held(t).double().norm()) / math.sqrt(t.numel()) if t.numel() else 0.0
+    squares = sum(float(x.double().square().sum()) for (x,) in _pieces(_held(t)))
+    return math.sqrt(squares / t.numel()) if t.numel() else 0.0
+
+
+def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same parts of several tensors of one shape, each of at most AT_ONCE elements."""
+    return zip(*(t.reshape(-1).split(AT_ONCE) for t in tensors), strict=True)
 
 
 def _over(error: float, size: float) -> float:
@@ -231,9 +242,11 @@ def scale(a: torch.Tensor, b: torch.Tensor) -> float:
     """How far from 1 the factor is by which a is most like b; infinite as in `relative`."""
     if a.shape != b.shape or not bool(a.isfinite().all()):
         return math.inf
-    a, b = a.double().flatten(), b.double().flatten()
-    size = float(b @ b)
-    return abs(float(a @ b) / size - 1) if size > 0 else 0.0
+    both, size = 0.0, 0.0
+    for x, y in _pieces(a, b):
+        x, y = x.double(), y.double()
+        both, size = both + float(x @ y), size + float(y @ y)
+    return abs(both / size - 1) if size > 0 else 0.0
 
 
 def mismatched(a: torch.Tensor, b: torch.Tensor) -> float:

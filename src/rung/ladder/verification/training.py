@@ -17,6 +17,7 @@ from rung.workload import Batch
 
 # Settings of an optimizer that say how it computes, not what.
 HOW = {"params", "fused", "foreach", "capturable", "lr"}
+SHARE = 0.1  # of a GPU's free memory, that the weights between steps may take there; moving them takes longer than the steps
 # The weights at which step k begins, in the workload's precision; None: where the step before it ended.
 Start = Callable[[int], dict[str, torch.Tensor] | None]
 
@@ -25,14 +26,18 @@ class Path:
     """The weights between the reference's steps, at which the steps of all others begin, too. Without that, one element whose
     first sign is rounding alone moves all that comes after it; so it is for large models. Counters are everyone's own."""
 
-    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+    def __init__(self, weights: dict[str, torch.Tensor], steps: int, device: Device) -> None:
         self._weights = [weights]
+        size = steps * sum(t.numel() * t.element_size() for t in weights.values())
+        stay = device.is_gpu and size < SHARE * torch.cuda.mem_get_info(device.index)[0]
+        self._where = device.torch_name if stay else "cpu"
 
     def keep(self, model: torch.nn.Module) -> None:
         """At the reference, after each of its steps."""
         if not large(model):
             first, found = self._weights[0], state(model).items()
-            self._weights.append({n: t.detach().to("cpu", first[n].dtype, copy=True) for n, t in found if inexact(t)})
+            rounded = {n: t.detach().to(first[n].dtype, copy=True) for n, t in found if inexact(t)}
+            self._weights.append({n: t.to(self._where) for n, t in rounded.items()})
 
     def start(self, k: int) -> dict[str, torch.Tensor] | None:
         return self._weights[k] if k < len(self._weights) else None

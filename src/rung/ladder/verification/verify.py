@@ -276,7 +276,7 @@ class _At:
         weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
-        faint, path = Faint(self.numerics), Path(weights)
+        faint, path = Faint(self.numerics), Path(weights, count, self.device)
 
         def seen(model: torch.nn.Module) -> None:
             faint.look(model)

@@ -1,0 +1,100 @@
+"""What is begun before it is needed: the verification of the candidate that may be next."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import MANIFEST, PASSED, answered, state
+
+from rung.ladder.climb import checks
+from rung.ladder.climb.ahead import prepare_next
+from rung.ladder.climb.schedule import as_one
+from rung.ladder.climb.state import State
+from rung.ladder.rungs import BY_NAME
+from rung.ladder.timing.tasks import Task
+
+FACTS: dict[str, Any] = {
+    "gpu": True, "mode": "train", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",
+    "matches": {}, "skipped": [], "inductor": {}, "own_precision": "exact", "rates": {},
+}  # fmt: skip
+BEST = ["bf16", "compile", "capture"]
+MEMBERS = ["fused-qkv", "fused-gate-up"]
+
+
+class Idle:
+    """A pool with room, which starts nothing."""
+
+    memory = float("inf")
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def add(self, task: Task) -> Task:
+        self.tasks.append(task)
+        return task
+
+    def idle(self) -> int:
+        return 4
+
+    def waiting(self) -> list[str]:
+        return []
+
+    @property
+    def names(self) -> list[str]:
+        return [task.name for task in self.tasks if not task.ended]
+
+
+@pytest.fixture
+def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Idle]:
+    monkeypatch.setattr(checks, "usable_cores", lambda: 64)
+    made, pool = state(tmp_path), Idle()
+    made.run.write("manifest.json", MANIFEST)
+    made.facts, made.pool, made.kept = FACTS, pool, BEST  # type: ignore[assignment]
+    made.baseline["memory"] = {"allocated": 1 << 30}
+    rung = as_one(made.context(), [BY_NAME[name] for name in MEMBERS])
+    made.next = Task("02-together-1-candidate", made.side([*BEST, *MEMBERS]), [])
+    made.next_rung, made.next_gain = replace(rung, shrinks=lambda c: {}), 1.3
+    return made, pool
+
+
+def warm(made: State, *found: str) -> None:
+    """Its worker is ready, and says which passes found something."""
+    matches = {name: int(name in found) for name in MEMBERS}
+    applied = {"applied": {"matches": matches}, "memory": {"allocated": 1 << 30}}
+    made.next = answered("02-together-1-candidate", made.side([*BEST, *MEMBERS]), warm=applied)
+
+
+def test_while_it_compiles_it_is_verified_in_full_precision(climb: tuple[State, Idle]) -> None:
+    made, pool = climb
+    prepare_next(made, BEST, (None, None))
+    prepare_next(made, BEST, (None, None))
+    precompiled = ["02-together-precompile-exact", "02-together-precompile-bf16"]
+    assert pool.names == ["02-together-verify-exact", *precompiled]
+    warm(made, *MEMBERS)
+    prepare_next(made, BEST, (None, None))
+    prepare_next(made, BEST, (None, None))
+    assert pool.names == ["02-together-verify-exact", *precompiled, "02-together-verify-bf16"]
+    assert [task.name for task in made.next_ahead] == ["02-together-verify-exact", "02-together-verify-bf16"]
+
+
+def test_what_is_verified_before_it_has_the_cores_to_itself(climb: tuple[State, Idle]) -> None:
+    made, pool = climb
+    made.checking = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
+    prepare_next(made, BEST, (None, None))
+    assert pool.names == []
+    made.checking = [answered("01-plain-verify-bf16", made.side(BEST), verify=PASSED)]
+    prepare_next(made, BEST, (None, None))
+    assert "02-together-verify-exact" in pool.names
+
+
+def test_without_the_members_that_did_nothing_it_begins_anew(climb: tuple[State, Idle]) -> None:
+    made, pool = climb
+    prepare_next(made, BEST, (None, None))
+    of_the_best = Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])
+    made.checking.append(of_the_best)
+    warm(made, "fused-qkv")
+    prepare_next(made, BEST, (None, None))
+    assert not of_the_best.ended
+    assert {tuple(task.side.rungs) for task in pool.tasks if not task.ended} == {(*BEST, "fused-qkv")}
+    assert [task.name.rpartition("-")[2] for task in made.next_ahead] == ["exact", "bf16"]
