@@ -264,6 +264,32 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
     assert plain.at_higher_precision(made, race) == {}
 
 
+def test_what_waits_to_compile_at_the_modes_precision_takes_what_a_mode_took(
+    climb: Callable[..., tuple[State, Added]],
+) -> None:
+    made, _ = climb(TRAINING)
+    made.checking = [Task(f"01-plain-precompile-{n}", made.side(["bf16"]), [], memory=9.0) for n in ("exact", "bf16")]
+    made.checking.append(Task("01-plain-verify-bf16", made.side(["bf16"]), [], memory=9.0))
+    made.mode_bytes = 4.0
+    checks.note_mode(made)
+    assert [task.memory for task in made.checking] == [9.0, 4.0, 9.0]
+
+
+@pytest.mark.parametrize("facts", [TRAINING, CPU], ids=["gpu", "cpu"])
+def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
+    climb: Callable[..., tuple[State, Added]], facts: dict[str, Any]
+) -> None:
+    made, _ = climb(facts)
+    made.baseline["memory"] = {"allocated": 1 << 30}
+    guessed = checks.verifying_bytes(made, 1 << 30)
+    took = {**PASSED, "memory": {"allocated": 5 << 30, "reserved": 6 << 30}}
+    made.checking = [answered("01-plain-verify-exact", made.side([]), verify=took)]
+    checks.end_checks(made)
+    assert (guessed, checks.verifying_bytes(made, 1 << 30)) == (
+        (pytest.approx(4.6 * 2**30), 8 << 30) if facts["gpu"] else (0.0, 0.0)
+    )
+
+
 # What is told of the best
 
 
@@ -305,6 +331,20 @@ def test_a_comparison_of_two_is_told_as_it_is() -> None:
 
 
 # While further modes compile
+
+
+def test_a_mode_that_finds_no_code_in_the_cache_waits_for_the_verification(
+    climb: Callable[..., tuple[State, Added]],
+) -> None:
+    made, _ = climb(TRAINING)
+    later = ["default", "default-tf32", "reduce-overhead", "reduce-overhead-tf32"]
+    assert not any(plain._waits(made, name) for name in later)
+    made.likely = "compile-and-graph"
+    assert [name for name in later if plain._waits(made, name)] == later[2:]
+    made.likely, made.ahead = "", [Task("01-plain-verify-exact", made.side([]), [("verify", {})])]
+    assert [name for name in later if plain._waits(made, name)] == later[2:]
+    made.ahead = [answered("01-plain-verify-exact", made.side([]), verify=PASSED)]
+    assert not any(plain._waits(made, name) for name in later)
 
 
 @pytest.mark.parametrize("of", ["the best", "another mode", "another precision"])

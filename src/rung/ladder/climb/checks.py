@@ -97,6 +97,13 @@ def verifying_bytes(state: State, peak: float) -> float:
     return (state.verified_bytes or VERIFIED[state.facts["mode"]] * peak) + CONTEXT_BYTES
 
 
+def note_mode(state: State) -> None:
+    """What waits to compile for a verification at a mode's own precision takes what a mode was seen to take."""
+    for task in state.checking:
+        if task.worker is None and "-precompile-" in task.name and precision_of(task) != "exact":
+            task.memory = min(task.memory, state.mode_bytes)
+
+
 def note_verified(state: State) -> None:
     """Takes in how much of the GPU's memory verifications took so far."""
     took = [max(memory.values()) for t in state.checking if (memory := t.answers.get("verify", {}).get("memory"))]

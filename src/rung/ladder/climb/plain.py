@@ -20,7 +20,15 @@ from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, take_back
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.begun import Begun, keep
-from rung.ladder.climb.checks import checks_of, end_checks, precision_of, precompiling, verifying, verifying_bytes
+from rung.ladder.climb.checks import (
+    checks_of,
+    end_checks,
+    note_mode,
+    precision_of,
+    precompiling,
+    verifying,
+    verifying_bytes,
+)
 from rung.ladder.climb.modes import MODES, SLOW, mode_of, modes, title
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import PRECISIONS
@@ -268,8 +276,7 @@ def race(state: State) -> Race:
             result.asked = True
             audited(state)
             later = _all_modes(state, result, later)
-        checking = bool(state.likely) or not all(task.done for task in state.ahead)
-        now = [name for name in later if not (checking and mode_of(name) in ANEW)]
+        now = [name for name in later if not _waits(state, name)]
         open_.update({name: state.pool.add(later.pop(name)) for name in now})
 
     while open_ or later or not result.asked:
@@ -311,6 +318,12 @@ def race(state: State) -> Race:
     if state.untouched and result.best:
         state.untouched.end()  # its memory is for others now
     return result
+
+
+def _waits(state: State, name: str) -> bool:
+    """Whether a mode's compilation would take cores from the verification that was begun ahead."""
+    checking = bool(state.likely) or not all(task.done for task in state.ahead)
+    return checking and mode_of(name) in ANEW
 
 
 def _all_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[str, Task]:
@@ -448,6 +461,7 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
     for task in ready.values():
         note_memory(state, task)
     state.mode_bytes = min(state.mode_bytes, UNSEEN * max(task.memory for task in ready.values()))
+    note_mode(state)
     for k, name in enumerate(names[1:], start=1):
         record = result.modes[name]
         record["speedup"] = math.exp(restart.log_ratio(0, k))
