@@ -44,7 +44,10 @@ def counted(name, *args, out=None):
     packet = getattr(aten, name, None)
     if packet not in flop_registry:
         pytest.skip(f"this torch's flop_counter does not know aten::{name}")
-    return flop_registry[packet](*map(meta, args), out_val=out)
+    try:
+        return flop_registry[packet](*map(meta, args), out_val=out)
+    except NotImplementedError as error:  # torch 2.6 looks into the lengths of packed sequences
+        pytest.skip(f"this torch's flop_counter counts no aten::{name} of tensors without data: {error}")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])

@@ -85,6 +85,13 @@ PLACES = {
 }
 
 
+# Operators that torch 2.6 does not have yet.
+NEWER = {
+    "aten::_cudnn_attention_forward", "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::_grouped_mm",
+    "aten::_scaled_grouped_mm",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", PLACES)
 def test_others(name):
     assert f"aten::{name}" in MODELS
@@ -97,4 +104,7 @@ def test_there_is_such_an_operator():
     known = {schema.name for schema in torch._C._jit_get_all_schemas()}
     aten = {name for name in MODELS if name.startswith("aten::")}
     # In-place forms are given to all elementwise operators, whether they have one or not.
-    assert {name for name in aten if name not in known and name.removesuffix("_") not in known} == set()
+    missing = {name for name in aten if name not in known and name.removesuffix("_") not in known}
+    if torch.__version__ < torch.torch_version.TorchVersion("2.10"):
+        missing -= NEWER
+    assert missing == set()

@@ -73,7 +73,7 @@ def test_breaks_and_recompilations_are_found_in_the_users_source_and_explained()
     assert "Tensor.item" in at["why"]
     assert at["hint"] or "(" not in at["why"]  # torch 2.6 says no more than what it broke at
     assert sentence(at) == found["graph_breaks"][0]
-    (again,) = (r for r in found["recompilations"] if "calls" in r["why"])
+    again = next(r for r in found["recompilations"] if "calls" in r["why"])  # torch 2.6 tells of several
     assert "test_compiled.py" in again["where"]
     assert again["why"].startswith("self.calls == 0 # self.calls += 1")
 
