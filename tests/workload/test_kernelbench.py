@@ -13,6 +13,8 @@ from rung.cli.main import main
 from rung.errors import UsageError, WorkloadError
 from rung.hardware import pick
 from rung.ladder.candidate import probed
+from rung.ladder.climb.climb import start
+from rung.ladder.climb.state import Request
 from rung.ladder.side import Side
 from rung.ladder.timing.compare import at_revision
 from rung.ladder.verification.audit import audit
@@ -142,3 +144,13 @@ def test_commands_take_it_as_any_other_target(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "bad.py").write_text(GOOD.replace("torch.rand(4, 3)", "torch.rand(4, 7)"))
     assert main(["bench", f"kernelbench:{tmp_path / 'bad.py'}", "--device", "cpu"]) == 4
     assert "shapes cannot be multiplied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("kernelbench:/x/level3/43_Net.py", "43_Net"), ("models/net.py:make", "net-make"), ("gpt", "gpt")],
+)
+def test_a_run_is_named_after_its_target_alone(target: str, name: str, tmp_path: Path) -> None:
+    run = start(Request(target), tmp_path, None, lambda *_: None).run
+    assert name in run.directory.name
+    assert ".py" not in run.directory.name

@@ -100,7 +100,7 @@ class Climb:
         while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stop):
             attempt(state, said)
             warn_of_another_machine(state)
-        if said.rule != "budget":
+        if said.rule != "budget" or request.rungs is None:  # a named one is tried again by --resume
             for rung in untold(state, rungs):
                 state.add({**opened(state, rung), "seconds": 0.0})
         confirm(state)
@@ -138,7 +138,7 @@ class Climb:
 
 def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
     """A new climb in a new run directory."""
-    name = request.target.rpartition("/")[2].replace(".py:", "-").replace(":", "-")
+    name = request.target.rpartition("/")[2].removesuffix(".py").replace(".py:", "-").replace(":", "-")
     return Climb(Run.create(root, name, out), request, say)
 
 
