@@ -18,6 +18,7 @@ from rung.ladder.climb.answer import read_back, write
 from rung.ladder.climb.attempt import attempt, begun_rung, opened
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.confirm import confirm
+from rung.ladder.climb.late import give_up_late, time_late
 from rung.ladder.climb.plain import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain, start_modes
 from rung.ladder.climb.schedule import Stop, bundle, gain_per_second, next_rung, untold
@@ -99,16 +100,19 @@ class Climb:
         warn_of_another_machine(state)
         while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stop):
             attempt(state, said)
+            time_late(state)
             warn_of_another_machine(state)
         if said.rule != "budget" or request.rungs is None:  # a named one is tried again by --resume
             for rung in untold(state, rungs):
                 state.add({**opened(state, rung), "seconds": 0.0})
+        time_late(state, wait=True)
         confirm(state)
         warn_of_another_machine(state)
         return said
 
     def _finish(self, stop: Stop) -> None:
         state = self.state
+        give_up_late(state)
         write(state, stop.as_dict())
         self.run.write("manifest.json", {**self.run.read("manifest.json"), "stopped": stop.as_dict()})
         unconfirmed = state.answer is not None and state.answer.status != "confirmed"

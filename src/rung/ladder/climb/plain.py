@@ -289,6 +289,14 @@ def race(state: State) -> Race:
             waited = dict(open_)
         if not waited and not later:
             break
+        if _can_wait(state, [*open_, *later]):
+            state.late = {
+                name: state.pool.add(task) if name in later else task for name, task in {**open_, **later}.items()
+            }
+            for task in state.late.values():
+                task.spare = True
+            open_ = {}
+            break
         progress.info("compiling: %s", ", ".join(waited or later))
         if not _something_new(state, result, list(waited.values())):
             if not result.best:
@@ -318,6 +326,14 @@ def race(state: State) -> Race:
     if state.untouched and result.best:
         state.untouched.end()  # its memory is for others now
     return result
+
+
+def _can_wait(state: State, names: Sequence[str]) -> bool:
+    """Whether these modes may be timed later (`rung.ladder.climb.late`): the best is verified, the candidate after it is ready, and
+    they compile for long."""
+    verified = state.answer is not None and state.answer.status != "provisional"
+    ready = state.next is not None and state.next.ready
+    return verified and ready and bool(names) and all(mode_of(name) in (*ANEW, *SLOW) for name in names)
 
 
 def _waits(state: State, name: str) -> bool:
@@ -375,13 +391,17 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
 def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     """Waits until a mode is ready, or the survey or the verification ahead has answered; False where the time is over, or where the
     modes that are left take much longer than the best did while that is verified already."""
-    before = state.surveying is None, all(task.done for task in state.ahead)
     began = time.monotonic()
+
+    def others() -> tuple[bool, bool, bool]:
+        known = state.surveying is None or state.surveying.done
+        return known, all(task.done for task in state.ahead), state.next is not None and state.next.ready
+
+    before = (state.surveying is None, *others()[1:])
 
     def new() -> bool:
         _prepare_after(state, result)
-        now = state.surveying is None or state.surveying.done, all(task.done for task in state.ahead)
-        return now != before or any(task.done for task in tasks)
+        return others() != before or any(task.done for task in tasks)
 
     def left() -> float:
         if result.until < math.inf:

@@ -118,6 +118,7 @@ class State:
         self.likely = ""  # the plain mode that is likely to be the fastest, while it is compiled for the first time
         self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
         self.verified_bytes = 0.0  # of the GPU, that a verification took at most
+        self.late: dict[str, Task] = {}  # plain modes that are compiled while rungs are tried
         self.ahead: list[Task] = []  # the verification of the plain mode that is likely to be the fastest
         self.restarting: list[Task] = []  # the workers of fresh restarts
         self.checking: list[Task] = []  # all that verifies, and what compiles for it

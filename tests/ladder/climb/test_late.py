@@ -1,0 +1,132 @@
+"""Plain modes that are timed once the first rungs were tried."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import MANIFEST, STEP, answered, leave, state
+
+from rung.ladder.climb import late, plain
+from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.state import State
+from rung.ladder.timing.duel import Duel
+from rung.ladder.timing.tasks import Task
+from rung.launch import WorkerFailed
+from rung.measure import Restart
+
+PLAIN = ["compile", "capture"]
+BEST = [*PLAIN, "fused-qkv"]
+MODE = "reduce-overhead"
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
+    """A plain mode is 5 times as fast as the untouched model, and what was kept on top of it 1.4 times as fast as that."""
+    made = state(tmp_path)
+    made.run.write("manifest.json", MANIFEST)
+    best = {"name": "compile-and-graph", "title": "", "rungs": PLAIN, "speedup": 5.0, "step_ns": STEP / 5}
+    made.plain = {**best, "modes": [best]}
+    times = {"candidate": {"value": STEP / 5}}
+    record: dict[str, Any] = {
+        "number": 1, "rung": "plain", "verdict": "kept", "stack": PLAIN, "modes": [best], "plain": made.plain, "times": times,
+        "comparison": {"speedup": {"value": 5.0}},
+    }  # fmt: skip
+    made.add(record)
+    made.add({**record, "number": 2, "rung": "fused-qkv", "stack": BEST, "comparison": {"speedup": {"value": 1.4}}})
+    made.kept = BEST
+    offer(made, Answer(tuple(BEST), "verified", {"value": 7.0}, {"value": 1.4}))
+    made.champion = answered("01-best", made.side(BEST))
+    made.pool = type("Pool", (), {"wait": lambda self, until, left: until() or left() > 0})()  # type: ignore[assignment]
+    return made
+
+
+def ready(made: State) -> Task:
+    return answered("01-plain-reduce-overhead", made.side(["compile", MODE]), warm={"memory": {"allocated": 1}})
+
+
+def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
+    """A restart in which the mode takes so many times less than the best so far."""
+
+    class Started:
+        @staticmethod
+        def of(*_: object) -> "Started":
+            return Started()
+
+        def timed(self, duel: Duel) -> Restart:
+            duel.samples.append({"best": [STEP / 7], "candidate": [STEP / 7 / ratio]})
+            block = STEP / 7, STEP / 7 / ratio
+            return Restart(tuple((*block, *reversed(block)) for _ in range(8)))
+
+    monkeypatch.setattr(late, "Start", Started)
+
+
+def on_disk(made: State) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((made.run.directory / "attempts/01-plain.json").read_text())
+    return found
+
+
+def test_a_slower_mode_is_told_and_changes_nothing(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_as(monkeypatch, 0.7)
+    made.late = {MODE: (task := ready(made))}
+    late.time_late(made)
+    (_, mode) = on_disk(made)["modes"]
+    assert mode["speedup"] == pytest.approx(7.0 * 0.7)
+    assert mode["step_ns"] == pytest.approx(STEP / 4.9, rel=1e-6)
+    assert made.plain["rungs"] == PLAIN
+    assert made.answer is not None
+    assert made.answer.over_plain == {"value": 1.4}
+    assert task.ended
+    assert not made.late
+
+
+def test_a_faster_one_is_what_the_answer_is_held_against(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_as(monkeypatch, 0.9)
+    made.late = {MODE: ready(made)}
+    late.time_late(made)
+    assert made.plain["rungs"] == on_disk(made)["plain"]["rungs"] == ["compile", MODE]
+    assert made.answer is not None
+    assert (made.answer.status, made.answer.over_plain) == ("verified", {"value": pytest.approx(1 / 0.9)})
+    assert made.plain_is_another
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_what_is_not_ready_is_given_up_at_the_end_alone(made: State, wait: bool) -> None:
+    leave(made, 100.0)
+    made.late = {MODE: (task := Task("01-plain-reduce-overhead", made.side(["compile", MODE]), [("warm", {})]))}
+    late.time_late(made, wait=wait)
+    assert bool(made.late) is not wait
+    assert task.ended is wait
+    told = [mode.get("error") for mode in on_disk(made)["modes"][1:]]
+    assert told == (["it was not ready in time"] if wait else [])
+
+
+@pytest.mark.parametrize(("error", "says"), [(WorkerFailed("no", "raised"), "raised: no"), (None, "memory was needed")])
+def test_one_that_failed_or_was_given_up_says_so(made: State, error: WorkerFailed | None, says: str) -> None:
+    task = ready(made)
+    task.error, task.ended = error, True
+    made.late = {MODE: task}
+    late.time_late(made)
+    assert says in on_disk(made)["modes"][1]["error"]
+    assert made.plain["rungs"] == PLAIN
+
+
+def test_where_the_best_mode_computed_something_else_none_takes_its_place(made: State) -> None:
+    made.plain = {}
+    made.late = {MODE: ready(made)}
+    late.give_up_late(made)
+    assert made.plain == {}
+
+
+@pytest.mark.parametrize("open_", [[MODE], [MODE, "max-autotune-tf32"], [MODE, "default"], []])
+@pytest.mark.parametrize("status", ["provisional", "verified"])
+@pytest.mark.parametrize("next_ready", [False, True])
+def test_modes_that_compile_for_long_wait_for_a_candidate_that_is_ready(
+    made: State, open_: list[str], status: Any, next_ready: bool
+) -> None:
+    assert made.answer is not None
+    made.answer = replace(made.answer, status=status)
+    made.next = ready(made) if next_ready else Task("02", made.side([]), [("warm", {})])
+    long = bool(open_) and "default" not in open_
+    assert plain._can_wait(made, open_) is (long and status == "verified" and next_ready)
