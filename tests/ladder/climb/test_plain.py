@@ -215,6 +215,16 @@ def test_what_was_begun_ahead_is_completed_to_every_precision(
     assert {*ahead} <= {*found} or all(task.ended for task in ahead)
 
 
+def test_what_was_begun_ahead_and_given_up_is_begun_anew(climb: Callable[..., tuple[State, Added]]) -> None:
+    made, _ = climb(TRAINING)
+    stack = ["bf16", "compile"]
+    ahead = verifying(made, stack, ["exact", "bf16"], "01-plain")
+    ahead[1].end()
+    found = checks_of(made, stack, "01-plain", ahead)
+    assert not any(task.ended for task in found)
+    assert sorted(task.name.rpartition("-")[2] for task in found) == ["bf16", "exact"]
+
+
 def timed(rungs: tuple[str, ...], speedup: float) -> dict[str, Any]:
     return {"name": "", "title": "", "rungs": list(rungs), "speedup": speedup}
 

@@ -60,7 +60,8 @@ def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
 def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
     """The verification of a candidate at each precision. ahead: what was begun before it was known which candidate is next; of
     another one, or after a failure, it is given up."""
-    usable = all(list(task.side.rungs) == list(stack) and not task.error for task in ahead)
+    given_up = [task for task in ahead if task.error or (task.ended and "verify" not in task.answers)]
+    usable = not given_up and all(list(task.side.rungs) == list(stack) for task in ahead)
     if not usable:
         for task in ahead:
             task.end()
