@@ -18,7 +18,6 @@ NEEDY = (
     f"profile {MLP}",
     "kernels list",
     "kernels inspect rms_norm_forward --arch gfx942",
-    "kernels tune",
 )
 
 

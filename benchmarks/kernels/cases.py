@@ -11,7 +11,8 @@ import torch
 
 from rung import kernels
 from rung.kernels import reference
-from rung.kernels.examples import heads, leaf, logits, norm
+
+Inputs = Callable[[tuple[int, ...], torch.dtype], tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,40 @@ class Case:
     name: str
     ours: Callable[..., Any]
     eager: Callable[..., Any]
-    inputs: Callable[[tuple[int, ...], torch.dtype], tuple[torch.Tensor, ...]]
+    inputs: Inputs
     forward: float | None
     backward: float | None
     shapes: tuple[tuple[int, ...], ...]
     liger: Callable[..., Any] | None = None
+
+
+def leaf(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True)
+
+
+def norm(count: int, parameters: int) -> Inputs:
+    """`count` tensors of the shape, and as many parameters of its last dimension."""
+
+    def inputs(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        return (
+            *(leaf(*shape, dtype=dtype) for _ in range(count)),
+            *(leaf(shape[-1], dtype=dtype) for _ in range(parameters)),
+        )
+
+    return inputs
+
+
+def heads(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """q as Hugging Face has it, (batch, heads, tokens, d) with heads inside tokens, and cos, sin of d columns."""
+    batch, head_count, tokens, dim = shape
+    q = torch.randn(batch, tokens, head_count, dim, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_()
+    angle = torch.outer(torch.arange(tokens), 1e4 ** -(torch.arange(dim // 2) / (dim // 2))).to("cuda")
+    table = torch.cat((angle, angle), -1).unsqueeze(0)
+    return q, table.cos().to(dtype), table.sin().to(dtype)
+
+
+def logits(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    return leaf(*shape, dtype=dtype), torch.randint(0, shape[1], shape[:1], device="cuda")
 
 
 def projection(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:

@@ -16,7 +16,7 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from cases import Case, cases, liger
 
 from rung.errors import UsageError
 from rung.hardware import pick
-from rung.ladder.kernel_tuning import Step, passes
 from rung.measure.timers import timer_for
 
+Step = Callable[[], object]
 DEVICE = pick()
 SHORT = 1e-3  # seconds of one call, the host's part included: below, that part shows
 
@@ -45,6 +45,32 @@ class Time:
 
     def __str__(self) -> str:
         return f"{self.microseconds:.1f}{'*' if self.hosted else ''}"
+
+
+def passes(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> tuple[Step, Step]:
+    """The forward pass, which keeps what the backward pass needs, and the backward pass.
+
+    A backward pass runs on the stream of its forward pass, and its leaves' gradients on that of the first pass which read
+    them. So that it can be recorded on a stream, the first call there runs the forward pass, on leaves of its own; that is
+    one of those that a timer makes before it records.
+    """
+    kept: dict[Any, Any] = {}
+
+    def backward() -> object:
+        stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
+        if stream not in kept:
+            own = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+            outputs = _outputs(fn, own)
+            kept[stream] = outputs, [x for x in own if x.requires_grad], [torch.randn_like(y) for y in outputs]
+        outputs, wanted, grads = kept[stream]
+        return torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
+
+    return lambda: fn(*inputs), backward
+
+
+def _outputs(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    found = fn(*inputs)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def timed(step: Step) -> Time:

@@ -150,9 +150,6 @@ def test_a_compiler_sees_the_kernels_themselves() -> None:
     done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    launches, *configurations = found.pop("tuned for AMD")
-    assert launches == 2
-    assert any("waves_per_eu: 4, num_warps: 2" in config for config in configurations)
     assert found.pop("float32_attention") == {"triton_kernel_wrapper_functional": 8}
     assert found.pop("linear_cross_entropy") == {"rung.linear_cross_entropy.default": 1}
     for name, seen in found.items():
@@ -233,7 +230,7 @@ def test_every_launch_goes_through_the_helper_that_chooses_the_device() -> None:
     assert len(launches) > 20
     bare = [(name, kernel) for name, kernel in launches if not kernel.startswith("wrap_triton(")]
     # ops.py has the helper's own launches.
-    assert sorted(bare) == [("ops.py", "self._kernel"), ("ops.py", "torch.library.wrap_triton(kernel)")]
+    assert sorted(bare) == [("ops.py", "self._kernel"), ("ops.py", "torch.library.wrap_triton(self._kernel)")]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -9,29 +9,22 @@ from typing import Any
 import torch
 import triton
 from torch._functorch.aot_autograd import aot_export_module
-from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 from torch._subclasses import FakeTensorMode
 from triton.backends.compiler import GPUTarget
 
 from rung import kernels
 from rung.kernels import functional
 from rung.kernels.families import float32_attention
-from rung.kernels.tuned import Trial, trying
-
-target = {"of": GPUTarget("cuda", 90, 32)}
 
 
 class Driver:
     """As much of a GPU as tracing asks for: what the tracer compiles to see which arguments a kernel writes to."""
 
     def get_current_target(self) -> GPUTarget:
-        return target["of"]
+        return GPUTarget("cuda", 90, 32)
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
-
-    def get_benchmarker(self) -> None:
-        """Triton 3.2 asks for it where it makes an autotuned kernel."""
 
 
 class Loss(torch.nn.Module):
@@ -87,14 +80,4 @@ for name, (fn, inputs) in {**CASES, **FORWARD}.items():
     told = {"trace_joint": True, "output_loss_index": 0} if name in CASES else {"trace_joint": False}
     names = held(fn, inputs, **told)
     found[name] = Counter(n for n in names if "triton" in n or "rung" in n or "clone" in n)
-
-# Tuned for an AMD GPU: launched with an option that torch knows of autotuned kernels alone.
-target["of"] = GPUTarget("hip", "gfx942", 64)
-kernel_side_table.reset_table()
-with trying(Trial()) as trial:
-    for _ in range(2):
-        names = held(*CASES["silu_mul, packed"], trace_joint=True, output_loss_index=0)
-        trial.using = {key: {**rule, "num_warps": 2, "waves_per_eu": 4} for key, rule in trial.asked.items()}
-kernels_used = [k for k in kernel_side_table.id_to_kernel.values() if hasattr(k, "configs")]
-found["tuned for AMD"] = [sum("triton" in n for n in names), *sorted(str(k.configs[0]) for k in kernels_used)]
 print(json.dumps(found))

@@ -1,6 +1,6 @@
 """Launch configurations: how much of a problem one program takes, and by how many warps.
 
-Plain rules; `rung kernels tune` looks for better ones on the GPU at hand (`tuned`). These kernels wait for memory; what matters is that a thread has 16 bytes or more in
+Plain rules. These kernels wait for memory; what matters is that a thread has 16 bytes or more in
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
 architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that AMD's
 GPUs run, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: only the backward passes of

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs, tuned
+from rung.kernels import configs
 from rung.kernels.families.numbers import wide
 from rung.kernels.layout import rows, same_rows
 from rung.kernels.ops import differentiable, wrap_triton
@@ -75,8 +75,7 @@ def _forward(gate: torch.Tensor, up: torch.Tensor | None, activation: int) -> to
     out = _forward_fake(gate, up, activation)
     g, u = same_rows(*_halves(gate, up))
     n_rows, n_cols = g.shape
-    rule = configs.elementwise(n_cols, configs.warp_size(gate.device))
-    config = tuned.chosen(f"{_NAMES[activation]}_forward", rule, n_cols, gate)
+    config = configs.elementwise(n_cols, configs.warp_size(gate.device))
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
     wrap_triton(gated_forward)[grid](g, u, out, n_rows, n_cols, g.stride(0), u.stride(0), activation, **config)
     return out
@@ -97,8 +96,7 @@ def _backward(
         d, g, u = same_rows(dout, gate, up)
         d_stride = d.shape[1]
     n_rows, n_cols = d.shape
-    rule = configs.elementwise(n_cols, configs.warp_size(gate.device))
-    config = tuned.chosen(f"{_NAMES[activation]}_backward", rule, n_cols, gate, dout)
+    config = configs.elementwise(n_cols, configs.warp_size(gate.device))
     grid = (triton.cdiv(n_rows, config["ROWS"]) * triton.cdiv(n_cols, config["BLOCK"]),)
     wrap_triton(gated_backward)[grid](
         d, g, u, d_gate, d_up, n_rows, n_cols, d.stride(0), g.stride(0), u.stride(0), d_stride,

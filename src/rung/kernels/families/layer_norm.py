@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs, tuned
+from rung.kernels import configs
 from rung.kernels.families.column_sums import column_sums, column_sums_kernel
 from rung.kernels.families.numbers import single, wide, wide_dtype
 from rung.kernels.layout import rows
@@ -153,8 +153,7 @@ def _forward(
     b = flat if bias is None else bias.contiguous()
     n_rows, n_cols = flat.shape
     long = n_cols > configs.LONGEST_ROW
-    kernel = f"layer_norm_forward{'_long' if long else ''}"
-    config = tuned.chosen(kernel, configs.row_forward(n_cols, configs.warp_size(x.device)), n_cols, flat, w, b)
+    config = configs.row_forward(n_cols, configs.warp_size(x.device))
     if long:
         wrap_triton(layer_norm_forward_long)[(n_rows,)](
             flat, w, b, y, mean, rstd, n_cols, flat.stride(0), eps, weight is not None, bias is not None, **config
@@ -183,8 +182,7 @@ def _backward(
     n_rows, n_cols = flat.shape
     warp = configs.warp_size(x.device)
     long = n_cols > configs.LONGEST_ROW_BACKWARD
-    rule = configs.row_backward(n_cols, warp, max(x.element_size(), dy.element_size()))
-    config = tuned.chosen(f"layer_norm_backward{'_long' if long else ''}", rule, n_cols, flat, w, dy)
+    config = configs.row_backward(n_cols, warp, max(x.element_size(), dy.element_size()))
     count = configs.programs(n_rows, config, warp, configs.units(x.device))
     make = rstd.new_zeros if long else rstd.new_empty
     partial = make((2, count if bias or weight is not None else 0, n_cols))

@@ -8,7 +8,7 @@ the loss does, and the backward pass only scales them. They are computed only if
 import torch
 import triton
 
-from rung.kernels import configs, tuned
+from rung.kernels import configs
 from rung.kernels.families.cross_entropy import cross_entropy_backward, cross_entropy_forward
 from rung.kernels.families.numbers import wide_dtype
 from rung.kernels.ops import differentiable, wrap_triton
@@ -31,8 +31,7 @@ def _forward(
         hidden, weight, bias, target, ignore_index, smoothing, mean, hidden_grad, weight_grad
     )
     n_rows, n_cols = hidden.shape[0], weight.shape[0]
-    rule = configs.classes(n_cols, configs.warp_size(hidden.device))
-    forward, backward = (tuned.chosen(f"cross_entropy_{way}", rule, n_cols, hidden) for way in ("forward", "backward"))
+    config = configs.classes(n_cols, configs.warp_size(hidden.device))
     target = target.contiguous()
     # Not a number is the mean of nothing, as torch has it.
     used = (target != ignore_index).sum()
@@ -47,13 +46,13 @@ def _forward(
         h, t = hidden[part], target[part]
         logits = torch.mm(h, weight.t()) if bias is None else torch.addmm(bias, h, weight.t())
         wrap_triton(cross_entropy_forward)[(h.shape[0],)](
-            logits, t, each[part], lse[part], n_cols, n_cols, ignore_index, smoothing, smoothing != 0.0, **forward
+            logits, t, each[part], lse[part], n_cols, n_cols, ignore_index, smoothing, smoothing != 0.0, **config
         )
         if not (hidden_grad or weight_grad):
             continue
-        wrap_triton(cross_entropy_backward)[(h.shape[0] * triton.cdiv(n_cols, backward["BLOCK"]),)](
+        wrap_triton(cross_entropy_backward)[(h.shape[0] * triton.cdiv(n_cols, config["BLOCK"]),)](
             scale, logits, t, lse[part], logits, n_cols, n_cols, n_cols, 0, ignore_index, smoothing,
-            smoothing != 0.0, **backward,
+            smoothing != 0.0, **config,
         )  # fmt: skip
         if hidden_grad:
             torch.mm(logits, weight, out=d_hidden[part])

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs, tuned
+from rung.kernels import configs
 from rung.kernels.families.column_sums import column_sums, column_sums_kernel
 from rung.kernels.families.numbers import single, wide, wide_dtype
 from rung.kernels.layout import rows
@@ -190,9 +190,7 @@ def _forward(
     w = flat if weight is None else weight.contiguous()
     n_rows, n_cols = flat.shape
     long = n_cols > configs.LONGEST_ROW
-    kernel = f"rms_norm_forward{'_long' if long else ''}"
-    rule = configs.row_forward(n_cols, configs.warp_size(x.device))
-    config = tuned.chosen(kernel if residual is None else f"add_{kernel}", rule, n_cols, flat, w)
+    config = configs.row_forward(n_cols, configs.warp_size(x.device))
     if long:
         wrap_triton(rms_norm_forward_long)[(n_rows,)](
             flat, flat_r, w, y, s, rstd, n_cols, flat.stride(0), flat_r.stride(0), eps, offset,
@@ -233,9 +231,7 @@ def _backward(
     # A row and the weight's gradient have no room in registers in float64.
     whole = configs.LONGEST_ROW_BACKWARD < n_cols <= configs.LONGEST_ROW and size < 8
     long = n_cols > configs.LONGEST_ROW_BACKWARD and not whole
-    rule = configs.row_backward_wide(warp, size) if whole else configs.row_backward(n_cols, warp, size)
-    kernel = f"rms_norm_backward{'_wide' if whole else '_long' if long else ''}"
-    config = tuned.chosen(kernel if ds is None else f"add_{kernel}", rule, n_cols, flat, w, dy)
+    config = configs.row_backward_wide(warp, size) if whole else configs.row_backward(n_cols, warp, size)
     count = configs.programs(n_rows, config, warp, configs.units(v.device))
     make = rstd.new_zeros if long else rstd.new_empty
     partial = make((count if weight is not None else 0, n_cols))
