@@ -12,7 +12,7 @@ from rung.errors import UsageError, WorkloadError
 EXAMPLE = """\
 examples:
   rung kernels list                                           Rung's own Triton kernels
-  rung kernels inspect rms_norm --arch gfx942,sm90            what they take of a GPU: compiled here, for any GPU
+  rung kernels inspect rope --arch gfx942,sm90                what they take of a GPU: compiled here, for any GPU
   rung kernels inspect my.py:kernel x='*bf16' n=4096 BLOCK=1024 num_warps=8
   rung kernels inspect my.py:kernel --call example            example() of my.py returns the arguments as a dict
   rung kernels inspect /tmp/torchinductor_me                  what Inductor generated and Triton compiled

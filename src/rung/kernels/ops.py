@@ -93,18 +93,14 @@ def differentiable(
     gradient: Callable[..., Any],
     backward: Callable[..., Any] | None = None,
     backward_fake: Callable[..., Any] | None = None,
-    *,
-    opaque: bool = False,
 ) -> Callable[..., Any]:
     """The operator with its gradient, as one function.
 
     save(ctx, inputs, output): what the gradient needs. gradient(backward, ctx, *grads): a gradient an input, where
     `backward` is the operator `NAME_backward` or its body, whichever this call goes through.
     """
-    op = operator(name, forward, fake, opaque=opaque)
-    back_op = (
-        operator(f"{name}_backward", backward, backward_fake, opaque=opaque) if backward and backward_fake else None
-    )
+    op = operator(name, forward, fake)
+    back_op = operator(f"{name}_backward", backward, backward_fake) if backward and backward_fake else None
     op.register_autograd(lambda ctx, *grads: gradient(back_op, ctx, *grads), setup_context=save)
 
     def direct_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -58,7 +58,6 @@ def cross_entropy_backward(
     DLOSS, LOGITS, TARGET, LSE, DLOGITS, n_cols, row_stride, d_stride, dloss_stride, ignore_index, smoothing,
     SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # DLOGITS may be LOGITS: every element is read and written by one thread.
     tiles = tl.cdiv(n_cols, BLOCK)
     row = (tl.program_id(0) // tiles).to(tl.int64)
     col = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
