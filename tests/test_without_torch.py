@@ -17,8 +17,7 @@ NEEDY = (
     f"compare {MLP} --rungs compile",
     f"profile {MLP}",
     "kernels list",
-    "kernels inspect rms_norm_forward --arch gfx942",
-    "kernels tune",
+    "kernels inspect rope --arch gfx942",
 )
 
 

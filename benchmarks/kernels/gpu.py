@@ -1,6 +1,6 @@
 """Rung's Triton kernels on the GPU at hand: bandwidth, beside eager, Inductor and Liger-Kernel (if installed); errors.
 
-    python benchmarks/kernels/gpu.py [--only rms_norm,rope] [--dtype bfloat16] [--parts copy,speed,memory,errors]
+    python benchmarks/kernels/gpu.py [--only rope] [--dtype bfloat16] [--parts copy,speed,errors]
 
 Bandwidth counts what has to be read and written once, no more; its share is of a copy's, measured here, and above 100 %
 where a small shape stays in the caches. The backward pass is timed alone. Times are medians; what takes less than a
@@ -29,9 +29,9 @@ from cases import Case, cases, liger
 
 from rung.errors import UsageError
 from rung.hardware import pick
-from rung.ladder.kernel_tuning import Step, passes
 from rung.measure.timers import timer_for
 
+Step = Callable[[], object]
 DEVICE = pick()
 SHORT = 1e-3  # seconds of one call, the host's part included: below, that part shows
 
@@ -45,6 +45,27 @@ class Time:
 
     def __str__(self) -> str:
         return f"{self.microseconds:.1f}{'*' if self.hosted else ''}"
+
+
+def passes(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> tuple[Step, Step]:
+    """The forward pass, which keeps what the backward pass needs, and the backward pass.
+
+    A backward pass runs on the stream of its forward pass, and its leaves' gradients on that of the first pass which read
+    them. So that it can be recorded on a stream, the first call there runs the forward pass, on leaves of its own; that is
+    one of those that a timer makes before it records.
+    """
+    kept: dict[Any, Any] = {}
+
+    def backward() -> object:
+        stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
+        if stream not in kept:
+            own = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+            y = fn(*own)
+            kept[stream] = y, [x for x in own if x.requires_grad], torch.randn_like(y)
+        y, wanted, grad = kept[stream]
+        return torch.autograd.grad(y, wanted, grad, retain_graph=True)
+
+    return lambda: fn(*inputs), backward
 
 
 def timed(step: Step) -> Time:
@@ -103,7 +124,7 @@ def speed(case: Case, shape: tuple[int, ...], dtype: torch.dtype, copy: float) -
     for k, (label, count) in enumerate((("forward", case.forward), ("backward", case.backward))):
         ours = times.get("ours")
         cells = [str(ours[k]) if ours else "failed"]
-        if ours and count is not None:
+        if ours:
             rate = count * inputs[0].numel() * inputs[0].element_size() / ours[k].microseconds / 1e3
             cells += [f"{rate:.0f}", f"{rate / copy:.0%}"]
         else:
@@ -124,10 +145,9 @@ def errors(case: Case, dtype: torch.dtype) -> None:
 
     def run(fn: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        found = fn(*given)
-        outputs = found if isinstance(found, tuple) else (found,)
-        grads = [torch.randn(y.shape, device="cuda").to(dtype).to(y.dtype) for y in outputs]
-        return [*outputs, *torch.autograd.grad(outputs, [x for x in given if x.requires_grad], grads)]
+        y = fn(*given)
+        grad = torch.randn(y.shape, device="cuda").to(dtype).to(y.dtype)
+        return [y, *torch.autograd.grad(y, [x for x in given if x.requires_grad], grad)]
 
     def wide(x: torch.Tensor) -> torch.Tensor:
         return x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
@@ -152,36 +172,11 @@ def errors(case: Case, dtype: torch.dtype) -> None:
     print(f"| {case.name} | {str(dtype).removeprefix('torch.')} | " + " | ".join(cells) + " |", flush=True)
 
 
-def memory(dtype: torch.dtype) -> None:
-    """Peak of the loss of a language model's head, forward and backward, above what its inputs take."""
-    case = next(c for c in cases() if c.name == "linear_cross_entropy")
-    inputs = case.inputs(case.shapes[-1], dtype)
-    cells = []
-    for name, fn in (("ours", case.ours), ("eager", case.eager), ("inductor", compiled(case)), ("liger", case.liger)):
-
-        def step(fn: Any = fn) -> None:
-            torch.autograd.grad(fn(*inputs), [x for x in inputs if x.requires_grad])
-
-        def peak(step: Step = step) -> float:
-            step()
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            step()
-            return (torch.cuda.max_memory_allocated() - before) / 2**30
-
-        found = or_failed(peak, f"memory, {name}") if fn is not None else None
-        cells.append("" if found is None else f"{found:.2f}")
-    size = " x ".join(map(str, case.shapes[-1]))
-    print(f"| linear_cross_entropy {size} | " + " | ".join(cells) + " |", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="kernels whose names begin so, divided by commas")
-    parser.add_argument("--dtype", default="bfloat16", help="of the speed and memory tables")
-    parser.add_argument("--parts", default="copy,speed,memory,errors")
+    parser.add_argument("--dtype", default="bfloat16", help="of the speed table")
+    parser.add_argument("--parts", default="copy,speed,errors")
     options = parser.parse_args()
     begin = time.perf_counter()
     # A backward pass is timed again and again on one forward pass.
@@ -203,9 +198,6 @@ def main() -> None:
         for case in wanted:
             for shape in case.shapes:
                 or_failed(lambda c=case, s=shape: speed(c, s, dtype, copy), f"{case.name} {shape}")
-    if "memory" in parts:
-        print("\nPeak memory of forward and backward above the inputs, GiB\n\n| | ours | eager | Inductor | Liger |\n|---|---|---|---|---|")  # fmt: skip
-        or_failed(lambda: memory(dtype), "memory")
     if "errors" in parts:
         print(
             "\nErrors against float64 at the small shape, results and all gradients: largest / root mean square, relative"

@@ -26,10 +26,8 @@ def toml_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else as_toml(name)
 
 
-def as_toml(value: str | float | Mapping[str, Any]) -> str:
-    """A text, a number or a table of such on one line. TOML differs from JSON in what is not finite, beyond 16 bits, and in DEL."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{toml_key(k)} = {as_toml(v)}" for k, v in value.items()) + " }"
+def as_toml(value: str | float) -> str:
+    """A text or a number. TOML differs from JSON in what is not finite, beyond 16 bits, and in DEL."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -39,12 +37,6 @@ def as_toml(value: str | float | Mapping[str, Any]) -> str:
 def shipped(path: str) -> Mapping[str, Any]:
     """The tables of a file of the package, as in "hardware/peaks.toml". Read once and shared: not to be changed."""
     return parse_toml(resources.files("rung").joinpath(path).read_text("utf-8"))
-
-
-TUNED = (
-    "RUNG_KERNELS",
-    "kernels.toml",
-)  # launch configurations of kernels: read by every launch, told with the environment
 
 
 def user_file(variable: str, name: str) -> Path:

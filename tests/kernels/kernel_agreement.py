@@ -33,13 +33,11 @@ def strided(kind: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def run(fn: Callable[..., Any], inputs: tuple[Any, ...], seed: int = 1) -> list[torch.Tensor]:
-    """Results, then the gradients of all inputs that require one, for a random gradient of every result."""
-    found = fn(*inputs)
-    outputs = found if isinstance(found, tuple) else (found,)
-    generator = torch.Generator().manual_seed(seed)
-    grads = [torch.randn(y.shape, generator=generator).to(y.device, y.dtype) for y in outputs]
+    """The result, then the gradients of all inputs that require one, for a random gradient of the result."""
+    y = fn(*inputs)
+    grad = torch.randn(y.shape, generator=torch.Generator().manual_seed(seed)).to(y.device, y.dtype)
     wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
-    return [y.detach() for y in outputs] + list(torch.autograd.grad(outputs, wanted, grads) if wanted else [])
+    return [y.detach(), *(torch.autograd.grad(y, wanted, grad) if wanted else ())]
 
 
 def launched(monkeypatch: pytest.MonkeyPatch, rule: str) -> list[dict[str, Any]]:
@@ -68,7 +66,7 @@ def error(found: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def agree(fn: Callable[..., Any], reference: Callable[..., Any], *inputs: Any, tolerance: float | None = None) -> None:
-    """fn(*inputs) against reference in float64: results and every gradient, whose dtypes are those of eager's."""
+    """fn(*inputs) against reference in float64: the result and every gradient, whose dtypes are those of eager's."""
     dtype = next(x.dtype for x in inputs if isinstance(x, torch.Tensor))
     limit = TOLERANCE[dtype] if tolerance is None else tolerance
     found, eager = run(fn, inputs), run(reference, inputs)

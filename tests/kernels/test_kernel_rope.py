@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_agreement import agree, error, tensor
+from kernel_agreement import agree, error, run, tensor, wide
 
 from rung import kernels
 from rung.errors import UsageError
@@ -30,6 +30,35 @@ def test_rope_and_its_gradient_agree_with_float64(
     # Random tables, the two halves unlike each other: nothing is assumed of them.
     cos, sin = (tensor(2, 7, 40 if full else 20, dtype=dtype, device=device, grad=False) for _ in range(2))
     agree(*both(interleaved), tensor(2, 3, 7, 40, dtype=dtype, device=device), cos, sin)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["half-split", "interleaved"])
+def test_tables_may_have_another_dtype(interleaved: bool, device: str) -> None:
+    cos, sin = (tensor(7, 20, device=device, grad=False) for _ in range(2))
+    agree(*both(interleaved), tensor(2, 3, 7, 40, dtype=torch.float16, device=device), cos, sin)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["half-split", "interleaved"])
+def test_no_less_precise_than_eager(interleaved: bool, device: str) -> None:
+    """Root mean square error against float64: what is rounded once is not worse than what is rounded often.
+
+    In float16: the interpreter does not round to bfloat16, it truncates.
+    """
+    x, *tables = (
+        tensor(*s, dtype=torch.float16, device=device, grad=not k)
+        for k, s in enumerate(((2, 3, 64, 40), (64, 40), (64, 40)))
+    )
+    ours, eager = both(interleaved)
+    truth = run(eager, tuple(map(wide, (x, *tables))))
+    for a, b, c in zip(run(ours, (x, *tables)), run(eager, (x, *tables)), truth, strict=True):
+        assert (a.double() - c).square().mean() <= 1.05 * (b.double() - c).square().mean()
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["half-split", "interleaved"])
+def test_no_tokens(interleaved: bool, device: str) -> None:
+    table = tensor(0, 8, device=device, grad=False)
+    found = run(both(interleaved)[0], (tensor(2, 3, 0, 8, device=device), table, table))
+    assert [tuple(t.shape) for t in found] == [(2, 3, 0, 8)] * 2
 
 
 @pytest.mark.parametrize("interleaved", [False, True], ids=["half-split", "interleaved"])
@@ -68,3 +97,5 @@ def test_tables_that_do_not_fit_are_refused(device: str) -> None:
         kernels.rope(x, table[:3], table[:3])
     with pytest.raises(UsageError, match="sin requires a gradient"):
         kernels.rope(x, table, table.clone().requires_grad_())
+    with pytest.raises(UsageError, match="cos is float64 and others are not"):
+        kernels.rope(x, table.double(), table)

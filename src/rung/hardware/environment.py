@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import subprocess
@@ -16,7 +15,6 @@ from typing import Any
 
 from rung.hardware.device import Device, matmul_precision_name
 from rung.hardware.state import state
-from rung.toml import TUNED, user_file
 
 # Only variables known to change speed or numerics are recorded: an environment may hold tokens.
 RECORDED = (
@@ -47,17 +45,8 @@ def environment(device: Device) -> dict[str, Any]:
         "settings": settings,
         "now": now,
         "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
-        "kernels": _digest(user_file(*TUNED)),
         "git": git_revision(Path.cwd()),
     }
-
-
-def _digest(path: Path) -> str | None:
-    """Of the user's table of launch configurations: with another one the same code runs otherwise."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except OSError:
-        return None
 
 
 def _of_torch() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Triton kernels for what stands between the GEMMs of a transformer, forward and backward; attention of one query is forward only.
+"""Triton kernels that rungs put into a model: rotary embedding and cross-entropy with their gradients, attention of one query without.
 
 Each function is differentiable but that one, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
 same name in `rung.kernels.reference`. Importing this loads neither torch nor Triton; the first use does.
@@ -8,28 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rung.kernels.functional import (
-        add_rms_norm,
         cross_entropy,
         decode_attention,
-        gelu_mul,
-        layer_norm,
-        linear_cross_entropy,
-        rms_norm,
         rope,
-        silu_mul,
     )
 
 __all__ = [
-    "add_rms_norm",
     "available",
     "cross_entropy",
     "decode_attention",
-    "gelu_mul",
-    "layer_norm",
-    "linear_cross_entropy",
-    "rms_norm",
     "rope",
-    "silu_mul",
 ]
 
 

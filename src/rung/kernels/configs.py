@@ -1,18 +1,15 @@
 """Launch configurations: how much of a problem one program takes, and by how many warps.
 
-Plain rules; `rung kernels tune` looks for better ones on the GPU at hand (`tuned`). These kernels wait for memory; what matters is that a thread has 16 bytes or more in
+Plain rules. These kernels wait for memory; what matters is that a thread has 16 bytes or more in
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
 architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that AMD's
-GPUs run, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: only the backward passes of
-the norms lie just above a step of the register file (64 to 83 registers), and told to fit 8 waves the compiler spills.
+GPUs run, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: the
+others need 64 registers or fewer, which leave room for 8 waves, as many as a SIMD holds.
 """
 
 from typing import Any
 
 import torch
-
-LONGEST_ROW = 16384  # columns: a longer row is walked in blocks
-LONGEST_ROW_BACKWARD = 8192  # the gradient of the weight stays in registers, too
 
 
 def power_of_2(n: int, most: int | None = None) -> int:
@@ -35,62 +32,9 @@ def units(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
-def _warps(elements: int, each: int, warp: int, most: int = 1024) -> int:
-    """Warps such that a thread has about `each` elements; 128 threads at least."""
-    return max(1, min(most, max(128, power_of_2(elements // each))) // warp)
-
-
-def row_forward(columns: int, warp: int) -> dict[str, Any]:
-    """Norms: whole rows, several of them where they are short; blocks of a row where it is long."""
-    if columns > LONGEST_ROW:
-        return {"BLOCK": 4096, "num_warps": _warps(4096, 16, warp)}
-    block = power_of_2(columns)
-    count = max(1, min(32, 2048 // block))
-    return {"ROWS": count, "BLOCK": block, "num_warps": _warps(count * block, 16, warp)}
-
-
-def row_backward(columns: int, warp: int, size: int = 2) -> dict[str, Any]:
-    """The same with the row's gradient, and the weight's gradient summed up over the rows of a program. size: bytes of an
-    element."""
-    long = columns > LONGEST_ROW_BACKWARD
-    block = 8192 if long else power_of_2(columns)
-    count = 1 if long else max(1, min(32, 2048 // block))
-    # Rows on their way at once, less one. With NVIDIA's asynchronous copies the next row waits in shared memory and costs no
-    # registers; on AMD it would wait in registers, 8 to 14 more of them, which costs resident waves. Of rows that leave
-    # room for one program on a multiprocessor, two wait: nobody else asks for memory while that program adds up. Of float32
-    # these would be 192 KiB, which not every GPU has; so would be one of float64.
-    stages = {} if long else {"STAGES": 1 if warp == 64 or size == 8 else 3 if block == 8192 and size == 2 else 2}
-    return {"ROWS": count, "BLOCK": block, **stages, "num_warps": _warps(count * block, 8, warp)}
-
-
-def row_backward_wide(warp: int, size: int = 2) -> dict[str, Any]:
-    """RMSNorm's rows of 8193 to 16384: one a program, its weight's gradient in registers. size: bytes of an element; float32
-    spills on NVIDIA where a thread has 128 registers and 32 elements, and does not where it has twice as many of both."""
-    each = 16 if warp == 64 else 32 if size == 2 else 64
-    return {"BLOCK": LONGEST_ROW, "num_warps": _warps(LONGEST_ROW, each, warp)}
-
-
-def programs(row_count: int, config: dict[str, Any], warp: int, unit_count: int) -> int:
-    """How many programs share the rows where each keeps a partial sum: as many as run at once
-    (with 64 registers a thread, as these kernels have: 32 waves on a compute unit, 1024 threads on a multiprocessor; one where
-    a thread has 64 elements and so all registers that a thread can have)."""
-    threads = config["num_warps"] * warp
-    full = config["BLOCK"] >= 64 * threads
-    resident = 1 if full else max(1, (2048 if warp == 64 else 1024) // threads)
-    # A partial sum is read again: one for 4 rows or more, if that leaves no unit idle.
-    most = max(min(row_count, unit_count), row_count // 4)
-    return max(1, min(-(-row_count // config.get("ROWS", 1)), most, resident * unit_count))
-
-
-def partial_sums() -> dict[str, Any]:
-    """The sum of the programs' sums: few columns each, so that many programs share it."""
-    return {"ROWS": 64, "BLOCK": 32, "num_warps": 4}
-
-
-def elementwise(columns: int, warp: int) -> dict[str, Any]:
-    """Pointwise kernels on rows: tiles of 2048 elements."""
-    block = power_of_2(columns, 2048)
-    return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": _warps(2048, 8, warp)}
+def _warps(elements: int, each: int, warp: int) -> int:
+    """Warps such that a thread has about `each` elements; 128 threads at least, 1024 at most."""
+    return max(1, min(1024, max(128, power_of_2(elements // each))) // warp)
 
 
 def tiles(warp: int) -> dict[str, Any]:

@@ -17,13 +17,6 @@ def _one_row_stride(x: torch.Tensor) -> bool:
     return all(strides[i] == strides[i + 1] * shape[i + 1] for i in range(len(shape) - 1))
 
 
-def same_rows(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """All as (rows, columns); as one long row if each is contiguous, for what knows no rows."""
-    if all(t.is_contiguous() for t in tensors):
-        return tuple(t.view(1, -1) for t in tensors)
-    return tuple(rows(t) for t in tensors)
-
-
 def along(x: torch.Tensor) -> torch.Tensor:
     """Memory for (batch, heads, tokens, d) of x's size: heads lie inside tokens where they do so in x, as after
     `view(b, t, h, d).transpose(1, 2)`."""

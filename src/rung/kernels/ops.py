@@ -10,14 +10,12 @@ run as an `autograd.Function`, which costs the host less than the dispatcher doe
 import contextlib
 import os
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from rung.errors import UsageError
-from rung.kernels import tuned
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -34,7 +32,6 @@ def wrap_triton(kernel: Any) -> Any:
         return kernel
     if _get_current_dispatch_mode() is None:
         return _Placed(kernel)
-    tuned.mark_caches()
     return _Traced(kernel)
 
 
@@ -60,31 +57,18 @@ class _Placed:
 
 
 class _Traced:
-    """A kernel that a mode traces, or one that only watches (a FLOP counter): under that it is launched. torch knows the options that AMD's compiler has for itself of autotuned kernels alone, not of a
-    launch."""
+    """A kernel that a mode traces, or one that only watches (a FLOP counter): under that it is launched."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, **named: Any) -> None:
-            kernel = self._kernel
-            if "waves_per_eu" in named:
-                options = {k: named.pop(k) for k in ("num_warps", "num_stages", "waves_per_eu") if k in named}
-                kernel = _with_options(kernel, **options)
             # Fake tensors may be of a GPU where there is none to ask.
             with _current(arguments[0].device) if torch.cuda.is_initialized() else contextlib.nullcontext():
-                torch.library.wrap_triton(kernel)[grid](*arguments, **named)
+                torch.library.wrap_triton(self._kernel)[grid](*arguments, **named)
 
         return launch
-
-
-@cache
-def _with_options(kernel: Any, waves_per_eu: int, **others: int) -> Any:
-    """One object for each set of options: torch keeps every kernel that it has traced."""
-    import triton
-
-    return triton.autotune([triton.Config({"waves_per_eu": waves_per_eu}, **others)], key=[])(kernel)
 
 
 def operator(
@@ -109,18 +93,14 @@ def differentiable(
     gradient: Callable[..., Any],
     backward: Callable[..., Any] | None = None,
     backward_fake: Callable[..., Any] | None = None,
-    *,
-    opaque: bool = False,
 ) -> Callable[..., Any]:
     """The operator with its gradient, as one function.
 
     save(ctx, inputs, output): what the gradient needs. gradient(backward, ctx, *grads): a gradient an input, where
     `backward` is the operator `NAME_backward` or its body, whichever this call goes through.
     """
-    op = operator(name, forward, fake, opaque=opaque)
-    back_op = (
-        operator(f"{name}_backward", backward, backward_fake, opaque=opaque) if backward and backward_fake else None
-    )
+    op = operator(name, forward, fake)
+    back_op = operator(f"{name}_backward", backward, backward_fake) if backward and backward_fake else None
     op.register_autograd(lambda ctx, *grads: gradient(back_op, ctx, *grads), setup_context=save)
 
     def direct_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

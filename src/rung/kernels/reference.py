@@ -7,50 +7,6 @@ import torch
 from torch.nn import functional as F
 
 
-def rms_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None = None,
-    eps: float = 1e-6,
-    *,
-    offset: float = 0.0,
-    cast_first: bool = False,
-) -> torch.Tensor:
-    wide = x if x.dtype == torch.float64 else x.float()
-    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    if weight is None:
-        return y.to(x.dtype)
-    if cast_first:
-        y = y.to(x.dtype)
-        return y * (weight if offset == 0.0 else offset + weight)
-    return (y * (offset + weight.to(wide.dtype))).to(x.dtype)
-
-
-def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e-6, *,
-    offset: float = 0.0, cast_first: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    total = x + residual
-    return rms_norm(total, weight, eps, offset=offset, cast_first=cast_first), total
-
-
-def layer_norm(
-    x: torch.Tensor, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5
-) -> torch.Tensor:
-    wide = x if x.dtype == torch.float64 else x.float()
-    w, b = (None if t is None else t.to(wide.dtype) for t in (weight, bias))
-    return F.layer_norm(wide, x.shape[-1:], w, b, eps).to(x.dtype)
-
-
-def silu_mul(gate: torch.Tensor, up: torch.Tensor | None = None) -> torch.Tensor:
-    gate, up = gate.chunk(2, -1) if up is None else (gate, up)
-    return F.silu(gate) * up
-
-
-def gelu_mul(gate: torch.Tensor, up: torch.Tensor | None = None, *, approximate: str = "tanh") -> torch.Tensor:
-    gate, up = gate.chunk(2, -1) if up is None else (gate, up)
-    return F.gelu(gate, approximate=approximate) * up
-
-
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False) -> torch.Tensor:
     cos, sin = (t.unsqueeze(0) if t.ndim == 2 else t for t in (cos, sin))
     if cos.shape[-1] != x.shape[-1]:
@@ -85,13 +41,3 @@ def cross_entropy(
         label_smoothing=label_smoothing, reduction=reduction,
     )  # fmt: skip
     return flat.view(target.shape) if reduction == "none" else flat
-
-
-def linear_cross_entropy(
-    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: torch.Tensor | None = None, *,
-    ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean",
-) -> torch.Tensor:  # fmt: skip
-    logits = F.linear(hidden, weight, bias)
-    return cross_entropy(
-        logits, target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,42 +25,10 @@ _HEADS = (
 _TEXT = {0, 1, 9, 10}
 
 
-def list_lines(kernels: Sequence[Mapping[str, str]], tuned: Sequence[Mapping[str, Any]], file: str) -> list[str]:
-    """A name and what it computes, a line each; and how many configurations the user's file has, by GPU and Triton."""
+def list_lines(kernels: Sequence[Mapping[str, str]]) -> list[str]:
+    """A name and what it computes, a line each."""
     margin = max(len(k["name"]) for k in kernels) + 2
-    lines = [f"{k['name']:<{margin}}{k['computes']}" for k in kernels]
-    counts = Counter(f"{row['gpu']} with Triton {row['triton']}" for row in tuned)
-    told = ", ".join(f"{count} for {units.clean(what)}" for what, count in counts.items())
-    return [*lines, "", f"Launch configurations that were tuned: {told} ({file})."] if told else lines
-
-
-def tuned_line(row: Mapping[str, Any]) -> str:
-    """What became of one kernel, on a line."""
-    what = f"{row['function']} {row['way']} ({' x '.join(map(str, row['shape']))}, {row['dtype']})"
-    seen = f"{row['tried']} configurations" + (f", {len(row['failed'])} not launched" if row["failed"] else "")
-    if row["use"]:
-        return f"✓ {what}: {units.interval(row['speedup'])} as fast with {_changes(row['rule'], row['use'])} for {row['kernel']} [{seen}]"
-    gone = "; the configuration of before is dropped" if row["dropped"] else ""
-    return f"  {what}: {row['why']}{gone} [{seen}]"
-
-
-def _changes(rule: Mapping[str, int], use: Mapping[str, int]) -> str:
-    """What is otherwise than in the rule."""
-    return ", ".join(f"{k} {rule[k]} → {v}" if k in rule else f"{k} {v}" for k, v in use.items() if rule.get(k) != v)
-
-
-def tuned_lines(found: Mapping[str, Any], width: int = 100) -> list[str]:
-    """What was found, and where it is kept."""
-    better = sum(bool(row["use"]) for row in found["kernels"])
-    told = [
-        f"{better} of {len(found['kernels'])} kernels: a configuration was measured to be faster than the rule's on "
-        f"{units.clean(found['gpu'])}, in {found['seconds']:.0f} s."
-    ]
-    if better:
-        told += [f"Launched so from now on: {found['file']} (remove a row, and the rule is back)."]
-    if found["left"]:
-        told += [f"The budget left out {', '.join(found['left'])}."]
-    return [line for text in (*told, *found["failed"]) for line in textwrap.wrap(text, width)]
+    return [f"{k['name']:<{margin}}{k['computes']}" for k in kernels]
 
 
 def resource_lines(rows: Sequence[Mapping[str, Any]], width: int = 100) -> list[str]:

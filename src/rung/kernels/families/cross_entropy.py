@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs, tuned
+from rung.kernels import configs
 from rung.kernels.families.numbers import single, wide, wide_dtype
 from rung.kernels.layout import rows
 from rung.kernels.ops import differentiable, wrap_triton
@@ -58,7 +58,6 @@ def cross_entropy_backward(
     DLOSS, LOGITS, TARGET, LSE, DLOGITS, n_cols, row_stride, d_stride, dloss_stride, ignore_index, smoothing,
     SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # DLOGITS may be LOGITS: every element is read and written by one thread.
     tiles = tl.cdiv(n_cols, BLOCK)
     row = (tl.program_id(0) // tiles).to(tl.int64)
     col = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
@@ -85,9 +84,7 @@ def _forward(
     loss, lse = _forward_fake(logits, target, ignore_index, smoothing)
     flat, target = rows(logits), target.contiguous()
     n_rows, n_cols = flat.shape
-    config = tuned.chosen(
-        "cross_entropy_forward", configs.classes(n_cols, configs.warp_size(flat.device)), n_cols, flat
-    )
+    config = configs.classes(n_cols, configs.warp_size(flat.device))
     wrap_triton(cross_entropy_forward)[(n_rows,)](
         flat, target, loss, lse, n_cols, flat.stride(0), ignore_index, smoothing, smoothing != 0.0, **config
     )
@@ -113,9 +110,7 @@ def _backward(
     # As a mean has it, the gradient of every row may be one number: a stride of 0.
     flat, target, dloss = rows(logits), target.contiguous(), dloss.reshape(-1)
     n_rows, n_cols = flat.shape
-    config = tuned.chosen(
-        "cross_entropy_backward", configs.classes(n_cols, configs.warp_size(flat.device)), n_cols, flat
-    )
+    config = configs.classes(n_cols, configs.warp_size(flat.device))
     wrap_triton(cross_entropy_backward)[(n_rows * triton.cdiv(n_cols, config["BLOCK"]),)](
         dloss, flat, target, lse, d, n_cols, flat.stride(0), n_cols, dloss.stride(0), ignore_index, smoothing,
         smoothing != 0.0, **config,

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rung.kernels import configs, tuned
+from rung.kernels import configs
 from rung.kernels.families.numbers import wide
 from rung.kernels.layout import along
 from rung.kernels.ops import differentiable, operator, wrap_triton
@@ -74,8 +74,7 @@ def _launch(
     batch, heads, tokens, dim = x.shape
     cb, ct = (cos.stride(k) if cos.shape[k] > 1 else 0 for k in (0, 1))
     sb, st = (sin.stride(k) if sin.shape[k] > 1 else 0 for k in (0, 1))
-    rule = configs.rotation(heads, dim // 2, configs.warp_size(x.device))
-    config = tuned.chosen(f"rope_{'interleaved' if interleaved else 'half_split'}", rule, heads, x, cos)
+    config = configs.rotation(heads, dim // 2, configs.warp_size(x.device))
     arguments = (
         x, cos, sin, y, heads, tokens, dim // 2, x.stride(0), x.stride(1), x.stride(2),
         y.stride(0), y.stride(1), y.stride(2), cb, ct, sb, st, backward, interleaved, cos.shape[-1] == dim,

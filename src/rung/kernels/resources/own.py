@@ -27,10 +27,6 @@ ROWS = 4096
 def launches(warp: int) -> list[Launch]:
     """Every kernel at its configurations, in bfloat16 and float32; warp: threads of a warp of the architecture."""
     return [
-        *_in_types(_rms_norm, warp),
-        *_in_types(_layer_norm, warp),
-        *_in_types(_column_sums, warp),
-        *_in_types(_gated, warp),
         *_in_types(_rope, warp),
         *_k_major(warp),
         *_in_types(_cross_entropy, warp),
@@ -43,63 +39,6 @@ def _in_types(family: Callable[[int, str], Iterator[Launch]], warp: int) -> Iter
     yield from family(warp, "*bf16")
     for launch in family(warp, "*fp32"):
         yield launch._replace(about=f"{launch.about}, float32")
-
-
-def _row(columns: int, warp: int, backward: bool, type: str) -> tuple[bool, dict[str, Any]]:
-    longest = configs.LONGEST_ROW_BACKWARD if backward else configs.LONGEST_ROW
-    config = configs.row_backward(columns, warp, _size(type)) if backward else configs.row_forward(columns, warp)
-    return columns > longest, config
-
-
-def _size(type: str) -> int:
-    return 4 if type == "*fp32" else 2
-
-
-def _rms_norm(warp: int, type: str) -> Iterator[Launch]:
-    for backward in (False, True):
-        for n in (128, 4096, *((8192,) if backward else ()), 16384, 65536):
-            long, config = _row(n, warp, backward, type)
-            wide = backward and configs.LONGEST_ROW_BACKWARD < n <= configs.LONGEST_ROW
-            config = configs.row_backward_wide(warp, _size(type)) if wide else config
-            kernel = f"rms_norm_{'backward' if backward else 'forward'}{'_wide' if wide else '_long' if long else ''}"
-            rows = {} if long and not backward else {"n_rows": ROWS}
-            shared: dict[str, Any] = {**rows, "n_cols": n, "offset": 1.0, "WEIGHT": True, "CAST_FIRST": True, **config}
-            pointers = ("DY", "DS", "V", "W", "DX") if backward else ("X", "R", "W", "Y", "S")
-            strides = ("dy_stride", "ds_stride", "v_stride") if backward else ("x_stride", "r_stride")
-            shared |= {**dict.fromkeys(pointers, type), **dict.fromkeys(strides, n), "RSTD": "*fp32"}
-            shared |= {"DW": "*fp32"} if backward else {"eps": 1e-6}
-            for add in (False, True):
-                flag = {"SUM_GRAD": add} if backward else {"RESIDUAL": add}
-                yield Launch(f"{'add_' if add else ''}{kernel}", "rms_norm", kernel, f"{n} columns", {**shared, **flag})
-
-
-def _layer_norm(warp: int, type: str) -> Iterator[Launch]:
-    for backward in (False, True):
-        for n in (128, 4096, 8192 if backward else 16384, 65536):
-            long, config = _row(n, warp, backward, type)
-            kernel = f"layer_norm_{'backward' if backward else 'forward'}{'_long' if long else ''}"
-            rows = {} if long and not backward else {"n_rows": ROWS}
-            values: dict[str, Any] = {**rows, "n_cols": n, "x_stride": n, "WEIGHT": True, "BIAS": True, **config}
-            values |= dict.fromkeys(("DY", "X", "W", "DX") if backward else ("X", "W", "B", "Y"), type)
-            values |= dict.fromkeys(("MEAN", "RSTD", "PART") if backward else ("MEAN", "RSTD"), "*fp32")
-            values |= {"dy_stride": n} if backward else {"eps": 1e-5}
-            yield Launch(kernel, "layer_norm", kernel, f"{n} columns", values)
-
-
-def _column_sums(warp: int, type: str) -> Iterator[Launch]:
-    values = {"PART": "*fp32", "SUM": type, "n_rows": 132, "n_cols": 4096, **configs.partial_sums()}
-    yield Launch("column_sums", "column_sums", "column_sums_kernel", "4096 columns", values)
-
-
-def _gated(warp: int, type: str) -> Iterator[Launch]:
-    n = 14336
-    config = configs.elementwise(n, warp)
-    for act, name in enumerate(("silu_mul", "gelu_mul_tanh", "gelu_mul_erf")):
-        shared = {"GATE": type, "UP": type, "n_rows": ROWS, "n_cols": n, "gate_stride": 2 * n, "up_stride": 2 * n,
-                  "ACT": act, **config}  # fmt: skip
-        yield Launch(f"{name}_forward", "gated", "gated_forward", f"{n} columns", {**shared, "OUT": type})
-        back = {"DOUT": type, "DGATE": type, "DUP": type, "dout_stride": n, "d_stride": 2 * n, "PACKED": True}
-        yield Launch(f"{name}_backward", "gated", "gated_backward", f"{n} columns", {**shared, **back})
 
 
 def _rope(warp: int, type: str) -> Iterator[Launch]:
@@ -169,15 +108,9 @@ def _float32_attention() -> Iterator[Launch]:
 
 
 _COMPUTES = {
-    "rms_norm": "x / sqrt(mean(x^2) + eps) * (offset + weight); either cast order",
-    "add_rms_norm": "the same of x + residual, and that sum",
-    "layer_norm": "LayerNorm over the last dimension",
-    "silu_mul": "silu(gate) * up; gate and up apart or in one tensor",
-    "gelu_mul": "gelu(gate) * up, by tanh or erf; gate and up apart or in one tensor",
     "rope": "rotary position embedding; half-split or interleaved pairs",
     "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
     "decode_attention": "attention of one query a head to a cache; grouped heads, a mask over keys; forward only",
-    "linear_cross_entropy": "the same of hidden @ weight.T + bias, the logits never all in memory (uses cross_entropy's)",
 }
 
 
@@ -186,8 +119,7 @@ def families() -> list[dict[str, Any]]:
     attention."""
     names = list(dict.fromkeys(k.name for k in launches(32)))
 
-    def behind(name: str) -> list[str]:
-        start = name if name != "linear_cross_entropy" else "cross_entropy"
-        return [k for k in names if k.startswith(start)]
-
-    return [{"name": name, "computes": text, "kernels": behind(name)} for name, text in _COMPUTES.items()]
+    return [
+        {"name": name, "computes": text, "kernels": [k for k in names if k.startswith(name)]}
+        for name, text in _COMPUTES.items()
+    ]
