@@ -25,6 +25,8 @@ CASES = [
     ("_scaled_dot_product_flash_attention", Q, K, V, 0.0, False),
     ("_scaled_dot_product_efficient_attention", Q, K, V, None, True, 0.0, False),
     ("_scaled_dot_product_cudnn_attention", Q, K, V, None, True, 0.0, False),
+    ("_scaled_dot_product_flash_attention_for_cpu", Q, K, V, 0.0, False),
+    ("_scaled_dot_product_flash_attention_for_cpu_backward", Q, Q, K, V, Q, LSE, 0.0, False),
     ("_scaled_dot_product_flash_attention_backward", Q, Q, K, V, Q, LSE, None, None, S, S, 0.0, False),
     ("_scaled_dot_product_efficient_attention_backward", Q, Q, K, V, None, Q, LSE, None, None, 0.0, [True], False),
     ("_scaled_dot_product_cudnn_attention_backward", Q, Q, K, V, Q, LSE, None, None, None, None, None, S, S, 0.0, False),

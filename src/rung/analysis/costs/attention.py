@@ -135,18 +135,20 @@ def paged(q: int, k: int, v: int) -> Model:
 
 
 _Kind = Callable[[Form], Model]
-# The signatures: ATen's native_functions.yaml (2.6 to 2.13), flash-attn 2 and aiter's mha.py.
+# The signatures: ATen's native_functions.yaml (2.6 to 2.15), flash-attn 2 and aiter's mha.py.
 FORMS: dict[str, tuple[_Kind, Form]] = {
     "aten::scaled_dot_product_attention": (forward, Form(causal=5, mask=3)),
     "aten::_scaled_dot_product_flash_attention": (forward, Form(causal=4)),
     "aten::_scaled_dot_product_efficient_attention": (forward, Form(causal=6, mask=3)),
     "aten::_scaled_dot_product_cudnn_attention": (forward, Form(causal=6, mask=3)),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (forward, Form(causal=4, mask=5)),
     "aten::_flash_attention_forward": (forward, Form(heads_first=False, causal=8, lengths=3, last_key=True)),
     "aten::_efficient_attention_forward": (forward, Form(heads_first=False, causal=9, lengths=4, mask=3)),
     "aten::_cudnn_attention_forward": (forward, Form(causal=10, lengths=4, mask=3)),
     "aten::_scaled_dot_product_flash_attention_backward": (backward, Form(1, causal=11, lengths=6)),
     "aten::_scaled_dot_product_efficient_attention_backward": (backward, Form(1, causal=11, mask=4)),
     "aten::_scaled_dot_product_cudnn_attention_backward": (backward, Form(1, causal=14, lengths=9, mask=8)),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (backward, Form(1, causal=7, mask=8)),
     "aten::_flash_attention_backward": (
         backward,
         Form(1, heads_first=False, causal=11, lengths=6, last_key=True),
