@@ -155,6 +155,23 @@ def test_other_recorders_clocks_and_instants():
     assert read(out.bytes()).events.select("ts", "dur", "kind", "name").rows() == [(1_100, 0, "annotation", "mark")]
 
 
+def test_an_annotation_whose_text_was_never_declared_says_nothing():
+    out = recorder()
+    out.slice(1, 2, MAIN, "hip_api", "a")  # declares begin_ns as 1 and end_ns as 2
+    unknown = b"".join(block(4, number(1, name) + number(17, 99)) for name in (1, 2))
+    out.put(number(8, 5) + number(13, 2) + block(11, number(9, 1) + unknown + number(11, MAIN)))
+    out.end(9, MAIN)
+    assert read(out.bytes()).events.select("ts", "dur").rows() == [(1, 1), (5, 4)]
+
+
+def test_a_duration_of_more_than_63_bits_is_counted():
+    out = recorder()
+    out.begin(1, MAIN, "hip_api", "a", begin_ns=-5, delta_ns=2**63 + 1)
+    trace = read(out.bytes())
+    assert trace.events.height == 0
+    assert trace.unread == {"no readable start or duration": 1}
+
+
 EVENTS = st.lists(
     st.tuples(
         st.integers(0, 2**62),

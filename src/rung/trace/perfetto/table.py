@@ -140,7 +140,12 @@ class Rows:
         ts, dur = self.columns["ts"][row], self.columns["dur"][row]
         if dur is None:
             unread["begin without an end"] += 1
-        elif not isinstance(dur, int) or not isinstance(ts, int) or not -_INT64 <= ts < ts + abs(dur) + 1 <= _INT64:
+        elif (
+            not isinstance(dur, int)
+            or not isinstance(ts, int)
+            or not -_INT64 <= ts < ts + abs(dur) + 1 <= _INT64
+            or dur >= _INT64
+        ):
             unread["no readable start or duration"] += 1
         elif dur < 0:
             unread.count("negative duration", ns=-dur)
