@@ -24,7 +24,7 @@ from rung.trace.table import Trace
 from rung.trace.unread import Unread
 
 _FEW = 100  # packets that are read faster one by one
-_LARGE = 4 * BLOCK  # bytes that are not read together: columns take many times the memory of what is made to fill them
+_LARGE = 4 * BLOCK  # bytes of a block that is read one by one: the columns of tiny fields take many times their memory
 _LOST = -1  # the type of an event whose names were lost
 
 
@@ -138,10 +138,15 @@ class _Reader:
         usual = np.array([one.clock is None or one.clock == main for one in sequences])
         if ((clock == main) | (clock == NONE) & usual[which]).all():
             return time.tolist()
-        return [
-            self._clocks.ns(at, None if number == NONE else number, sequences[one])
-            for at, number, one in zip(time.tolist(), clock.tolist(), which.tolist(), strict=True)
-        ]
+        times: list[int] = time.tolist()
+        for position, sequence in enumerate(sequences):
+            of_sequence = which == position
+            for number in np.unique(clock[of_sequence]).tolist():
+                rows = np.flatnonzero(of_sequence & (clock == number))
+                found = self._clocks.column(time[rows].tolist(), None if number == NONE else number, sequence)
+                for row, ns in zip(rows.tolist(), found, strict=True):
+                    times[row] = ns
+        return times
 
     def _pair(self, row: int, kinds: list[int], tracks: list[int], times: list[int]) -> None:
         """Gives slices their ends. row: that of the first slice or instant."""
