@@ -140,11 +140,13 @@ class _Reader:
             return time.tolist()
         times: list[int] = time.tolist()
         for position, sequence in enumerate(sequences):
-            of_sequence = which == position
-            for number in np.unique(clock[of_sequence]).tolist():
-                rows = np.flatnonzero(of_sequence & (clock == number))
-                found = self._clocks.column(time[rows].tolist(), None if number == NONE else number, sequence)
-                for row, ns in zip(rows.tolist(), found, strict=True):
+            rows = np.flatnonzero(which == position)
+            default = main if sequence.clock is None else sequence.clock
+            numbers = [default if number == NONE else number for number in clock[rows].tolist()]
+            for number in set(numbers):
+                of_clock = [row for row, other in zip(rows.tolist(), numbers, strict=True) if other == number]
+                found = self._clocks.column([times[row] for row in of_clock], number, sequence)
+                for row, ns in zip(of_clock, found, strict=True):
                     times[row] = ns
         return times
 

@@ -129,11 +129,9 @@ class Clocks:
             self.unknown += 1
         return signed(raw) + self.offsets.get(clock_id, 0)
 
-    def column(self, raw: list[int], clock_id: int | None, sequence: Sequence) -> list[int]:
+    def column(self, raw: list[int], clock_id: int, sequence: Sequence) -> list[int]:
         """`ns` of many times in a row."""
-        if clock_id is None:
-            clock_id = sequence.clock
-        own = None if clock_id is None or clock_id == self.main else sequence.clocks.get(clock_id)
+        own = None if clock_id == self.main else sequence.clocks.get(clock_id)
         if own is None or not own.incremental:
             return [self.ns(at, clock_id, sequence) for at in raw]
         values = list(accumulate(raw, initial=own.value))
