@@ -10,9 +10,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from perfetto_encoder import Recorder, block, number
+from perfetto_encoder import Recorder, block, double, number
+from perfetto_encoder import varint as varint_of
 
 from rung.errors import InputError
 from rung.trace import Trace
@@ -155,6 +156,23 @@ def test_other_recorders_clocks_and_instants():
     assert read(out.bytes()).events.select("ts", "dur", "kind", "name").rows() == [(1_100, 0, "annotation", "mark")]
 
 
+def test_an_annotation_whose_text_was_never_declared_says_nothing():
+    out = recorder()
+    out.slice(1, 2, MAIN, "hip_api", "a")  # declares begin_ns as 1 and end_ns as 2
+    unknown = b"".join(block(4, number(1, name) + number(17, 99)) for name in (1, 2))
+    out.put(number(8, 5) + number(13, 2) + block(11, number(9, 1) + unknown + number(11, MAIN)))
+    out.end(9, MAIN)
+    assert read(out.bytes()).events.select("ts", "dur").rows() == [(1, 1), (5, 4)]
+
+
+def test_a_duration_of_more_than_63_bits_is_counted():
+    out = recorder()
+    out.begin(1, MAIN, "hip_api", "a", begin_ns=-5, delta_ns=2**63 + 1)
+    trace = read(out.bytes())
+    assert trace.events.height == 0
+    assert trace.unread == {"no readable start or duration": 1}
+
+
 EVENTS = st.lists(
     st.tuples(
         st.integers(0, 2**62),
@@ -185,6 +203,62 @@ def test_what_a_recorder_writes_is_what_is_read(events, own_clock, clear_at):
     on_gpu = trace.events.filter(pl.col("kind").is_in(["kernel", "memcpy"]))
     assert on_gpu["device"].to_list() == [1] * on_gpu.height
     assert trace.unread == {}
+
+
+# Annotations, events and packets in layouts that recorders write, in rarer ones, and in ones that are damage.
+ANNOTATIONS = st.sampled_from(
+    [number(1, name) + value for name in (1, 2, 4, 9) for value in (number(3, 7), number(4, -7), block(6, "Agent-2"))]
+    + [number(1, 2) + value for value in (number(3, 2**64 - 1), number(17, 1), number(17, 99), double(5, 0.5), number(7, 1))]
+    + [block(10, "corr_id") + number(3, 300), number(4, 8) + block(10, "queue"), double(5, 2.0) + block(10, "SQ_WAVES")]
+    + [number(1, 200) + number(3, 1), block(6, "no name"), number(1, 2) + number(3, 1) + number(3, 2), b"", b"\x08", b"\x08\x01\x18\xff"]
+).map(lambda body: block(4, body))  # fmt: skip
+PARTS = st.sampled_from(
+    [number(9, kind) for kind in (1, 1, 1, 2, 2, 3, 4, 5)]
+    + [number(11, track) for track in (MAIN, STREAM, 9)]
+    + [number(10, 1), number(10, 300), block(23, "named in full"), number(3, 1), number(3, 2), block(3, b"\x01"), block(22, "hip_api")]
+    + [block(22, "counter_collection"), varint_of(3_000 << 3) + b"\x05", b"\xf9\x02" + bytes(8), b"\x0b", b"\x02"]
+)  # fmt: skip
+PACKETS = st.tuples(
+    st.integers(1, 2),
+    st.sampled_from(
+        [number(13, 2)] * 9 + [b"", number(58, 3), number(58, 64), number(41, 1), number(42, 1), block(99, "x")]
+    ),
+    st.one_of(st.integers(0, 2**40), st.integers(2**62, 2**64 - 1)),
+    st.lists(st.one_of(PARTS, ANNOTATIONS), max_size=7).map(b"".join),
+)
+
+
+# One incremental clock, by default and named.
+ONE_CLOCK = [(1, clock, 10, number(9, 3)) for clock in (b"", number(58, 64), b"", number(58, 64))]
+
+
+@example(ONE_CLOCK, True, 0, 0)
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(PACKETS, min_size=1, max_size=12), st.booleans(), st.integers(0, 2**20), st.sampled_from([0, 0, 0, 1, 255])
+)
+def test_packets_read_together_say_what_they_say_one_by_one(packets, own_clock, place, damage):
+    one, two = Recorder(sequence=1, own_clock=own_clock), Recorder(sequence=2)
+    for out in (one, two):
+        out.track(STREAM, 'STREAM [" 3 "] ')
+        out.slice(5, 9, STREAM, "kernel_dispatch", "k", corr_id=1, agent="Agent-4", agent_type="GPU", kind=11, queue=1)
+        out.slice(5, 9, MAIN, "hip_api", "call", tid=3)
+        for sequence, extra, ts, event in packets:
+            if sequence == out.sequence:
+                out.put(number(8, ts) + extra + block(11, event))
+    data = bytearray(one.bytes() + two.bytes())
+    data[place % len(data)] ^= damage
+    found = []
+    for few in (1, len(data)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pftrace, "_FEW", few)
+            try:
+                trace = read(data, partial=True)
+            except InputError as error:
+                found.append(str(error).partition(" is ")[2])
+                continue
+        found.append((trace.events.rows(), trace.counters.rows(), trace.meta, trace.unread, trace.unread_ns))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])

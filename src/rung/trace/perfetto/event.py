@@ -64,8 +64,10 @@ class Event:
                         found[slot] = text(data, at + 6, end)
                         at = end
                         continue
-                    elif kind == 0x88 and byte == 5 and data[at + 6] < 0x80:  # interned text
-                        found[slot] = sequence.strings.get(data[at + 6])
+                    elif kind == 0x88 and data[at + 5] == 1 and byte == 5 and data[at + 6] < 0x80:  # interned text
+                        string = sequence.strings.get(data[at + 6])
+                        if string is not None:
+                            found[slot] = string
                         at = end
                         continue
                 self._annotation(data, at + 2, end, sequence)

@@ -6,13 +6,13 @@ import zlib
 from collections.abc import Iterator
 
 from rung.trace.perfetto.protobuf import LENGTH, Malformed, Short, fields, varint
-from rung.trace.source import MAX_VALUE
+from rung.trace.source import BLOCK, MAX_VALUE
 
-_BLOCK = 4 << 20
 _PACKET = 1  # the field of a trace that holds a packet
 _KEY = _PACKET << 3 | LENGTH
 
-Packet = tuple[bytes, int, int]
+# The packets that a block ends: the bytes, and where each starts and ends in them.
+Block = tuple[bytes, list[int], list[int]]
 
 
 class Cut(Malformed):
@@ -28,7 +28,7 @@ def inflated(data: bytes, at: int, stop: int) -> Iterator[bytes]:
     machine, packed = zlib.decompressobj(), data[at:stop]
     while not machine.eof:
         try:
-            out = machine.decompress(packed, _BLOCK)
+            out = machine.decompress(packed, BLOCK)
         except zlib.error as error:
             raise Cut(f"its compressed data is damaged ({error})") from None
         packed = machine.unconsumed_tail
@@ -37,8 +37,8 @@ def inflated(data: bytes, at: int, stop: int) -> Iterator[bytes]:
         yield out
 
 
-def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Packet]:
-    """Each packet as (bytes, where it starts, where it ends). Raises Cut behind the last whole one, and TooLong for one of
+def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Block]:
+    """All packets, those that end in one of the parts together. Raises Cut behind the last whole one, and TooLong for one of
     more than `longest` bytes."""
     rest = b""
     missing = 0  # bytes known to be missing, so that one long packet is not joined again at every block
@@ -51,45 +51,56 @@ def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Packet
         data = b"".join((rest, *waiting, part)) if rest or waiting else part
         waiting.clear()
         at, missing = 0, 0
-        while at < len(data):
+        starts: list[int] = []
+        stops: list[int] = []
+        add_start, add_stop = starts.append, stops.append
+        wrong: Exception | None = None  # raised behind the packets before it
+        size = len(data)
+        while at < size:
             try:
                 # As nearly all are: less than 16 KiB, in a field of the trace that holds packets.
-                if data[at] == _KEY and (size := data[at + 1]) < 0x80:
+                if data[at] == _KEY and (low := data[at + 1]) < 0x80:
                     start = at + 2
-                    stop = after = start + size
-                elif data[at] == _KEY and data[at + 2] < 0x80:
+                    after = start + low
+                elif data[at] == _KEY and (high := data[at + 2]) < 0x80:
                     start = at + 3
-                    stop = after = start + (size & 0x7F | data[at + 2] << 7)
+                    after = start + (low & 0x7F | high << 7)
                 else:
-                    start, stop, after = _next(data, at)
+                    start, after = _next(data, at)
             except (Short, IndexError):
                 break
             except Malformed as error:
-                raise Cut(f"what follows is no packet: {error}") from None
-            if after > len(data):
-                missing = after - len(data)
+                wrong = Cut(f"what follows is no packet: {error}")
+                break
+            if after > size:
+                missing = after - size
                 if after - at > longest:
-                    raise TooLong(longest)
+                    wrong = TooLong(longest)
                 break
             if start >= 0:
-                yield data, start, stop
+                add_start(start)
+                add_stop(after)
             at = after
+        if starts:
+            yield data, starts, stops
+        if wrong:
+            raise wrong
         rest = data[at:]
     if rest or waiting:
         raise Cut(f"{len(rest) + sum(map(len, waiting))} bytes at its end are no whole packet")
 
 
-def _next(data: bytes, at: int) -> tuple[int, int, int]:
-    """(start, stop, after) of the packet at `at`; start is -1 for another field of the trace."""
+def _next(data: bytes, at: int) -> tuple[int, int]:
+    """Where the packet at `at` starts and ends; the start is -1 for another field of the trace."""
     size_at = at + 1
     if data[at] != _KEY:
         key, size_at = varint(data, at, len(data))
         if key >> 3 == 0 or key & 7 != LENGTH:
             raise Malformed("another field")
         size, start = varint(data, size_at, len(data))
-        return -1, -1, start + size
+        return -1, start + size
     size, start = varint(data, size_at, len(data))
-    return start, start + size, start + size
+    return start, start + size
 
 
 def looks_like_packets(head: bytes) -> bool:
@@ -98,7 +109,7 @@ def looks_like_packets(head: bytes) -> bool:
         return False
     known = 0
     try:
-        start, stop, after = _next(head, 0)
+        start, stop = _next(head, 0)
         for number, wire, _, _ in fields(head, start, min(stop, len(head))):
             if number in _WIRE:
                 if wire != _WIRE[number]:
@@ -108,7 +119,7 @@ def looks_like_packets(head: bytes) -> bool:
         return known > 0 and stop > len(head)
     except Malformed:
         return False
-    return known > 0 and (after >= len(head) or head[after] == head[0])
+    return known > 0 and (stop >= len(head) or head[stop] == head[0])
 
 
 # Fields of a packet that every recorder writes, with their wire types.

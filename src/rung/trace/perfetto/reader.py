@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from rung.errors import InputError
 from rung.trace.perfetto import packet as parts
 from rung.trace.perfetto import packets as wire
+from rung.trace.perfetto.batch import NONE, Batch
 from rung.trace.perfetto.event import BEGIN, COUNTER, END, INSTANT, Event
 from rung.trace.perfetto.packet import scan
 from rung.trace.perfetto.protobuf import Malformed, varint
+from rung.trace.perfetto.resolve import resolve
+from rung.trace.perfetto.split import Ints
 from rung.trace.perfetto.state import Clocks, Sequence, Tracks
 from rung.trace.perfetto.table import COUNTER_CATEGORY, Rows
-from rung.trace.source import MAX_WHOLE, Source, too_large
+from rung.trace.source import BLOCK, MAX_WHOLE, Source, too_large
 from rung.trace.table import Trace
 from rung.trace.unread import Unread
+
+_FEW = 100  # packets that are read faster one by one
+_LARGE = 4 * BLOCK  # bytes of a block that is read one by one: the columns of tiny fields take many times their memory
+_LOST = -1  # the type of an event whose names were lost
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -72,9 +82,22 @@ class _Reader:
         # Packets that end a slice, less their time: track, clock and sequence. Valid until any state changes.
         self._ends: dict[bytes, tuple[int, int | None, Sequence]] = {}
 
-    def take(self, packets: Iterator[wire.Packet], nested: bool = False) -> None:
-        for data, at, stop in packets:
-            self.packets += 1
+    def take(self, blocks: Iterator[wire.Block], nested: bool = False) -> None:
+        for data, starts, stops in blocks:
+            self.packets += len(starts)
+            if len(starts) < _FEW or len(data) > _LARGE:
+                self._one_by_one(data, starts, stops, nested)
+                continue
+            batch = Batch(data, starts, stops)
+            borders = [0, *(np.flatnonzero(np.diff(batch.plain)) + 1).tolist(), len(starts)]
+            for first, last in pairwise(borders):
+                if last - first >= _FEW and batch.plain[first] and self._run(batch, first, last):
+                    self.whole += last - first
+                else:
+                    self._one_by_one(data, starts[first:last], stops[first:last], nested)
+
+    def _one_by_one(self, data: bytes, starts: list[int], stops: list[int], nested: bool) -> None:
+        for at, stop in zip(starts, stops, strict=True):
             try:
                 self._packet(data, at, stop, nested)
                 self.whole += 1
@@ -82,6 +105,70 @@ class _Reader:
                 raise
             except Malformed:
                 self.unread["damaged packet"] += 1
+
+    def _run(self, batch: Batch, first: int, last: int) -> bool:
+        """Takes plain packets that follow each other; False, and nothing done, where they need a closer look."""
+        numbers, which = np.unique(batch.sequence[first:last], return_inverse=True)
+        sequences = [self._sequences[number] for number in numbers.tolist() if number in self._sequences]
+        if len(sequences) < len(numbers):
+            return False
+        kind = batch.type[first:last]
+        lost = batch.needs_state[first:last] & ~np.array([one.valid for one in sequences])[which]
+        kind = np.where(lost, _LOST, kind)
+        chosen = np.flatnonzero((kind == BEGIN) | (kind == INSTANT))
+        events = resolve(batch, first + chosen, which[chosen], sequences)
+        if events is None:
+            return False
+        instant = (kind[chosen] == INSTANT).tolist()
+        if any(at and name == COUNTER_CATEGORY for at, name in zip(instant, events.categories, strict=True)):
+            return False
+        tracks: list[int] = batch.track[first:last].view(np.uint64).tolist()
+        for at in np.flatnonzero(~batch.has_track[first:last]).tolist():
+            tracks[at] = sequences[which[at]].track
+        times = self._times(batch.time[first:last], batch.clock[first:last], which, sequences)
+        rows = chosen.tolist()
+        row = self._rows.extend(
+            events, [tracks[at] for at in rows], [times[at] for at in rows], [0 if at else None for at in instant]
+        )
+        self._pair(row, kind.tolist(), tracks, times)
+        return True
+
+    def _times(self, time: Ints, clock: Ints, which: Ints, sequences: list[Sequence]) -> list[int]:
+        main = self._clocks.main
+        usual = np.array([one.clock is None or one.clock == main for one in sequences])
+        if ((clock == main) | (clock == NONE) & usual[which]).all():
+            return time.tolist()
+        times: list[int] = time.tolist()
+        for position, sequence in enumerate(sequences):
+            rows = np.flatnonzero(which == position)
+            default = main if sequence.clock is None else sequence.clock
+            numbers = [default if number == NONE else number for number in clock[rows].tolist()]
+            for number in set(numbers):
+                of_clock = [row for row, other in zip(rows.tolist(), numbers, strict=True) if other == number]
+                found = self._clocks.column([times[row] for row in of_clock], number, sequence)
+                for row, ns in zip(of_clock, found, strict=True):
+                    times[row] = ns
+        return times
+
+    def _pair(self, row: int, kinds: list[int], tracks: list[int], times: list[int]) -> None:
+        """Gives slices their ends. row: that of the first slice or instant."""
+        durations, opened = self._rows.columns["dur"], self._open
+        for kind, track, ns in zip(kinds, tracks, times, strict=True):
+            if kind == BEGIN:
+                opened.setdefault(track, []).append((row, ns, durations[row] is None))
+                row += 1
+            elif kind == END and (begun := opened.get(track)):
+                at, start, unknown = begun.pop()
+                if unknown:
+                    durations[at] = ns - start
+            elif kind == END:
+                self.unread["end without a begin"] += 1
+            elif kind == INSTANT:
+                row += 1
+            elif kind == _LOST:
+                self.unread["event whose names were lost"] += 1
+            else:
+                self._not_in_table(kind)
 
     def _packet(self, data: bytes, at: int, stop: int, nested: bool) -> None:
         time, short = 0, False
@@ -152,7 +239,10 @@ class _Reader:
             else:
                 self._rows.add(event, ns, 0)
         else:
-            self.unread["counter event" if event.type == COUNTER else "event of another type"] += 1
+            self._not_in_table(event.type)
+
+    def _not_in_table(self, kind: int) -> None:
+        self.unread["counter event" if kind == COUNTER else "event of another type"] += 1
 
     def _end(self, track: int, ns: int) -> None:
         begun = self._open.get(track)

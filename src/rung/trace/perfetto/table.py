@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import sub
 from typing import Any
 
 import polars as pl
 
 from rung.trace.perfetto import slots
 from rung.trace.perfetto.event import Event
+from rung.trace.perfetto.resolve import Resolved
 from rung.trace.perfetto.state import Tracks
 from rung.trace.table import COUNTERS, KINDS, SCHEMA
 from rung.trace.unread import Unread
@@ -46,7 +48,7 @@ def kind_of(category: str) -> str:
 class Rows:
     """The rows so far, column by column, with what can only be resolved when the whole trace is known.
 
-    What annotations say is taken over for many events at once: a column of most of them is empty, and what costs time is to look.
+    All is done for many events at once: a column of most annotations is empty, and what costs time is to look.
     """
 
     def __init__(self) -> None:
@@ -55,61 +57,87 @@ class Rows:
         self.agents: list[Any] = []
         self.queues: list[Any] = []
         self.counters: list[tuple[Any, Any, str, str, float, int | None]] = []
-        self._append = {name: self.columns[name].append for name in ("ts", "dur", "kind", "name", "stream")}
         self._kinds: dict[str, str] = {}
-        self._found: list[dict[int, Any]] = []  # annotations of the last rows
-
-    def _kind(self, category: str) -> str:
-        kind = self._kinds[category] = kind_of(category)
-        return kind
+        self._events: list[Event] = []  # of the last rows, which have no more than a time and a track yet
 
     def add(self, event: Event, ts: int, dur: int | None) -> int:
         """Appends an event; `dur` is None where its end is still to come. Returns its row."""
-        kind = self._kinds.get(event.category) or self._kind(event.category)
         found = event.found
         if slots.TS in found:
-            # rocprofv3 moves the edges of kernels that overlap; the annotations keep what was measured.
-            if slots.STOP in found:
-                ts, dur = found[slots.TS], _difference(found[slots.STOP], found[slots.TS])
-            elif slots.LENGTH_NS in found:
-                ts, dur = found[slots.TS], found[slots.LENGTH_NS]
-        stream = agent = None
-        if kind in _ON_GPU:
-            stream = _integer(found.get(slots.STREAM))
-            agent = _agent(event, kind)
-        elif kind == "allocation":
-            agent = found.get(slots.DEVICE, found.get(slots.AGENT))
-            agent = f"Agent-{agent}" if isinstance(agent, int) and slots.DEVICE not in found else agent
-        if event.counters and kind == "kernel":
-            correlation, rank = _integer(found.get(slots.CORRELATION)), _integer(found.get(slots.RANK), 2**31)
-            self.counters += [(correlation, agent, event.name, name, value, rank) for name, value in event.counters]
-        append = self._append
-        append["ts"](ts)
-        append["dur"](dur)
-        append["kind"](kind)
-        append["name"](event.name)
-        append["stream"](stream)
+            ts, dur = _measured(ts, dur, found[slots.TS], found.get(slots.STOP), found.get(slots.LENGTH_NS))
+        self.columns["ts"].append(ts)
+        self.columns["dur"].append(dur)
         self.tracks.append(event.track)
-        self.agents.append(agent)
-        self._found.append(found)
-        if len(self._found) >= _AT_ONCE:
+        self._events.append(event)
+        if len(self._events) >= _AT_ONCE:
             self._take_over()
         return len(self.tracks) - 1
 
+    def extend(self, events: Resolved, tracks: list[int], ts: list[int], dur: list[int | None]) -> int:
+        """Appends many events, as `add` does one. Returns the row of the first."""
+        self._take_over()
+        first = len(self.tracks)
+        ts, dur = _measured_column(ts, dur, events.found)
+        self.columns["ts"] += ts
+        self.columns["dur"] += dur
+        self.tracks += tracks
+        self._fill(events)
+        return first
+
     def _take_over(self) -> None:
-        """Brings the annotations of the last rows into their columns."""
-        found, self._found = self._found, []
+        """Brings the last events into the columns."""
+        events, self._events = self._events, []
+        if not events:
+            return
+        present = set().union(*(event.found for event in events))
+        self._fill(
+            Resolved(
+                [event.category for event in events],
+                [event.name for event in events],
+                {slot: [event.found.get(slot) for event in events] for slot in present},
+                [(row, *counter) for row, event in enumerate(events) for counter in event.counters],
+            )
+        )
+
+    def _fill(self, events: Resolved) -> None:
+        known = self._kinds
+        known |= {category: kind_of(category) for category in {*events.categories} - known.keys()}
+        kinds, names, found = [known[category] for category in events.categories], events.names, events.found
+        empty = [None] * len(kinds)
+        self.columns["kind"] += kinds
+        self.columns["name"] += names
         for column, slot, readable in _COLUMNS:
-            told = [annotations.get(slot) for annotations in found]
-            self.columns[column] += [None if value is None else readable(value) for value in told]
-        self.queues += [annotations.get(slots.QUEUE) for annotations in found]
+            self.columns[column] += _each(readable, found[slot]) if slot in found else empty
+        self.queues += found.get(slots.QUEUE, empty)
+        on_gpu = [kind in _ON_GPU for kind in kinds]
+        streams = found.get(slots.STREAM, empty)
+        self.columns["stream"] += [_integer(stream) if on else None for stream, on in zip(streams, on_gpu, strict=True)]
+        devices, of_events, dsts, srcs = (
+            found.get(slot, empty) for slot in (slots.DEVICE, slots.AGENT, slots.DST, slots.SRC)
+        )
+        agents = [
+            _agent(kind, name, device, agent, dst, src) if on or kind == "allocation" else None
+            for on, kind, name, device, agent, dst, src in zip(
+                on_gpu, kinds, names, devices, of_events, dsts, srcs, strict=True
+            )
+        ]
+        self.agents += agents
+        if events.counters:
+            correlations, ranks = (found.get(slot, empty) for slot in (slots.CORRELATION, slots.RANK))
+            self.counters += [
+                (_integer(correlations[row]), agents[row], names[row], counter, value, _rank(ranks[row]))
+                for row, counter, value in events.counters
+                if kinds[row] == "kernel"
+            ]
 
     def add_counters(self, event: Event) -> None:
         """Counters of a dispatch without a row."""
+        self._take_over()
         found = event.found
         kernel = _text(found.get(slots.KERNEL)) or ""
-        correlation, agent = _integer(found.get(slots.CORRELATION)), _agent(event, "kernel")
-        rank = _integer(found.get(slots.RANK), 2**31)
+        device, of_agent, dst, src = (found.get(slot) for slot in (slots.DEVICE, slots.AGENT, slots.DST, slots.SRC))
+        agent = _agent("kernel", event.name, device, of_agent, dst, src)
+        correlation, rank = _integer(found.get(slots.CORRELATION)), _rank(found.get(slots.RANK))
         self.counters += [(correlation, agent, kernel, name, value, rank) for name, value in event.counters]
 
     def frames(self, tracks: Tracks, unread: Unread) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
@@ -117,9 +145,15 @@ class Rows:
         self._take_over()
         positions = self._positions(tracks)
         columns = self.columns
-        columns["device"] = [_device(agent, positions) for agent in self.agents]
+        devices = {agent: _device(agent, positions) for agent in set(self.agents)}
+        columns["device"] = [devices[agent] for agent in self.agents]
         self._name_places(tracks)
-        kept = [self._readable(row, unread) for row in range(len(self.tracks))]
+        times = zip(columns["ts"], columns["dur"], strict=True)
+        kept = [
+            (type(dur) is int and type(ts) is int and 0 <= dur < _INT64 and ts >= -_INT64 and ts + dur < _INT64)
+            or self._readable(row, unread)
+            for row, (ts, dur) in enumerate(times)
+        ]
         events = pl.DataFrame(
             {name: [v for v, keep in zip(values, kept, strict=True) if keep] for name, values in columns.items()}
             if not all(kept)
@@ -140,7 +174,12 @@ class Rows:
         ts, dur = self.columns["ts"][row], self.columns["dur"][row]
         if dur is None:
             unread["begin without an end"] += 1
-        elif not isinstance(dur, int) or not isinstance(ts, int) or not -_INT64 <= ts < ts + abs(dur) + 1 <= _INT64:
+        elif (
+            not isinstance(dur, int)
+            or not isinstance(ts, int)
+            or not -_INT64 <= ts < ts + abs(dur) + 1 <= _INT64
+            or dur >= _INT64
+        ):
             unread["no readable start or duration"] += 1
         elif dur < 0:
             unread.count("negative duration", ns=-dur)
@@ -160,44 +199,80 @@ class Rows:
     def _name_places(self, tracks: Tracks) -> None:
         """Processes, threads and streams that only the track of an event tells."""
         places: dict[int, tuple[str, str, int | None, int | None]] = {}
-        pids, tids, streams = (self.columns[name] for name in ("pid", "tid", "stream"))
-        for row, uuid in enumerate(self.tracks):
-            place = places.get(uuid)
-            if place is None:
-                track = tracks.by_uuid.get(uuid)
-                name = track.name[:_NAME] if track else ""
-                pid = tracks.process_of(uuid)
-                tid = track.tid if track else None
-                stream, queue = _STREAM_TRACK.search(name), _QUEUE_TRACK.search(name)
-                place = places[uuid] = (
-                    "" if pid is None else str(pid),
-                    "" if tid is None else str(tid),
-                    int(stream[1]) if stream else None,
-                    int(queue[1]) if queue else None,
-                )
-            if pids[row] is None:
-                pids[row] = place[0]
-            if tids[row] is None:
-                tids[row] = place[1]
-            if streams[row] is None and self.columns["kind"][row] in _ON_GPU:
-                # Without streams (before ROCm 7, or --group-by-queue) a queue is what runs in order.
-                ways = (place[2], place[3], self.queues[row])
-                streams[row] = next((v for v in map(_integer, ways) if v is not None), None)
+        for uuid in dict.fromkeys(self.tracks):
+            track = tracks.by_uuid.get(uuid)
+            name = track.name[:_NAME] if track else ""
+            pid = tracks.process_of(uuid)
+            tid = track.tid if track else None
+            stream, queue = _STREAM_TRACK.search(name), _QUEUE_TRACK.search(name)
+            places[uuid] = (
+                "" if pid is None else str(pid),
+                "" if tid is None else str(tid),
+                int(stream[1]) if stream else None,
+                int(queue[1]) if queue else None,
+            )
+        columns = self.columns
+        for column, part in (("pid", 0), ("tid", 1)):
+            of_track = {uuid: place[part] for uuid, place in places.items()}
+            columns[column] = [
+                of_track[uuid] if value is None else value
+                for value, uuid in zip(columns[column], self.tracks, strict=True)
+            ]
+        # Without streams (before ROCm 7, or --group-by-queue) a queue is what runs in order.
+        ways = {
+            uuid: next((v for v in map(_integer, place[2:]) if v is not None), None) for uuid, place in places.items()
+        }
+        rows = zip(columns["stream"], columns["kind"], self.tracks, self.queues, strict=True)
+        columns["stream"] = [
+            stream
+            if stream is not None or kind not in _ON_GPU
+            else (_integer(queue) if ways[uuid] is None else ways[uuid])
+            for stream, kind, uuid, queue in rows
+        ]
 
 
-def _agent(event: Event, kind: str) -> Any:
+def _each(readable: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    """What is readable of each value. Of a column of few different ones, each is looked at once."""
+    different = set(values)
+    if len(different) > len(values) // 4:
+        return [None if value is None else readable(value) for value in values]
+    return list(map({value: None if value is None else readable(value) for value in different}.get, values))
+
+
+def _measured(ts: int, dur: int | None, start: Any, stop: Any, length: Any) -> tuple[Any, Any]:
+    """When an event began and how long it was, by its slice and by its annotations.
+
+    rocprofv3 moves the edges of kernels that overlap; the annotations keep what was measured.
+    """
+    if start is None:
+        return ts, dur
+    if stop is not None:
+        return start, _difference(stop, start)
+    return (ts, dur) if length is None else (start, length)
+
+
+def _measured_column(ts: list[int], dur: list[int | None], found: dict[int, list[Any]]) -> tuple[list[Any], list[Any]]:
+    """What `_measured` says of each event."""
+    if slots.TS not in found:
+        return ts, dur
+    empty = [None] * len(ts)
+    starts, stops, lengths = (found.get(slot, empty) for slot in (slots.TS, slots.STOP, slots.LENGTH_NS))
+    if {*map(type, starts), *map(type, stops)} == {int}:  # as rocprofv3 writes it
+        return starts, list(map(sub, stops, starts))
+    times = [_measured(*one) for one in zip(ts, dur, starts, stops, lengths, strict=True)]
+    return [at for at, _ in times], [length for _, length in times]
+
+
+def _agent(kind: str, name: str, device: Any, agent: Any, dst: Any, src: Any) -> Any:
     """What names the GPU of an event: its position (ours), or an agent as in "Agent-4"."""
-    found = event.found
-    if slots.DEVICE in found:
-        return found[slots.DEVICE]
+    if device is not None:
+        return device
     if kind == "memcpy":
-        name = event.name.upper()
+        name = name.upper()
         source = "DEVICE_TO_HOST" in name or "DTOH" in name
-        agent = found.get(slots.SRC) if source else found.get(slots.DST)
+        agent = src if source else dst
         if "HOST_TO_HOST" in name:
             return None
-    else:
-        agent = found.get(slots.AGENT)
     return f"Agent-{agent}" if isinstance(agent, int) else agent
 
 
