@@ -73,9 +73,10 @@ def test_breaks_and_recompilations_are_found_in_the_users_source_and_explained()
     assert "Tensor.item" in at["why"]
     assert at["hint"] or "(" not in at["why"]  # torch 2.6 says no more than what it broke at
     assert sentence(at) == found["graph_breaks"][0]
-    again = next(r for r in found["recompilations"] if "calls" in r["why"])  # torch 2.6 tells of several
+    again = next(r for r in found["recompilations"] if "calls" in r["why"])
     assert "test_compiled.py" in again["where"]
-    assert again["why"].startswith("self.calls == 0 # self.calls += 1")
+    # torch 2.6 tells of a second one, where the broken graph goes on, and quotes no source.
+    assert again["why"].startswith(("self.calls == 0 # self.calls += 1", "L['self'].calls == 0"))
 
 
 def test_a_model_that_is_captured_whole_has_neither() -> None:
