@@ -47,8 +47,8 @@ def table(path: Path) -> str:
     """Markdown: one row a climb, with the plain modes of its workload beside it."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     lines = [
-        "| workload | budget | wall | provisional | verified | confirmed | status at the end | step | over eager bf16 | over the best plain mode (in the climb) | reduce-overhead: ready, step |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| workload | budget | wall | provisional | verified | confirmed | status at the end | step | over eager bf16 | best plain mode in the climb: ready, step | over it | reduce-overhead alone: ready, step |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     ratios: dict[float, list[float]] = {}
     for row in (r for r in rows if not isinstance(r["case"], str)):
@@ -66,6 +66,7 @@ def table(path: Path) -> str:
             row["workload"], f"{row['budget_s']:.0f} s", f"{row['wall_s']:.0f} s", *at.values(), str(result.get("status")),
             f"{step:.2f} ms" if step else "–",
             f"{eager / step:.2f}×" if eager and step else "–",
+            f"{plain['ready_seconds']:.0f} s, {plain['step_ns'] / 1e6:.3g} ms" if (plain := result.get("plain")) else "–",
             ratio(over),
             f"{plain_mode['ready_s']:.0f} s, {plain_mode['step_ms']:.2f} ms" if plain_mode.get("step_ms") else "–",
         ]  # fmt: skip

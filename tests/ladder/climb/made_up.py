@@ -85,3 +85,29 @@ def answered(name: str, side: Side, **answers: Any) -> Task:
     task.worker = SimpleNamespace(kill=lambda: None)  # type: ignore[assignment]
     task.answers, task.took = answers, {"open": 0.5, **dict.fromkeys(answers, 1.0)}
     return task
+
+
+class Added:
+    """A pool with room that starts nothing, and only writes down what was added."""
+
+    memory = float("inf")
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def add(self, task: Task) -> Task:
+        self.tasks.append(task)
+        return task
+
+    def held(self) -> float:
+        return 0.0
+
+    def idle(self) -> int:
+        return 4
+
+    def waiting(self) -> list[str]:
+        return []
+
+    @property
+    def names(self) -> list[str]:
+        return [task.name for task in self.tasks if not task.ended]

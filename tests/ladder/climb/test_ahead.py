@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, PASSED, answered, state
+from made_up import MANIFEST, PASSED, Added, answered, state
 
 from rung.ladder.climb import checks
 from rung.ladder.climb.ahead import prepare_next
@@ -22,33 +22,10 @@ BEST = ["bf16", "compile", "capture"]
 MEMBERS = ["fused-qkv", "fused-gate-up"]
 
 
-class Idle:
-    """A pool with room, which starts nothing."""
-
-    memory = float("inf")
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-
-    def add(self, task: Task) -> Task:
-        self.tasks.append(task)
-        return task
-
-    def idle(self) -> int:
-        return 4
-
-    def waiting(self) -> list[str]:
-        return []
-
-    @property
-    def names(self) -> list[str]:
-        return [task.name for task in self.tasks if not task.ended]
-
-
 @pytest.fixture
-def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Idle]:
+def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added]:
     monkeypatch.setattr(checks, "usable_cores", lambda: 64)
-    made, pool = state(tmp_path), Idle()
+    made, pool = state(tmp_path), Added()
     made.run.write("manifest.json", MANIFEST)
     made.facts, made.pool, made.kept = FACTS, pool, BEST  # type: ignore[assignment]
     made.baseline["memory"] = {"allocated": 1 << 30}
@@ -65,7 +42,7 @@ def warm(made: State, *found: str) -> None:
     made.next = answered("02-together-1-candidate", made.side([*BEST, *MEMBERS]), warm=applied)
 
 
-def test_while_it_compiles_it_is_verified_in_full_precision(climb: tuple[State, Idle]) -> None:
+def test_while_it_compiles_it_is_verified_in_full_precision(climb: tuple[State, Added]) -> None:
     made, pool = climb
     prepare_next(made, BEST, (None, None))
     prepare_next(made, BEST, (None, None))
@@ -78,7 +55,7 @@ def test_while_it_compiles_it_is_verified_in_full_precision(climb: tuple[State, 
     assert [task.name for task in made.next_ahead] == ["02-together-verify-exact", "02-together-verify-bf16"]
 
 
-def test_what_is_verified_before_it_has_the_cores_to_itself(climb: tuple[State, Idle]) -> None:
+def test_what_is_verified_before_it_has_the_cores_to_itself(climb: tuple[State, Added]) -> None:
     made, pool = climb
     made.checking = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
     prepare_next(made, BEST, (None, None))
@@ -88,7 +65,7 @@ def test_what_is_verified_before_it_has_the_cores_to_itself(climb: tuple[State, 
     assert "02-together-verify-exact" in pool.names
 
 
-def test_without_the_members_that_did_nothing_it_begins_anew(climb: tuple[State, Idle]) -> None:
+def test_without_the_members_that_did_nothing_it_begins_anew(climb: tuple[State, Added]) -> None:
     made, pool = climb
     prepare_next(made, BEST, (None, None))
     of_the_best = Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, PASSED, STEP, answered, state
+from made_up import MANIFEST, PASSED, STEP, Added, answered, state
 
 from rung.ladder.climb import checks, plain
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
 from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, title
-from rung.ladder.climb.plain import between
 from rung.ladder.climb.state import State
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, Context, plan_of
-from rung.ladder.timing.duel import Duel
+from rung.ladder.timing.duel import Duel, between
 from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
 from rung.measure import Restart
@@ -112,22 +111,6 @@ def test_every_mode_has_a_title_and_rungs_of_the_ladder() -> None:
 
 
 # What prepares at first
-
-
-class Added:
-    """A pool that only writes down what was added."""
-
-    memory = float("inf")
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-
-    def add(self, task: Task) -> Task:
-        self.tasks.append(task)
-        return task
-
-    def held(self) -> float:
-        return 0.0
 
 
 @pytest.fixture

@@ -65,28 +65,23 @@ def _verify_next(state: State) -> None:
     if state.pool.idle() < 2 or state.pool.waiting():
         return
     stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
-    phases = plan_of(stack).phases(state.facts["own_precision"])
-    if not task.ready:
-        others = [check for check in state.checking if list(check.side.rungs) != stack]
-        if not state.next_ahead and all(check.done for check in others):
-            state.next_ahead = verifying(state, stack, ["exact"], name)
-            precompiling(state, stack, phases, name)
-        return
-    note_memory(state, task)
-    with_members = with_effect(rung, stack, Evidence(None, None, task.answers["warm"].get("applied", {})))
-    if rung.members and not {member.name for member in rung.members} & {*with_members}:
-        return  # it is the best so far
-    if with_members != stack:
-        stack, name = with_members, f"{name}-fewer"
-        phases = plan_of(stack).phases(state.facts["own_precision"])
+    if task.ready:
+        note_memory(state, task)
+        found = with_effect(rung, stack, Evidence(None, None, task.answers["warm"].get("applied", {})))
+        if rung.members and not {member.name for member in rung.members} & {*found}:
+            return  # it is the best so far
+        if found != stack:
+            stack, name = found, f"{name}-fewer"
+    elif not all(check.done for check in state.checking if list(check.side.rungs) != stack):
+        return  # what is verified before it has the cores to itself
     if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
-        end_checks(state, keep=[t for t in state.checking if t.side.rungs != task.side.rungs])
+        end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])
         state.next_ahead = []
+    phases = plan_of(stack).phases(state.facts["own_precision"])
     there = {precision_of(check) for check in state.next_ahead}
-    if missing := [n for n in phases if n not in there]:
-        begun = bool(state.next_ahead)
+    if missing := [n for n in phases if n not in there and (task.ready or n == "exact")]:
         state.next_ahead += verifying(state, stack, missing, name)
-        if not begun:
+        if not there:
             precompiling(state, stack, phases, name)
 
 

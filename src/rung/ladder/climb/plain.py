@@ -36,10 +36,10 @@ from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, Stat
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
 from rung.ladder.rungs import plan_of
-from rung.ladder.timing.duel import Duel, SideFailed, Start
+from rung.ladder.timing.duel import Duel, SideFailed, Start, between
 from rung.ladder.timing.tasks import Task, end_all
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, Restart, judge
+from rung.measure import CLIMB, judge
 
 progress = logging.getLogger(__name__)
 
@@ -533,23 +533,3 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start) -> No
                 first_run_seconds={"baseline": seen["first_run_seconds"]["best"], "best": seen["first_run_seconds"]["candidate"]},
             ),
         )  # fmt: skip
-
-
-def between(duel: Duel, name: str) -> Duel:
-    """What was seen of the untouched model and one of the others, as a comparison of two."""
-    sides = {"best": "best", "candidate": name}
-    found = Duel(warnings=duel.warnings, environments=duel.environments)
-    found.samples = [{new: row[old] for new, old in sides.items()} for row in duel.samples]
-    found.warm = [{new: row[old] for new, old in sides.items()} for row in duel.warm]
-    for of in ("outside", "blocks", "compiled", "cores"):
-        setattr(found, of, {new: getattr(duel, of)[old] for new, old in sides.items() if old in getattr(duel, of)})
-    order = list(duel.warm[-1])
-    k, n = order.index(name), len(order)
-    found.restarts = [_of_two(duel.restarts[-1], k, n)]
-    found.cpu_restarts = [_of_two(restart, k, n) for restart in duel.cpu_restarts[-1:]]
-    return found
-
-
-def _of_two(restart: Restart, k: int, n: int) -> Restart:
-    """The first and the k-th of n sides. A round visits all sides and then all again in reverse."""
-    return Restart(tuple((r[0], r[k], r[2 * n - 1 - k], r[2 * n - 1]) for r in restart.rounds))

@@ -203,10 +203,9 @@ class State:
     @property
     def prepared_in(self) -> float:
         """Seconds that a worker of the best so far took until it was warm, when it was compiled for the first time."""
-        made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
-        if not made:
-            return float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
-        return float(made[-1]) + self.baseline.get("opening_seconds", 0.0)
+        if not self._compiled_first:
+            return self.loading
+        return self._compiled_first + float(self.baseline.get("opening_seconds", 0.0))
 
     @property
     def prepared_again(self) -> float:
@@ -216,8 +215,14 @@ class State:
     @property
     def compiled_again(self) -> float:
         """Seconds that the best so far takes on an input shape whose compiled code is in the cache."""
+        return (AGAIN_GPU if self.facts["gpu"] else AGAIN) * self._compiled_first
+
+    @property
+    def _compiled_first(self) -> float:
+        """Seconds from the answer to `open` until the best so far was warm, when it was compiled for the first time; 0 where nothing was
+        kept."""
         made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
-        return (AGAIN_GPU if self.facts["gpu"] else AGAIN) * float(made[-1] if made else 0.0)
+        return float(made[-1] if made else 0.0)
 
     @property
     def loading(self) -> float:
