@@ -317,13 +317,20 @@ class Candidate(Timed):
         """Where this recipe is to be verified."""
         return list(self.plan.phases(own_precision(self.workload, seeded_model(self.workload), self.device)))
 
-    def precompile(self, numerics: Numerics, shape: int) -> None:
-        """Compiles what `verify` will at one precision and shape, so that it finds that in the cache."""
+    def precompile(self) -> None:
+        """Compiles what `verify` comes to last in full precision, so that it finds that in the cache."""
         expect_changes()
-        precompile(self.workload, self.plan, self.device, numerics, shape)
+        precompile(self.workload, self.plan, self.device)
 
-    def verify(self, numerics: Numerics, against: dict[str, Any] | None = None, alone: bool = True) -> dict[str, Any]:
-        """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device.
+    def verify(
+        self,
+        numerics: Numerics,
+        against: dict[str, Any] | None = None,
+        alone: bool = True,
+        backwards: bool = False,
+    ) -> dict[str, Any]:
+        """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device;
+        backwards: whether the first shape comes last.
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
@@ -333,7 +340,9 @@ class Candidate(Timed):
             reference = load(against["target"], against["options"])
             found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics]).as_dict()
         else:
-            found = verify(self.workload, self.plan, self.device, precisions=[numerics], alone=alone).as_dict()
+            found = verify(
+                self.workload, self.plan, self.device, precisions=[numerics], alone=alone, backwards=backwards
+            ).as_dict()
         return {**found, "seconds": time.perf_counter() - began, "memory": peak_memory(self.device)}
 
 

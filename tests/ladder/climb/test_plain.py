@@ -147,12 +147,13 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
     plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
-    ahead = [task for task in pool.tasks if task.name.endswith("verify-exact")]
-    assert made.ahead == ahead != []
-    # Its own worker compiles the first shape at its precision; of the second nobody else would before it is verified.
-    second = [task for task in pool.tasks if "precompile" in task.name]
-    assert [task.name.rpartition("-")[2] for task in second] == ["exact", "bf16"]
-    assert {task.side.rungs for task in (*ahead, *second)} == {made.racing[made.likely].side.rungs}
+    assert [task.name for task in made.ahead] == ["01-plain-verify-exact", "01-plain-verify-bf16"]
+    second = [
+        task for task in pool.tasks if "precompile" in task.name
+    ]  # nobody else would compile it before it is verified
+    assert [task.name for task in second] == ["01-plain-precompile-exact"]
+    assert {task.side.rungs for task in (*made.ahead, *second)} == {made.racing[made.likely].side.rungs}
+    assert second[0].yielding
 
 
 def test_what_an_earlier_sitting_timed_is_not_prepared_again(
@@ -172,7 +173,7 @@ def test_of_a_model_with_one_shape_no_second_one_is_compiled(
 ) -> None:
     monkeypatch.setattr(checks, "usable_cores", lambda: 64)
     made, pool = climb({**TRAINING, "one_shape": "it says so"})
-    checks.precompiling(made, ["compile"], ["exact"], "x")
+    checks.precompiling(made, ["compile"], "x")
     assert not pool.tasks
 
 
@@ -227,7 +228,7 @@ def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepa
     assert "bf16" in made.racing["compile-and-graph"].side.rungs
     assert made.racing["compile-and-graph-tf32"].side.rungs == ("tf32", "fused-optimizer", "compile", "capture")
     assert all(task.ended for task in ahead)  # it verified what is unlikely now
-    assert [task.side.rungs for task in made.ahead] == [made.racing["compile-and-graph-tf32"].side.rungs]
+    assert {task.side.rungs for task in made.ahead} == {made.racing["compile-and-graph-tf32"].side.rungs}
     assert {task.name for task in made.ahead}.isdisjoint(task.name for task in before)  # whose logs stay
     assert plain.at_higher_precision(made, race) == {}
     tf32 = made.racing["cuda-graph-tf32"].side.rungs
@@ -257,15 +258,12 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
     assert plain.at_higher_precision(made, race) == {}
 
 
-def test_what_waits_to_compile_at_the_modes_precision_takes_what_a_mode_took(
+def test_a_shape_that_the_candidates_own_worker_compiles_is_verified_last(
     climb: Callable[..., tuple[State, Added]],
 ) -> None:
     made, _ = climb(TRAINING)
-    made.checking = [Task(f"01-plain-precompile-{n}", made.side(["bf16"]), [], memory=9.0) for n in ("exact", "bf16")]
-    made.checking.append(Task("01-plain-verify-bf16", made.side(["bf16"]), [], memory=9.0))
-    made.mode_bytes = 4.0
-    checks.note_mode(made)
-    assert [task.memory for task in made.checking] == [9.0, 4.0, 9.0]
+    exact, bf16 = verifying(made, ["bf16", "compile"], ["exact", "bf16"], "02-compile")
+    assert [task._calls[0][1]["backwards"] for task in (exact, bf16)] == [False, True]
 
 
 @pytest.mark.parametrize("facts", [TRAINING, CPU], ids=["gpu", "cpu"])

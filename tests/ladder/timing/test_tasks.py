@@ -121,6 +121,20 @@ def test_what_the_memory_is_too_small_for_waits_and_what_is_smaller_goes_ahead(
     assert (large.error, pool.held()) == (None, 6)
 
 
+def test_what_yields_takes_no_room_from_what_waits_before_it(pool: Pool, started: list[str], tmp_path: Path) -> None:
+    pool.most, pool.memory = 3, 10
+    file = tmp_path / "go on"
+    held = pool.add(told("held", "until", path=str(file), memory=6))
+    large, small = told("large", memory=6), told("small", memory=3)
+    small.yielding = True
+    pool.add(large)
+    pool.add(small)
+    assert started == ["held"]
+    held.end()
+    done(pool, large, small)
+    assert started == ["held", "large", "small"]
+
+
 def test_where_nothing_goes_on_that_would_make_room_what_waits_starts_all_the_same(pool: Pool) -> None:
     """Then it may run out of memory, and says so; waiting for ever would say nothing."""
     pool.memory = 10

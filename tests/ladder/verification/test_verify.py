@@ -11,6 +11,7 @@ from typing import Any
 import faint_attention
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 from torch.nn.utils import prune
 
@@ -22,7 +23,7 @@ from rung.ladder.verification import audit as auditing
 from rung.ladder.verification import verify as verifying
 from rung.ladder.verification.observe import Seen, rows
 from rung.ladder.verification.tolerance import judge
-from rung.workload import Workload, load, tiny_transformer
+from rung.workload import Workload, load, shapes, tiny_transformer
 
 CPU = pick("cpu")
 BF16 = Plan(bf16=True)
@@ -627,3 +628,30 @@ def test_a_model_of_one_shape_is_verified_on_that_one(mode: str) -> None:
 def test_a_shape_on_which_the_untouched_model_fails_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises((WorkloadError, RuntimeError), match="8, 4"):
         verifying.verify(for_eight_rows(**changes), EXACT, CPU)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_candidate_that_stays_with_the_shape_it_saw_first_is_refused_in_either_order(backwards: bool) -> None:
+    w = workload("infer")
+    seen: list[int] = []  # rows of the batches, as they came
+
+    def rows(batch: Any) -> int:
+        return int(pytree.tree_leaves(batch)[0].shape[0])
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+
+        def stays(real: Callable[[Any], Any], batch: Any) -> Any:
+            seen.append(rows(batch))
+            loss, y = real(batch)
+            return loss, y if seen[-1] == seen[0] else torch.zeros_like(y)
+
+        Wrong(stays)(step)
+        return step
+
+    found = verifying.verify(w, EXACT, CPU, build, backwards=backwards).as_dict()
+    first, second = (rows(make(0)) for make in shapes(w))
+    assert [*dict.fromkeys(seen)] == ([second, first] if backwards else [first, second])
+    assert not found["passed"]
+    assert ("shape 1" if backwards else "shape 2") in found["failures"][0]
+    assert verifying.verify(w, EXACT, CPU, backwards=backwards).passed

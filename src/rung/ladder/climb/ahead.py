@@ -56,8 +56,7 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
 
 
 def _verify_next(state: State) -> None:
-    """Begins to verify the next candidate before it is timed, where it should be faster and cores are idle: while it compiles, in full
-    precision, of which nobody else compiles the code. Once it is warm, its own worker has compiled the first shape at its precision, and
+    """Begins to verify the next candidate while it compiles, where it should be faster and cores are idle. Once it is warm, its worker
     has told which members of a bundle did nothing; the verification begins anew without them."""
     task, rung = state.next, state.next_rung
     if task is None or rung is None or task.ended or task.error or state.next_gain < PROVISIONAL_GAIN:
@@ -79,10 +78,9 @@ def _verify_next(state: State) -> None:
         state.next_ahead = []
     phases = plan_of(stack).phases(state.facts["own_precision"])
     there = {precision_of(check) for check in state.next_ahead}
-    if missing := [n for n in phases if n not in there and (task.ready or n == "exact")]:
+    if missing := [n for n in phases if n not in there]:
         state.next_ahead += verifying(state, stack, missing, name)
-        if not there:
-            precompiling(state, stack, phases, name)
+        precompiling(state, stack, name)
 
 
 def prepared_rung(state: State) -> Rung | None:

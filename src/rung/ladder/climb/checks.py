@@ -17,14 +17,15 @@ COMPILED = 1.1
 
 
 def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
-    """Has workers verify a candidate in the background, one a precision."""
+    """Has workers verify a candidate in the background, one a precision. In full precision, of which nobody else compiles the code, the
+    shapes come in their order. Elsewhere the candidate's own worker compiles the first shape meanwhile, so that comes last."""
     note_verified(state)
     peak = _peak(state)
     checks = [
         Task(
             f"{name}-verify-{n}",
             state.side(stack),
-            [("verify", {"numerics": n, "alone": False})],
+            [("verify", {"numerics": n, "alone": False, "backwards": n != "exact"})],
             verifying_bytes(state, peak),
         )
         for n in precisions
@@ -36,17 +37,15 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     return checks
 
 
-def precompiling(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> None:
-    """Where there are many cores, further workers compile a candidate meanwhile for the second shape, which the verification comes to
-    last, one a precision."""
+def precompiling(state: State, stack: Sequence[str], name: str) -> None:
+    """Where there are many cores, a further worker compiles a candidate meanwhile for the second shape, which the verification in full
+    precision comes to last."""
     if not plan_of(stack).compiles or state.facts.get("one_shape") or usable_cores() < MANY_CORES:
         return
     memory = COMPILED * _peak(state) + CONTEXT_BYTES if state.facts["gpu"] else 0.0
-    for n in precisions:
-        call = ("precompile", {"numerics": n, "shape": 1})
-        helper = Task(f"{name}-precompile-{n}", state.side(stack), [call], memory)
-        helper.passing = True
-        state.checking.append(state.pool.add(helper))
+    helper = Task(f"{name}-precompile-exact", state.side(stack), [("precompile", {})], memory)
+    helper.passing = helper.yielding = True
+    state.checking.append(state.pool.add(helper))
 
 
 def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
@@ -69,7 +68,8 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
     there = {precision_of(task) for task in checks}
     missing = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there]
     checks += verifying(state, stack, missing, name)
-    precompiling(state, stack, missing, name)
+    if "exact" in missing:
+        precompiling(state, stack, name)
     return checks
 
 
@@ -96,13 +96,6 @@ def verifying_bytes(state: State, peak: float) -> float:
     if not state.facts["gpu"]:
         return 0.0
     return (state.verified_bytes or VERIFIED[state.facts["mode"]] * peak) + CONTEXT_BYTES
-
-
-def note_mode(state: State) -> None:
-    """What waits to compile for a verification at a mode's own precision takes what a mode was seen to take."""
-    for task in state.checking:
-        if task.worker is None and "-precompile-" in task.name and precision_of(task) != "exact":
-            task.memory = min(task.memory, state.mode_bytes)
 
 
 def note_verified(state: State) -> None:

@@ -23,7 +23,6 @@ from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.checks import (
     checks_of,
     end_checks,
-    note_mode,
     precision_of,
     precompiling,
     verifying,
@@ -105,10 +104,9 @@ def _timed_before(state: State) -> dict[str, dict[str, Any]]:
 
 
 def _verified_ahead(state: State, rungs: Sequence[str], name: str) -> None:
-    """Begins to verify the mode that is likely to be the fastest: in full precision, of which nobody else compiles the code. At its own
-    precision only the second shape is compiled, for the mode's worker compiles the first."""
-    state.ahead = verifying(state, rungs, ["exact"], name)
-    precompiling(state, rungs, plan_of(rungs).phases(state.facts["own_precision"]), name)
+    """Begins to verify the mode that is likely to be the fastest, while it compiles."""
+    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.facts["own_precision"]), name)
+    precompiling(state, rungs, name)
 
 
 def _prepared(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
@@ -312,10 +310,7 @@ def race(state: State) -> Race:
                 tried_again.add(name)
                 later[name] = state.racing[name] = _prepared(state, name, task.side.rungs, "-again")
                 del done[name]
-        if state.likely in done:  # its compiled code is in the cache now
-            stack = done[state.likely].side.rungs
-            rest = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n != "exact"]
-            state.ahead += verifying(state, stack, rest, f"01-{NAME}")
+        if state.likely in done:
             state.likely = ""
         known = state.surveying is None or "audit" in state.surveying.answers
         if known and any("compile" in task.side.rungs for task in done.values()):
@@ -481,7 +476,9 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
     for task in ready.values():
         note_memory(state, task)
     state.mode_bytes = min(state.mode_bytes, UNSEEN * max(task.memory for task in ready.values()))
-    note_mode(state)
+    for task in state.racing.values():  # those that still wait or compile
+        if not task.done:
+            task.memory = min(task.memory, state.mode_bytes)
     for k, name in enumerate(names[1:], start=1):
         record = result.modes[name]
         record["speedup"] = math.exp(restart.log_ratio(0, k))

@@ -48,6 +48,7 @@ class Task:
         self.ended = False
         self.spare = False  # its worker is kept for later use, and given up where its memory is needed
         self.passing = False  # its worker is of no use once it has answered
+        self.yielding = False  # it starts where there is room for what waits before it, too
 
     @property
     def done(self) -> bool:
@@ -144,9 +145,12 @@ class Pool:
             if task.passing and task.done:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
+        before = 0.0  # bytes of what still waits
         for task in [task for task in self._tasks if task.worker is None]:
-            if self._fits(task):
+            if self._fits(task, before if task.yielding else 0.0):
                 self._start(task)
+            else:
+                before += task.memory
         waiting = any(task.worker is None for task in self._tasks)
         if waiting and all(task.done for task in self._tasks if task.worker is not None):
             self._make_room()
@@ -191,9 +195,10 @@ class Pool:
         """How many tasks could be started now, as far as cores go."""
         return self.most - sum(task.worker is not None and not task.done for task in self._tasks)
 
-    def _fits(self, task: Task) -> bool:
+    def _fits(self, task: Task, beside: float) -> bool:
+        """beside: bytes that others are to have."""
         running = [t for t in self._tasks if t.worker is not None and not t.ended]
-        on_gpu = self.idle() > 0 and self.held() + task.memory <= self.memory
+        on_gpu = self.idle() > 0 and self.held() + task.memory + beside <= self.memory
         return not running or (on_gpu and free_memory() >= _host_bytes())
 
     def _start(self, task: Task) -> None:

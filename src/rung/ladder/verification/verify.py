@@ -55,11 +55,13 @@ def verify(
     build: Build | None = None,
     precisions: Sequence[Numerics] | None = None,
     alone: bool = True,
+    backwards: bool = False,
 ) -> Verification:
     """Compares a candidate with the reference, first in full precision, then at the lowest that it runs in.
 
     build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these; alone: whether no other
-    process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32.
+    process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32;
+    backwards: whether the first shape comes last, because another process compiles it meanwhile.
     Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
     """
     result = Verification()
@@ -68,7 +70,7 @@ def verify(
         exact = numerics == "exact"
         judged = exactly(workload) if exact else workload
         with full_precision() if exact else matmul_precision(plan.at(numerics)):
-            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone).verify()
+            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone).verify(backwards)
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
             if exact and not result.wrong:
                 result.failures += _with_dropout(judged, plan.at(numerics), device, build)
@@ -77,17 +79,16 @@ def verify(
     return result
 
 
-def precompile(workload: Workload, plan: Plan, device: Device, numerics: Numerics, shape: int) -> None:
-    """Runs a candidate once as `verify` builds it, on one of the shapes, and in full precision with dropout as well, so that its
-    compiled code is in the cache when another process verifies it. Nothing is compared."""
-    exact, at = numerics == "exact", plan.at(numerics)
-    judged = without_dropout(exactly(workload) if exact else workload)
-    with full_precision() if exact else matmul_precision(at):
-        model = seeded_model(judged).to(device.torch_name)
-        step = Step(judged, model, replace(at, capture=False), device)
-        step(to_device(shapes(judged)[shape](SEEDS[0] + 100), device))
-        if exact and workload.mode == "train" and active(model := seeded_model(exactly(workload))):
-            step = Step(exactly(workload), model.to(device.torch_name), replace(at, capture=False), device)
+def precompile(workload: Workload, plan: Plan, device: Device) -> None:
+    """Runs a candidate once on the last shape as `verify` builds it in full precision, and with dropout as well, so that its compiled
+    code is in the cache when another process verifies it. Nothing is compared."""
+    at = replace(plan.at("exact"), capture=False)
+    judged = without_dropout(exactly(workload))
+    with full_precision():
+        step = Step(judged, seeded_model(judged).to(device.torch_name), at, device)
+        step(to_device(shapes(judged)[-1](SEEDS[0] + 100), device))
+        if workload.mode == "train" and active(model := seeded_model(exactly(workload))):
+            step = Step(exactly(workload), model.to(device.torch_name), at, device)
             step(to_device(shapes(workload)[-1](SEEDS[0]), device))
 
 
@@ -138,7 +139,7 @@ class _At:
         self.settled: set[str] = set()
         self.double = False  # the workload's own precision
 
-    def verify(self) -> None:
+    def verify(self, backwards: bool) -> None:
         mine = copied(self.model)
         with contextlib.suppress(Exception):  # what the workload itself loads and sets when it first runs is its own
             self._look_at_the_untouched()
@@ -146,7 +147,8 @@ class _At:
         try:
             self.candidate = _theirs(self.build, mine, self.plan)
             self.result.failures += self._moved_by_preparing(mine)
-            for index, make in enumerate(shapes(self.workload)):
+            cases = list(enumerate(shapes(self.workload)))
+            for index, make in reversed(cases) if backwards else cases:
                 self._until_replayed(make)
                 for seed in SEEDS:
                     self._case(make, seed, f"{self._shape(index)}, seed {seed}")
