@@ -72,9 +72,10 @@ def watched(source: Path, arguments: list[str]) -> Climbed:
         out = Path(folder) / "run"
         command = [sys.executable, "-m", "rung", "climb", *arguments, "--out", str(out)]
         began = time.monotonic()
+        path = os.pathsep.join([str(source.resolve()), *filter(None, [env.get("PYTHONPATH")])])
         climb = psutil.Popen(
-            command, env={**env, "PYTHONPATH": str(source.resolve())}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )  # fmt: skip
+            command, env={**env, "PYTHONPATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         while climb.poll() is None:
             now = time.monotonic() - began
             for pid, name in logs(climb):

@@ -277,7 +277,7 @@ def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     made.checking = [answered("01-plain-verify-exact", made.side([]), verify=took)]
     checks.end_checks(made)
     assert (guessed, checks.verifying_bytes(made, 1 << 30)) == (
-        (pytest.approx(4.6 * 2**30), 8 << 30) if facts["gpu"] else (0.0, 0.0)
+        (pytest.approx(3.6 * 2**30), 7 << 30) if facts["gpu"] else (0.0, 0.0)
     )
 
 

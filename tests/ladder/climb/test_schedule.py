@@ -12,6 +12,7 @@ import pytest
 from made_up import GIB, STEP, leave, on_a_gpu, rung, state, tried
 
 from rung.ladder.climb import schedule
+from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.schedule import (
     LATE,
     NEAR,
@@ -268,6 +269,15 @@ def test_a_precision_at_which_a_plain_mode_was_slower_is_not_tried_again(tmp_pat
     tried(made, "plain", "kept", stack=["tf32", "compile"], modes=timed)
     assert tries(made, BY_NAME["bf16"])
     assert not tries(made, BY_NAME["tf32"])
+    assert not tries(made, BY_NAME["sdpa"])
+
+
+def test_nor_is_it_while_the_plain_modes_are_still_timed(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    timed = {"a": {"rungs": ["bf16", "compile"], "speedup": 0.6}, "b": {"rungs": ["tf32", "compile"], "speedup": 1.8}}
+    made.begun["plain"] = Begun("b", ["tf32", "compile"], "baseline", modes=timed)
+    assert tries(made, BY_NAME["bf16"])
+    assert not worth_another(made, BY_NAME["bf16"])
     assert not tries(made, BY_NAME["sdpa"])
 
 

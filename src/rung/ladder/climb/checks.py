@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.hardware.limits import MANY_CORES, usable_cores
-from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, State
+from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.ladder.plan import Numerics
 from rung.ladder.rungs import plan_of
 from rung.ladder.timing.tasks import Task, end_all
@@ -105,5 +105,6 @@ def note_verified(state: State) -> None:
 
 
 def _peak(state: State) -> float:
-    """Bytes of the untouched workload, or a guess before it was measured."""
-    return float(max((state.baseline.get("memory") or {"": state.mode_bytes / UNSEEN}).values()))
+    """Bytes of the untouched workload, as its worker said, or as an earlier sitting measured them."""
+    warm = state.untouched.answers.get("warm") if state.untouched else None
+    return float(max((warm or state.baseline)["memory"].values()))

@@ -18,7 +18,7 @@ Times are those that this climb has seen: how long the best took to prepare, the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -177,18 +177,25 @@ def near_floor(state: State) -> bool:
 
 def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
     """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too, and
-    the plain modes where they were slower with it."""
-    return [
+    the plain modes where they were slower with it, even before their own attempt ends."""
+    made = [
         a
         for a in state.attempts
         if a.get("log")
-        and ((rung.name in (a["rung"], *a.get("without", ())) and not a.get("cut")) or _slowed(a, rung.name))
+        and (
+            (rung.name in (a["rung"], *a.get("without", ())) and not a.get("cut"))
+            or _slowed(a.get("modes", ()), rung.name)
+        )
     ]
+    racing = state.begun.get("plain")
+    if racing and _slowed(racing.modes.values(), rung.name):
+        made.append({"rung": "plain", "against": state.best_name, "verdict": ""})
+    return made
 
 
-def _slowed(attempt: dict[str, Any], precision: str) -> bool:
+def _slowed(modes: Iterable[Mapping[str, Any]], precision: str) -> bool:
     """Whether a plain mode was slower at this precision than at another."""
-    timed = [(frozenset(m["rungs"]), m["speedup"]) for m in attempt.get("modes", ()) if "speedup" in m]
+    timed = [(frozenset(m["rungs"]), m["speedup"]) for m in modes if "speedup" in m]
     at = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision in rungs]
     others = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision not in rungs]
     return precision in PRECISIONS and any(a == b and slow < fast for a, slow in at for b, fast in others)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
 
 USABLE = 0.95  # of the GPU's memory
-CONTEXT_BYTES = 2 << 30  # of a process on a GPU: its context, its libraries' workspaces
+CONTEXT_BYTES = 1 << 30  # of a process on a GPU: its context, its libraries' workspaces
 WARM_SECONDS = (
     3.0  # the most that a worker runs to become steady: others compile meanwhile, and blocks settle by themselves
 )
