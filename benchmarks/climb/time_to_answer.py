@@ -28,7 +28,8 @@ def run(names: list[str], budgets: list[float], out: Path, modes: tuple[str, ...
     have = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     for name in names:
         target = Target(f"{FILE}:{name}", {}, "bf16")
-        for case in (*modes, *budgets):
+        cases: list[str | float] = [*modes, *budgets]
+        for case in cases:
             if any(h["workload"] == name and h["case"] == case for h in have):
                 continue
             with cold() as env:

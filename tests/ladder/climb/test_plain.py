@@ -16,8 +16,9 @@ from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, title
 from rung.ladder.climb.state import State
 from rung.ladder.plan import Numerics, Plan
 from rung.ladder.rungs import BY_NAME, Context, plan_of
+from rung.ladder.side import Limits, Setup
 from rung.ladder.timing.duel import Duel, between
-from rung.ladder.timing.tasks import Task
+from rung.ladder.timing.tasks import Pool, Task
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 
@@ -237,6 +238,27 @@ def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepa
     assert title("cuda-graph-float32").endswith(", in float32")
     race.modes["cuda-graph-float32"] = timed(("capture",), 0.9)
     assert plain.at_higher_precision(made, race) == {}
+
+
+@pytest.mark.parametrize(
+    ("best", "held", "waiting", "needs"),
+    [
+        ("cuda-graph", 5.0, 0.0, False),
+        ("cuda-graph", 5.0, 6.0, True),  # what verifies the mode that should replace it has no room
+        ("compile-and-graph", 5.0, 6.0, False),  # it is that mode
+        ("compile-and-graph", 8.0, 0.0, True),  # the next mode has no room
+    ],
+)
+def test_the_best_so_far_gives_up_its_memory_to_what_should_replace_it(
+    climb: Callable[..., tuple[State, Added]], tmp_path: Path, best: str, held: float, waiting: float, needs: bool
+) -> None:
+    made, _ = climb(TRAINING)
+    made.likely, made.mode_bytes = "compile-and-graph", 3.0
+    ready = answered("01-plain-best", made.side([]))
+    ready.memory = held
+    made.pool = Pool(Setup(None, tmp_path, Limits()), 8, 10.0)
+    made.pool._tasks = [ready, Task("01-plain-verify-bf16", made.side([]), [], waiting)]
+    assert plain._needs_memory(made, plain.Race(best=best)) is needs
 
 
 def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., tuple[State, Added]]) -> None:

@@ -130,8 +130,10 @@ def test_what_yields_takes_no_room_from_what_waits_before_it(pool: Pool, started
     pool.add(large)
     pool.add(small)
     assert started == ["held"]
+    assert pool.lacks_memory()
     held.end()
     done(pool, large, small)
+    assert not pool.lacks_memory()
     assert started == ["held", "large", "small"]
 
 

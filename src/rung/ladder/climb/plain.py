@@ -500,8 +500,14 @@ def _time(state: State, result: Race, done: dict[str, Task]) -> None:
     if result.best:
         stack = list(result.modes[result.best]["rungs"])
         keep(state, "plain", Begun(result.best, stack, "baseline", result.duel, modes=result.modes))
-    if result.task and state.pool.held() + state.mode_bytes > state.pool.memory:
-        result.task.end()  # the next mode needs its memory
+    if result.task and _needs_memory(state, result):
+        result.task.end()
+
+
+def _needs_memory(state: State, result: Race) -> bool:
+    """Whether the next mode has no room beside the best so far; or what verifies the mode that should replace it has none."""
+    replaced = bool(state.likely) and result.best != state.likely
+    return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 
 def _take(state: State, result: Race, name: str, duel: Duel, start: Start) -> None:

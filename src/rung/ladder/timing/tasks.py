@@ -183,6 +183,11 @@ class Pool:
         """The names of tasks that wait for room."""
         return [task.name for task in list(self._tasks) if task.worker is None and not task.ended]
 
+    def lacks_memory(self) -> bool:
+        """Whether tasks wait for the GPU's memory."""
+        waiting = sum(task.memory for task in self._tasks if task.worker is None and not task.ended)
+        return self.held() + waiting > self.memory
+
     def busy(self) -> list[str]:
         """The names of tasks that load, compile or verify now."""
         return [task.name for task in list(self._tasks) if task.worker is not None and not task.done]
