@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from made_up import MANIFEST, STEP, answered, leave, state
 
-from rung.ladder.climb import late, plain
+from rung.ladder.climb import late
+from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.state import State
 from rung.ladder.timing.duel import Duel
@@ -129,4 +130,4 @@ def test_modes_that_compile_for_long_wait_for_a_candidate_that_is_ready(
     made.answer = replace(made.answer, status=status)
     made.next = ready(made) if next_ready else Task("02", made.side([]), [("warm", {})])
     long = bool(open_) and "default" not in open_
-    assert plain._can_wait(made, open_) is (long and status == "verified" and next_ready)
+    assert racing._can_wait(made, open_) is (long and status == "verified" and next_ready)

@@ -9,6 +9,7 @@ import pytest
 from made_up import MANIFEST, PASSED, STEP, Added, answered, state
 
 from rung.ladder.climb import checks, plain
+from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
@@ -129,9 +130,9 @@ def climb(tmp_path: Path) -> Callable[..., tuple[State, Added]]:
 def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], graph: bool
 ) -> None:
-    monkeypatch.setattr(plain, "usable_cores", lambda: 2)
+    monkeypatch.setattr(racing, "usable_cores", lambda: 2)
     made, pool = climb(facts)
-    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     compiling = [task for task in pool.tasks if "compile" in task.side.rungs]
     assert len(compiling) == 1
     assert len(pool.tasks) - len(compiling) == graph
@@ -143,11 +144,11 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (plain, checks):
+    for room in (racing, checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
-    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     assert [task.name for task in made.ahead] == ["01-plain-verify-exact", "01-plain-verify-bf16"]
     second = [
         task for task in pool.tasks if "precompile" in task.name
@@ -160,12 +161,12 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
 def test_what_an_earlier_sitting_timed_is_not_prepared_again(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (plain, checks):
+    for room in (racing, checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     mode = timed(("fused-optimizer", "compile", "capture"), 2.0)
     made.begun["plain"] = Begun("compile-and-graph", mode["rungs"], "baseline", modes={"compile-and-graph": mode})
-    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     assert [task.name for task in pool.tasks] == ["01-plain-cuda-graph"]
 
 
@@ -218,26 +219,26 @@ def timed(rungs: tuple[str, ...], speedup: float) -> dict[str, Any]:
 def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepared_at_the_next(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    for room in (plain, checks):
+    for room in (racing, checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
-    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     before, ahead = list(pool.tasks), made.ahead
-    race = plain.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
-    assert {*plain.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
+    race = racing.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
+    assert {*racing.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
     assert "bf16" in made.racing["compile-and-graph"].side.rungs
     assert made.racing["compile-and-graph-tf32"].side.rungs == ("tf32", "fused-optimizer", "compile", "capture")
     assert all(task.ended for task in ahead)  # it verified what is unlikely now
     assert {task.side.rungs for task in made.ahead} == {made.racing["compile-and-graph-tf32"].side.rungs}
     assert {task.name for task in made.ahead}.isdisjoint(task.name for task in before)  # whose logs stay
-    assert plain.at_higher_precision(made, race) == {}
+    assert racing.at_higher_precision(made, race) == {}
     tf32 = made.racing["cuda-graph-tf32"].side.rungs
     race.modes["cuda-graph-tf32"] = timed(tf32, 0.9)
-    assert {*plain.at_higher_precision(made, race)} == {"cuda-graph-float32", "compile-and-graph-float32"}
+    assert {*racing.at_higher_precision(made, race)} == {"cuda-graph-float32", "compile-and-graph-float32"}
     assert title("cuda-graph-float32").endswith(", in float32")
     race.modes["cuda-graph-float32"] = timed(("capture",), 0.9)
-    assert plain.at_higher_precision(made, race) == {}
+    assert racing.at_higher_precision(made, race) == {}
 
 
 @pytest.mark.parametrize(
@@ -258,15 +259,15 @@ def test_the_best_so_far_gives_up_its_memory_to_what_should_replace_it(
     ready.memory = held
     made.pool = Pool(Setup(None, tmp_path, Limits()), 8, 10.0)
     made.pool._tasks = [ready, Task("01-plain-verify-bf16", made.side([]), [], waiting)]
-    assert plain._needs_memory(made, plain.Race(best=best)) is needs
+    assert racing._needs_memory(made, racing.Race(best=best)) is needs
 
 
 def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., tuple[State, Added]]) -> None:
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
-    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
-    race = plain.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
-    assert plain.at_higher_precision(made, race) == {}
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    race = racing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
+    assert racing.at_higher_precision(made, race) == {}
 
 
 def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precision(
@@ -274,10 +275,10 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
 ) -> None:
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
-    plain.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     gains = {"cuda-graph": 3.7, "compile-and-graph": 5.4, "default": 0.99}
-    race = plain.Race({n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph")
-    assert plain.at_higher_precision(made, race) == {}
+    race = racing.Race({n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph")
+    assert racing.at_higher_precision(made, race) == {}
 
 
 def test_a_shape_that_the_candidates_own_worker_compiles_is_verified_last(
@@ -351,21 +352,21 @@ def test_a_mode_that_finds_no_code_in_the_cache_waits_for_the_verification(
 ) -> None:
     made, _ = climb(TRAINING)
     later = ["default", "default-tf32", "reduce-overhead", "reduce-overhead-tf32"]
-    assert not any(plain._waits(made, name) for name in later)
+    assert not any(racing._waits(made, name) for name in later)
     made.likely = "compile-and-graph"
-    assert [name for name in later if plain._waits(made, name)] == later[2:]
+    assert [name for name in later if racing._waits(made, name)] == later[2:]
     made.likely, made.ahead = "", [Task("01-plain-verify-exact", made.side([]), [("verify", {})])]
-    assert [name for name in later if plain._waits(made, name)] == later[2:]
+    assert [name for name in later if racing._waits(made, name)] == later[2:]
     made.ahead = [answered("01-plain-verify-exact", made.side([]), verify=PASSED)]
-    assert not any(plain._waits(made, name) for name in later)
+    assert not any(racing._waits(made, name) for name in later)
 
 
 @pytest.mark.parametrize("of", ["the best", "another mode", "another precision"])
 def test_the_best_mode_is_verified_by_its_own_checks_alone(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    monkeypatch.setattr(plain, "usable_cores", lambda: 2)
-    monkeypatch.setattr(plain, "_prepare_after", lambda *_: None)
+    monkeypatch.setattr(racing, "usable_cores", lambda: 2)
+    monkeypatch.setattr(racing, "_prepare_after", lambda *_: None)
     made, _ = climb({**TRAINING, "shapes": [{"elements": 8}]})
     made.numerics, made.audited, made.baseline["memory"] = "bf16", True, {"allocated": 1 << 30}
     best = ["bf16", "fused-optimizer", "compile", "capture"]
@@ -373,7 +374,7 @@ def test_the_best_mode_is_verified_by_its_own_checks_alone(
     made.ahead = [answered(f"01-plain-verify-{n}", made.side(others[of]), verify=PASSED) for n in ("exact", "bf16")]
     offer(made, Answer(tuple(best), "provisional", {"value": 1.5}))
     mode = {**timed(tuple(best), 1.5), "name": "compile-and-graph"}
-    plain._use_the_time(made, plain.Race({"compile-and-graph": mode}, "compile-and-graph"))
+    racing._use_the_time(made, racing.Race({"compile-and-graph": mode}, "compile-and-graph"))
     assert made.answer is not None
     assert made.answer.status == ("verified" if of == "the best" else "provisional")
 

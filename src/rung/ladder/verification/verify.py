@@ -147,8 +147,8 @@ class _At:
         try:
             self.candidate = _theirs(self.build, mine, self.plan)
             self.result.failures += self._moved_by_preparing(mine)
-            cases = list(enumerate(shapes(self.workload)))
-            for index, make in reversed(cases) if backwards else cases:
+            numbered = list(enumerate(shapes(self.workload)))
+            for index, make in reversed(numbered) if backwards else numbered:
                 self._until_replayed(make)
                 for seed in SEEDS:
                     self._case(make, seed, f"{self._shape(index)}, seed {seed}")
