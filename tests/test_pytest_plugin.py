@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-import rung.ladder.timing.saved  # noqa: F401  a session in this process forgets what it imported, which numpy does not bear
+import rung.timing.saved  # noqa: F401  a session in this process forgets what it imported, which numpy does not bear
 
 pytest_plugins = ["pytester"]
 

@@ -11,12 +11,12 @@ import rung
 
 ROOT = Path(rung.__file__).parent
 FLOORS = [
-    "cli", "report", "ladder", "launch", "analysis", "profilers", "trace", "measure", "workload", "kernels",
-    "hardware", "runs",
+    "cli", "report", "ladder", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch", "analysis",
+    "profilers", "trace", "measure", "workload", "kernels", "hardware", "runs",
 ]  # fmt: skip
 WITHIN = {
-    "ladder": ["climb", "timing", "recipes", "verification", "execution", "surgery", "rungs"],
-    "ladder/surgery": ["attention", "aten", "graph"],
+    "ladder": ["climb"],
+    "rewrites": ["attention", "aten", "graph"],
 }
 
 
@@ -51,9 +51,13 @@ def test_a_room_within_a_room_imports_only_what_is_below_it(house: str, room: st
         assert not found, f"{path} imports {found}"
 
 
-@pytest.mark.parametrize("module", ["errors", "toml", "text", "files", "prctl"])
+@pytest.mark.parametrize("module", ["errors", "toml", "text", "files", "prctl", "plan"])
 def test_what_is_below_all_rooms_imports_none(module: str) -> None:
     assert not any(name.split(".")[0] == "rung" for name in imports(ROOT / f"{module}.py"))
+
+
+def test_a_side_knows_errors_alone() -> None:
+    assert {name for name in imports(ROOT / "side.py") if name.startswith("rung")} == {"rung.errors", "rung.errors.UsageError"}
 
 
 @pytest.mark.parametrize("room", ["trace", "analysis", "report", "runs"])

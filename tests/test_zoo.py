@@ -59,7 +59,7 @@ def test_a_case_is_verified_on_inputs_of_its_own_seed() -> None:
     import zoo
 
     from rung.hardware import pick
-    from rung.ladder.verification.audit import audit
+    from rung.verify.audit import audit
     from rung.workload import load
 
     w = load(zoo.cases()["own/ranker"].target, {"name": "ranker", "train": "true", "toy": "true"})

@@ -42,7 +42,7 @@ if cores := os.environ.get("CASE_CORES"):
 from rung.cli.main import main
 handler = logging.StreamHandler()
 handler.setFormatter(logging.Formatter("WORKER %(message)s"))
-log = logging.getLogger("rung.ladder.timing.tasks")
+log = logging.getLogger("rung.timing.tasks")
 log.setLevel(logging.DEBUG)
 log.propagate = False
 log.addHandler(handler)
@@ -213,7 +213,7 @@ def _variables(mode: str) -> dict[str, str]:
     """Those that a recipe's process has to be started with."""
     if not mode.startswith(RECIPE):
         return {}
-    from rung.ladder.recipes.recipe import Recipe
+    from rung.recipes.recipe import Recipe
 
     return dict(Recipe.read(Path(mode.removeprefix(RECIPE))).variables)
 

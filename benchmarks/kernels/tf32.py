@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from rung.kernels.families import float32_attention
 from rung.kernels.families.k_major import k_major
-from rung.ladder.surgery.attention import flex
+from rung.rewrites.attention import flex
 from rung.workload.tiny_transformer import SIZES
 
 CALLS = 20

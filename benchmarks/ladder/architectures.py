@@ -4,7 +4,7 @@
 
 For each architecture, in inference and in training: captured graphs, matrix products and attention calls before and
 after, and the worst error of an output, the loss or a gradient against float64, as a multiple of what the untouched
-model is off (`rung.ladder.verification.verify.judge` allows 30). Weights are sharp (`rung.ladder.verification.perturb`). Prints Markdown.
+model is off (`rung.verify.verify.judge` allows 30). Weights are sharp (`rung.verify.perturb`). Prints Markdown.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import torch
 import toys
 
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.surgery import PASSES
-from rung.ladder.verification.observe import missing, observe, rows
-from rung.ladder.verification.perturb import perturbed
-from rung.ladder.verification.reference import Reference, jittered
-from rung.ladder.verification.verify import judge
+from rung.plan import Plan
+from rung.rewrites import PASSES
+from rung.verify.observe import missing, observe, rows
+from rung.verify.perturb import perturbed
+from rung.verify.reference import Reference, jittered
+from rung.verify.verify import judge
 from rung.workload import seeded_model
 
 SHARP_SEED = 12

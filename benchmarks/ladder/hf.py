@@ -21,10 +21,10 @@ from typing import Any
 
 from ranked import Ranked, allocated, variables
 
-from rung.ladder.rungs import chosen
-from rung.ladder.side import Limits, Setup, Side
-from rung.ladder.timing.compare import verified
 from rung.launch import WorkerFailed
+from rung.rungs import chosen
+from rung.side import Limits, Setup, Side
+from rung.timing.compare import verified
 
 MODELS = Path(__file__).with_name("models.py")
 RIVALS = ("eager", "default", "reduce-overhead", "max-autotune")

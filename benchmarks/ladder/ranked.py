@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rung.ladder.side import Limits, Setup, Side
-from rung.ladder.timing.compare import idle
-from rung.ladder.timing.duel import Duel, SideFailed, Start
-from rung.ladder.timing.workers import open_worker
 from rung.launch import Worker, WorkerFailed
 from rung.measure import Restart, judge, median_interval
 from rung.runs import to_json, write_whole
+from rung.side import Limits, Setup, Side
+from rung.timing.compare import idle
+from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.workers import open_worker
 
 FALSE_ALARMS = 0.05  # all of it at the one look that there is
 MARGIN = 0.01  # what counts as the same

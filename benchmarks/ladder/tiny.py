@@ -20,8 +20,8 @@ from typing import Any
 
 from ranked import FALSE_ALARMS, MARGIN, Ranked, allocated, restart_of, variables
 
-from rung.ladder.side import Limits, Setup, Side
 from rung.measure import judge
+from rung.side import Limits, Setup, Side
 
 TARGET = "tiny-transformer"
 REWRITES = "sdpa,hoisted-constants,fused-qkv,fused-gate-up"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import score
 from rows import Results, Row
 
-from rung.ladder.rungs import BY_NAME
 from rung.report.svg import escaped, line, svg, text
+from rung.rungs import BY_NAME
 
 _LINE, _TOP = 20.0, 30.0  # pixels
 _LEFT, _RIGHT = 34.0, 6.0  # percent

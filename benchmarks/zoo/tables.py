@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import score
 from rows import Results, Row, Timed
 
-from rung.ladder.rungs import BY_NAME
+from rung.rungs import BY_NAME
 
 NONE = "–"
 

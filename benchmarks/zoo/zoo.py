@@ -282,9 +282,9 @@ def one_step(case: Case, variant: str) -> str:
     """Makes the case at toy size and runs one eager step of it on the CPU; says what it gave. Raises what the model raises."""
     import torch
 
+    from rung.engine.step import Step
     from rung.hardware import pick
-    from rung.ladder.execution.step import Step
-    from rung.ladder.plan import Plan
+    from rung.plan import Plan
     from rung.workload import load, seeded_model
 
     w = load(case.target, case.all_options(variant, toy=True))

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError, need_torch
-from rung.ladder.recipes.recipe import side_of
-from rung.ladder.side import Side, named
-from rung.ladder.timing.work import Told
 from rung.measure.stats import Interval
+from rung.recipes.recipe import side_of
+from rung.side import Side, named
+from rung.timing.work import Told
 
 __all__ = ["Comparison", "Measurement", "bench", "compare"]
 
@@ -169,8 +169,8 @@ def bench(
     A GPU is drained before and after what is timed. Raises UsageError where it was asked for wrongly; WorkloadError
     where a target fails, with the `samples` taken until then; what a callable raises is raised as it is.
     """
-    from rung.ladder.timing.bench import bench as target_bench
-    from rung.ladder.timing.bench import bench_here
+    from rung.timing.bench import bench as target_bench
+    from rung.timing.bench import bench_here
 
     _not_in_a_worker("rung.bench")
     how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device,
@@ -205,8 +205,8 @@ def compare(
     margin: the share within which two count as the same; verify: first show that all compute what the first does;
     seconds: the most to spend (callables: 20 by default; targets: until it is clear, and the restart under way ends).
     """
-    from rung.ladder.timing.compare import compare as compare_sides
-    from rung.ladder.timing.compare_here import by_name, compare_here
+    from rung.timing.compare import compare as compare_sides
+    from rung.timing.compare_here import by_name, compare_here
 
     _not_in_a_worker("rung.compare")
     calls = [w for w in what if callable(w)]

@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     if config.getoption("--rung-compare"):
         from rung.errors import RungError
-        from rung.ladder.timing.saved import read
+        from rung.timing.saved import read
 
         try:
             config.stash[BASE] = read(config.getoption("--rung-compare"))
@@ -85,8 +85,8 @@ def rung_bench(request: pytest.FixtureRequest) -> Callable[..., Measurement | No
         row = {"test": key, **found.to_dict()}
         config.stash[OURS].append(row)
         if BASE in config.stash:
-            from rung.ladder.timing.saved import against
             from rung.report.benchmarks import change
+            from rung.timing.saved import against
 
             seen = row["against"] = against(row, config.stash[BASE].get(key))
             limit = config.getoption("--rung-fail-if-slower")
@@ -108,8 +108,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(line)
     path = config.getoption("--rung-save")
     if path:
-        from rung.ladder.timing.saved import document
         from rung.runs import write_whole
+        from rung.timing.saved import document
 
         write_whole(path, document(rows))
         terminalreporter.write_line(f"saved: {path}")

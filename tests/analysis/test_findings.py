@@ -14,9 +14,9 @@ from rung.analysis.findings import catalogue, findings
 from rung.analysis.overview import overview
 from rung.analysis.rules import RULES
 from rung.analysis.targets import targets
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
+from rung.plan import Plan
 from rung.report.findings import findings_blocks, findings_lines
+from rung.rungs import BY_NAME, Context
 from rung.trace import read
 from rung.trace.table import COUNTERS
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rung.cli.main import main
-from rung.ladder.recipes.recipe import Recipe
+from rung.recipes.recipe import Recipe
 
 MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
 
@@ -48,7 +48,7 @@ def test_with_a_target_it_says_whether_the_model_is_another_one(
 
 def test_a_recipe_that_was_made_for_this_is_said_to_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rung.hardware import pick
-    from rung.ladder.recipes.fit import described
+    from rung.recipes.fit import described
     from rung.workload import load, seeded_model
 
     workload = load(MICRO, {})

@@ -15,7 +15,7 @@ import pytest
 from rung.cli.common import target_options
 from rung.cli.main import main
 from rung.ladder.climb import Climb
-from rung.ladder.recipes.recipe import Recipe
+from rung.recipes.recipe import Recipe
 from rung.runs import Run
 
 MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
@@ -166,7 +166,7 @@ def test_a_comparison_that_is_stopped_is_one_document_and_leaves_no_worker(
     def stopped(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("rung.ladder.timing.compare.compare", stopped)
+    monkeypatch.setattr("rung.timing.compare.compare", stopped)
     before = [(n, signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)]
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is not asked for, it must not end the tests
     try:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from rung import errors
 from rung.hardware import torch_versions
-from rung.ladder.surgery.graph.normalize import kind
+from rung.rewrites.graph.normalize import kind
 
 Pair = namedtuple("Pair", "a b")
 TREES = (
@@ -55,7 +55,7 @@ def test_asking_what_products_can_do_leaves_inductor_whole() -> None:
     """In a process that has loaded nothing of it so far."""
     script = """
 import torch
-from rung.ladder.execution.dynamo import products_widen
+from rung.engine.dynamo import products_widen
 products_widen()
 from torch._inductor.lowering import lowerings
 print(torch.ops.aten.bmm.default in lowerings)

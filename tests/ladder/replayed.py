@@ -16,7 +16,7 @@ from typing import Any
 RECORDED = "RUNG_TEST_RECORDED"  # the folder that `record` wrote
 STEP = {"": 20e6, "fused-optimizer": 1e6}  # nanoseconds of a step, by the rungs that have effect
 REPLAYED = "replayed:Replayed"
-SERVED = f"from rung.ladder.timing import workers; from rung.cli import main; workers.WORKLOAD = {REPLAYED!r}; main.command()"
+SERVED = f"from rung.timing import workers; from rung.cli import main; workers.WORKLOAD = {REPLAYED!r}; main.command()"
 
 
 def record(target: str, folder: Path) -> dict[str, str]:

@@ -10,9 +10,9 @@ import aiter_standin
 import pytest
 from aiter_standin import row
 
+from rung.hardware import aiter
+from rung.hardware.aiter import NO_ROW, Product, Tuned
 from rung.hardware.device import cpu
-from rung.ladder import aiter
-from rung.ladder.aiter import NO_ROW, Product, Tuned
 
 MI300X = replace(cpu(), kind="cuda", vendor="amd", name="AMD Instinct MI300X", arch="gfx942", units=304)
 

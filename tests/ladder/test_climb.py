@@ -7,7 +7,7 @@ import pytest
 import torch
 from climbing import MICRO, attempts, rung
 
-from rung.ladder.recipes.recipe import Recipe
+from rung.recipes.recipe import Recipe
 from rung.report import units
 
 

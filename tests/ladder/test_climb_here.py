@@ -13,9 +13,9 @@ from torch import nn
 from rung.ladder.candidate import Candidate
 from rung.ladder.climb import Climb, Request
 from rung.ladder.climb.verdict import disturbed
-from rung.ladder.surgery import Surgeon
-from rung.ladder.timing import duel, workers
+from rung.rewrites import Surgeon
 from rung.runs import Run
+from rung.timing import duel, workers
 from rung.workload import Workload
 
 STEPS: dict[tuple[str, ...], float] = {}  # milliseconds that a step takes, by the rungs that it runs under

@@ -7,8 +7,8 @@ import pytest
 
 from rung.ladder.climb.evidence import counters
 from rung.ladder.floor import floor
-from rung.ladder.rungs.proofs import both, counted, fewer, named, told
-from rung.ladder.rungs.rung import Counters, Evidence
+from rung.rungs.proofs import both, counted, fewer, named, told
+from rung.rungs.rung import Counters, Evidence
 from rung.trace.table import SCHEMA, Trace
 
 RATES = {"fp32": 1e12, "tf32": 4e12, "fp16": 16e12, "bf16": 8e12, "fp8": 32e12}

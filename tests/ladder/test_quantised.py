@@ -5,13 +5,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rung.engine.linears import suitable
 from rung.hardware import pick
-from rung.ladder.execution.linears import suitable
-from rung.ladder.plan import Plan
 from rung.ladder.reads import memory_read
-from rung.ladder.surgery import PASSES, Surgeon
-from rung.ladder.verification.perturb import state
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.rewrites import PASSES, Surgeon
+from rung.verify.perturb import state
+from rung.verify.verify import verify
 from rung.workload import Workload
 
 TOKENS = torch.randint(20, (2, 5), generator=torch.Generator().manual_seed(0))

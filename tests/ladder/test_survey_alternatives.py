@@ -7,9 +7,9 @@ from torch import nn
 
 from rung import Workload
 from rung.hardware import pick
-from rung.ladder.surgery import cross_entropy
-from rung.ladder.surgery.graph import kernel_ops
 from rung.ladder.survey import captured_graphs
+from rung.rewrites import cross_entropy
+from rung.rewrites.graph import kernel_ops
 
 CLASSES, WIDTH = 20, 8
 

@@ -14,7 +14,7 @@ from rung.launch import Worker
 HERE = str(Path(__file__).parent)
 SOURCES = str(Path(rung.__file__).parents[1])
 PATH = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
-FUNCTION = "rung.ladder.timing.function:Function"
+FUNCTION = "rung.timing.function:Function"
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

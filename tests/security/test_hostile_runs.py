@@ -15,7 +15,7 @@ import pytest
 from rung.cli.main import main
 from rung.errors import InputError, UsageError
 from rung.ladder.climb import resume
-from rung.ladder.recipes.recipe import Recipe
+from rung.recipes.recipe import Recipe
 
 # Of a climb of tests/ladder/pointwise.py on two CPU cores, without its traces and logs.
 RUN = Path(__file__).parents[1] / "data" / "run_directory"

@@ -15,9 +15,9 @@ from rung.hardware import pick
 from rung.ladder.candidate import probed
 from rung.ladder.climb.climb import start
 from rung.ladder.climb.state import Request
-from rung.ladder.side import Side
-from rung.ladder.timing.compare import at_revision
-from rung.ladder.verification.audit import audit
+from rung.side import Side
+from rung.timing.compare import at_revision
+from rung.verify.audit import audit
 from rung.workload import load, seeded_model
 
 PROBLEMS = Path(__file__).parents[1] / "data" / "kernelbench"

@@ -28,8 +28,8 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.recipe:
         raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
-    from rung.ladder.recipes.fit import changes, missing_variables, of_other_shapes, untold
-    from rung.ladder.recipes.recipe import Recipe
+    from rung.recipes.fit import changes, missing_variables, of_other_shapes, untold
+    from rung.recipes.recipe import Recipe
     from rung.report.recipe import recipe_lines
     from rung.runs import to_json
 
@@ -55,12 +55,12 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
     import torch
 
     from rung.hardware import pick
-    from rung.ladder.recipes.fit import described, differences, impossible
+    from rung.recipes.fit import described, differences, impossible
 
     device, model, optimizer, mode = pick(parsed.device), None, None, ""
     here = {"device": device.name, "torch": str(torch.__version__)}
     if parsed.target:
-        from rung.ladder.execution.optimizer import made_by
+        from rung.engine.optimizer import made_by
         from rung.workload import load, seeded_model
 
         options = recipe.options_for(parsed.target, target_options(parsed))

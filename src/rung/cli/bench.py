@@ -83,10 +83,10 @@ def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
-    from rung.ladder.recipes.recipe import side_of
-    from rung.ladder.timing.bench import bench
-    from rung.ladder.timing.sweep import sweep
-    from rung.ladder.timing.work import Told
+    from rung.recipes.recipe import side_of
+    from rung.timing.bench import bench
+    from rung.timing.sweep import sweep
+    from rung.timing.work import Told
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")

@@ -90,10 +90,10 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     need_torch()
     from rung.ladder.climb import Request, resume, start
-    from rung.ladder.rungs import chosen
     from rung.report.html import render
     from rung.report.lines import now_line
     from rung.report.terminal import summary
+    from rung.rungs import chosen
     from rung.runs import Run, to_json
 
     stop_when_asked()  # the run directory is left with its status said

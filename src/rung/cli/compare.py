@@ -25,7 +25,7 @@ from rung.cli.live import live
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
-    from rung.ladder.side import Side
+    from rung.side import Side
 
 EXAMPLE = """\
 examples:
@@ -85,9 +85,9 @@ def run(parsed: argparse.Namespace) -> int:
         return saved(parsed)
     need_torch()
     stop_when_asked()  # a kill, too, ends the workers and removes a revision's checkout
-    from rung.ladder.timing.compare import at_revision, compare
     from rung.report.compare import compare_lines
     from rung.runs import to_json, write_whole
+    from rung.timing.compare import at_revision, compare
 
     options = target_options(parsed)
     a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
@@ -127,9 +127,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 def saved(parsed: argparse.Namespace) -> int:
     """Two measurements that were kept as files."""
-    from rung.ladder.timing.saved import compare_saved
     from rung.report.benchmarks import saved_lines
     from rung.runs import to_json
+    from rung.timing.saved import compare_saved
 
     if parsed.more:
         raise UsageError("give two files of measurements; more than two cannot be compared.")
@@ -148,8 +148,8 @@ def side(
     call: bool,
 ) -> Side:
     """One side as it was typed."""
-    from rung.ladder.recipes.recipe import side_of
-    from rung.ladder.rungs import chosen
+    from rung.recipes.recipe import side_of
+    from rung.rungs import chosen
 
     if recipe and rungs:
         raise UsageError("give --recipe or --rungs for a side, not both.")

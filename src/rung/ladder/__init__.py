@@ -1,1 +1,1 @@
-"""The climb: rungs, candidates, prediction, verification, recipe."""
+"""The climb, what its workers serve, and `rung profile`."""

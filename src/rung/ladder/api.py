@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.errors import need_torch
 from rung.ladder.climb import Request, start
-from rung.ladder.side import named
+from rung.side import named
 
 
 def climb(target: str, out: str | Path | None = None, **request: Any) -> dict[str, Any]:

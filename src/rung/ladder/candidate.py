@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 
+from rung.engine.disturbed import elements, graphs_compiled, not_finite, shapes_of
+from rung.engine.dynamo import expect_changes, inductor_settings
+from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError
 from rung.hardware import Device, environment, pick
 from rung.hardware.device import (
@@ -24,23 +27,20 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
-from rung.ladder.execution.disturbed import elements, graphs_compiled, not_finite, shapes_of
-from rung.ladder.execution.dynamo import expect_changes, inductor_settings
-from rung.ladder.execution.step import Step, matmul_precision
-from rung.ladder.plan import CONTRACTS, Numerics, Original, Plan
-from rung.ladder.recipes.fit import described, differences
-from rung.ladder.rungs import plan_of
-from rung.ladder.rungs.inductor import names
 from rung.ladder.survey import flops, quick_facts, survey
-from rung.ladder.timing.timed import Timed
-from rung.ladder.timing.work import roof
-from rung.ladder.verification.audit import audit, one_shape_only
-from rung.ladder.verification.dropout import active, without_dropout
-from rung.ladder.verification.observe import too_large
-from rung.ladder.verification.reference import own_precision
-from rung.ladder.verification.verify import precompile, verify
-from rung.ladder.verification.witness import NEW, Watched, against_the_untouched, refill, unseen
+from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.profilers import torch_profiler
+from rung.recipes.fit import described, differences
+from rung.rungs import plan_of
+from rung.rungs.inductor import names
+from rung.timing.timed import Timed
+from rung.timing.work import roof
+from rung.verify.audit import audit, one_shape_only
+from rung.verify.dropout import active, without_dropout
+from rung.verify.observe import too_large
+from rung.verify.reference import own_precision
+from rung.verify.verify import precompile, verify
+from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import Workload, load, seeded_model, shapes
 from rung.workload.load import find
 from rung.workload.saved import read_from, save_model
@@ -80,7 +80,7 @@ class Candidate(Timed):
         saved_model: str = "",
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
-        that are left to the workload as it is (`rung.ladder.plan.Original`); made_for: what its recipe was made for; one_shape: it
+        that are left to the workload as it is (`rung.plan.Original`); made_for: what its recipe was made for; one_shape: it
         runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`)."""
         self.device = pick(device)
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
@@ -277,7 +277,7 @@ class Candidate(Timed):
         return True
 
     def witness(self) -> dict[str, Any]:
-        """What the watched steps show (`rung.ladder.verification.witness`): `failures`, in sentences; `unseen`: in inference, how many
+        """What the watched steps show (`rung.verify.witness`): `failures`, in sentences; `unseen`: in inference, how many
         times as long a step takes on new inputs. left: why something was not looked at."""
         watched, self._watched = self._watched, None
         self._peak = self.memory()  # of the workload: what is held beside it now is not

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rung.ladder.plan import CONTRACTS, Numerics
+from rung.plan import CONTRACTS, Numerics
 
 # Bytes that an element of a weight has at most in products that a contract allows: a copy in fewer would do as well.
 WIDTH: dict[Numerics, int] = {"exact": 8, "tf32": 8, "bf16": 2, "fp8": 1}

@@ -6,29 +6,29 @@ from typing import Any
 
 import torch
 
+from rung.engine.attention import choices
+from rung.engine.channels_last import ChannelsLast
+from rung.engine.disturbed import elements, shapes_of
+from rung.engine.dynamo import inductor_settings, products_widen, recompilations
+from rung.engine.given import Given
+from rung.engine.linears import suitable
+from rung.engine.optimizer import is_fused, not_captured, not_fused
+from rung.engine.regions import blocks
+from rung.engine.step import Step
+from rung.engine.switches import generates, switches, takes_sdpa
 from rung.errors import first_line
 from rung.hardware import environment, peaks_of
+from rung.hardware.aiter import looked_up
 from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
-from rung.ladder.aiter import looked_up
-from rung.ladder.execution.attention import choices
-from rung.ladder.execution.channels_last import ChannelsLast
-from rung.ladder.execution.disturbed import elements, shapes_of
-from rung.ladder.execution.dynamo import inductor_settings, products_widen, recompilations
-from rung.ladder.execution.given import Given
-from rung.ladder.execution.linears import suitable
-from rung.ladder.execution.optimizer import is_fused, not_captured, not_fused
-from rung.ladder.execution.regions import blocks
-from rung.ladder.execution.step import Step
-from rung.ladder.execution.switches import generates, switches, takes_sdpa
-from rung.ladder.plan import Plan
 from rung.ladder.reads import memory_read
-from rung.ladder.recipes import fit
-from rung.ladder.rungs.inductor import names
-from rung.ladder.timing.work import rates
-from rung.ladder.verification.reference import own_precision
+from rung.plan import Plan
+from rung.recipes import fit
+from rung.rungs.inductor import names
+from rung.timing.work import rates
+from rung.verify.reference import own_precision
 from rung.workload import Workload, seeded_model, shapes
 
 EXPERTS = "grouped-experts"
@@ -68,7 +68,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any
 
 
 def survey(workload: Workload, device: Device) -> dict[str, Any]:
-    """All facts of a workload that can be verified (`rung.ladder.verification.audit`)."""
+    """All facts of a workload that can be verified (`rung.verify.audit`)."""
     model = seeded_model(workload).to(device.torch_name)
     step = Step(workload, model, Plan(), device)
     quick = quick_facts(workload, step, device)  # before the first step leaves state in the optimizer
@@ -125,7 +125,7 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
     """What Dynamo captures, where and why it breaks the graph or captures again, and what the rewrites would find,
     without compiling. Two batches of one shape are run: whatever is captured again for the second is captured for
     every batch."""
-    from rung.ladder.surgery import PASSES, hidden
+    from rung.rewrites import PASSES, hidden
 
     model = seeded_model(workload).to(device.torch_name)
     step = Step(workload, model, Plan(passes=tuple(name for name in PASSES if name != EXPERTS)), device)

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from rung.ladder.climb.state import Request, State
-from rung.ladder.rungs import Rung
-from rung.ladder.rungs.proofs import told
-from rung.ladder.rungs.rung import Inapplicable
-from rung.ladder.side import Side
-from rung.ladder.timing.tasks import Task
+from rung.rungs import Rung
+from rung.rungs.proofs import told
+from rung.rungs.rung import Inapplicable
 from rung.runs import Run
+from rung.side import Side
+from rung.timing.tasks import Task
 
 STEP = 10e6
 GIB = 1 << 30

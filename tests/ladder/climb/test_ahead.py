@@ -11,8 +11,8 @@ from rung.ladder.climb import checks
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
-from rung.ladder.rungs import BY_NAME
-from rung.ladder.timing.tasks import Task
+from rung.rungs import BY_NAME
+from rung.timing.tasks import Task
 
 FACTS: dict[str, Any] = {
     "gpu": True, "mode": "train", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",

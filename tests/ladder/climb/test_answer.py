@@ -9,7 +9,7 @@ from made_up import MANIFEST, state
 
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.state import Request, State
-from rung.ladder.recipes.recipe import Recipe, Status
+from rung.recipes.recipe import Recipe, Status
 from rung.runs import Run
 
 Events = list[tuple[str, dict[str, Any]]]

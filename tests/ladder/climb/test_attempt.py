@@ -12,11 +12,11 @@ from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
-from rung.ladder.rungs import BY_NAME, Rung
-from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
 from rung.measure import Comparison, Interval
 from rung.measure.compare import Answer as Compared
+from rung.rungs import BY_NAME, Rung
+from rung.timing.tasks import Task
 
 FUSED, SDPA, BF16 = BY_NAME["fused-optimizer"], BY_NAME["sdpa"], BY_NAME["bf16"]
 WRONG = {**PASSED, "passed": False, "failures": ["exact: gradients: fc.weight differs"]}

@@ -13,8 +13,8 @@ from made_up import GIB, MANIFEST, STEP, answered, on_a_gpu, state
 from rung.ladder.climb import begin as beginning
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
+from rung.timing.tasks import Task
 
 Answers = dict[str, dict[str, Any]]
 

@@ -11,8 +11,8 @@ from rung.ladder.climb.attempt import begun_rung
 from rung.ladder.climb.begun import FILE, Begun, forget, keep, keep_verified, read_begun, same
 from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.state import State
-from rung.ladder.timing.duel import Duel
 from rung.measure import Restart
+from rung.timing.duel import Duel
 
 
 def begun() -> Begun:

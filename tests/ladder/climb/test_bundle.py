@@ -26,13 +26,13 @@ from rung.ladder.climb.schedule import (
 )
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
-from rung.ladder.rungs.proofs import told
-from rung.ladder.rungs.rung import Inapplicable
-from rung.ladder.timing.tasks import Task
-from rung.ladder.timing.work import rates
 from rung.measure import Comparison, Interval
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
+from rung.rungs.proofs import told
+from rung.rungs.rung import Inapplicable
+from rung.timing.tasks import Task
+from rung.timing.work import rates
 
 THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
 

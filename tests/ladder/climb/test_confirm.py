@@ -14,13 +14,13 @@ from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
-from rung.ladder.recipes.recipe import Status
-from rung.ladder.timing.duel import Duel, SideFailed
-from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
+from rung.recipes.recipe import Status
 from rung.runs import Run
+from rung.timing.duel import Duel, SideFailed
+from rung.timing.tasks import Task
 
 WARM = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
 Steps = dict[tuple[str, int], float]  # times STEP, by side and shape; what is not in it takes 1; 0 fails

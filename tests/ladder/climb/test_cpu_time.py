@@ -7,9 +7,9 @@ import pytest
 
 from rung.ladder.climb import noise
 from rung.ladder.climb.cpu_time import by_cpu_time, clocks_disagree, of_record
-from rung.ladder.timing.duel import Duel
 from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
+from rung.timing.duel import Duel
 
 CALM, BUSY = {"best": CoreTime(100, 1), "candidate": CoreTime(100, 2)}, {"best": CoreTime(100, 100)}
 

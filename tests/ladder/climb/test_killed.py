@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import rung
-from rung.ladder.recipes.recipe import Recipe
+from rung.recipes.recipe import Recipe
 from rung.runs import Run
 from rung.workload.load import load
 

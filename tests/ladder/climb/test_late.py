@@ -12,10 +12,10 @@ from rung.ladder.climb import late
 from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.state import State
-from rung.ladder.timing.duel import Duel
-from rung.ladder.timing.tasks import Task
 from rung.launch import WorkerFailed
 from rung.measure import Restart
+from rung.timing.duel import Duel
+from rung.timing.tasks import Task
 
 PLAIN = ["compile", "capture"]
 BEST = [*PLAIN, "fused-qkv"]

@@ -15,13 +15,13 @@ from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
 from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, title
 from rung.ladder.climb.state import State
-from rung.ladder.plan import Numerics, Plan
-from rung.ladder.rungs import BY_NAME, Context, plan_of
-from rung.ladder.side import Limits, Setup
-from rung.ladder.timing.duel import Duel, between
-from rung.ladder.timing.tasks import Pool, Task
 from rung.launch import WorkerFailed
 from rung.measure import Restart
+from rung.plan import Numerics, Plan
+from rung.rungs import BY_NAME, Context, plan_of
+from rung.side import Limits, Setup
+from rung.timing.duel import Duel, between
+from rung.timing.tasks import Pool, Task
 
 GPU: dict[str, Any] = {
     "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",

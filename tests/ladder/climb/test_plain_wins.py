@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from climbing import rung
 
-from rung.ladder.recipes.recipe import Recipe
+from rung.recipes.recipe import Recipe
 
 POINTWISE = f"{Path(__file__).parents[1] / 'pointwise.py'}:make"
 BUDGET = 60

@@ -10,7 +10,7 @@ from made_up import STEP, leave, rung, state
 from rung.ladder.climb.climb import Climb
 from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
 from rung.ladder.climb.state import State
-from rung.ladder.rungs import BY_NAME, Rung
+from rung.rungs import BY_NAME, Rung
 
 RUNGS = [BY_NAME[name] for name in ("compile", "sdpa", "fused-optimizer", "fused-qkv", "tf32")]
 

@@ -30,8 +30,8 @@ from rung.ladder.climb.schedule import (
     worth_another,
 )
 from rung.ladder.climb.state import State
-from rung.ladder.rungs import BY_NAME, Rung
 from rung.measure import CLIMB, PATIENT
+from rung.rungs import BY_NAME, Rung
 
 THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
 Cores = Callable[[int], None]

@@ -7,8 +7,8 @@ from torch import nn
 import rung
 from rung.errors import InputError
 from rung.ladder.climb.confirm import guard
-from rung.ladder.recipes.fit import changes, described, differences, missing_variables
-from rung.ladder.recipes.recipe import Recipe
+from rung.recipes.fit import changes, described, differences, missing_variables
+from rung.recipes.recipe import Recipe
 
 
 def shape(elements: int, answer: str) -> dict[str, object]:

@@ -6,9 +6,9 @@ import pytest
 
 from rung.ladder.climb.spared import spared
 from rung.ladder.climb.verdict import no_gain
-from rung.ladder.rungs import BY_NAME
 from rung.measure import Comparison, Interval
 from rung.measure.compare import Answer
+from rung.rungs import BY_NAME
 
 GIB = 2**30
 ENOUGH: dict[str, dict[str, Any]] = {

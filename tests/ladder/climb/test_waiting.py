@@ -8,8 +8,8 @@ from made_up import state, tried
 
 from rung.ladder.climb.attempt import opened
 from rung.ladder.climb.waiting import needed
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context
 
 TRAINED: dict[str, Any] = {
     "gpu": False, "mode": "train", "arch": "x86_64", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",

@@ -10,14 +10,14 @@ from torch.nn.attention import SDPBackend
 from torch.utils.checkpoint import checkpoint
 
 from rung import Workload
+from rung.engine import attention
+from rung.engine.step import Step
 from rung.hardware import pick
 from rung.hardware.torch_versions import compiler_config
-from rung.ladder.execution import attention
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.rungs.rung import Counters
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context, Evidence
+from rung.rungs.rung import Counters
+from rung.verify.verify import verify
 from rung.workload import seeded_model
 
 CPU, RUNG = pick("cpu"), BY_NAME["cudnn-attention"]

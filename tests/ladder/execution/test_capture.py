@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import rung
+from rung.engine.capture import WARM_CALLS, Captured, why_not
+from rung.engine.optimizer import remade
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.execution.capture import WARM_CALLS, Captured, why_not
-from rung.ladder.execution.optimizer import remade
 
 
 def reads_the_loss(x: torch.Tensor) -> float:

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 import rung
+from rung.engine import compiled as compiling
+from rung.engine.regions import blocks
+from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.candidate import Candidate
-from rung.ladder.execution import compiled as compiling
-from rung.ladder.execution.regions import blocks
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.surgery import Surgeon
 from rung.ladder.survey import captured_graphs, sentence
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rungs import BY_NAME, Context, Evidence
 from rung.workload import Workload, load, seeded_model
 
 CPU = pick("cpu")

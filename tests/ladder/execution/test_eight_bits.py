@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 
 import rung
+from rung.engine import compiled, step
+from rung.engine.capture import WARM_CALLS
+from rung.engine.linears import EightBits, fp8_forward, suitable
 from rung.hardware import pick
-from rung.ladder.execution import compiled, step
-from rung.ladder.execution.capture import WARM_CALLS
-from rung.ladder.execution.linears import EightBits, fp8_forward, suitable
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.rungs.eight_bits import fp8_format
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context
+from rung.rungs.eight_bits import fp8_format
+from rung.verify.verify import verify
 from rung.workload import Workload, load
 
 CPU = pick("cpu")

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.rungs import BY_NAME
+from rung.verify.verify import verify
 from rung.workload import Workload, load, seeded_model
 
 pytest.importorskip("transformers", reason="needs transformers")

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rung
-from rung.ladder.execution import capture
-from rung.ladder.execution.capture import MOST_SHAPES, WARM_CALLS, Captured
-from rung.ladder.execution.given import MOST, Given
+from rung.engine import capture
+from rung.engine.capture import MOST_SHAPES, WARM_CALLS, Captured
+from rung.engine.given import MOST, Given
 
 
 class Gated(nn.Module):

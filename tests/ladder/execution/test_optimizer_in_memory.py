@@ -11,7 +11,7 @@ from torch import nn, optim
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rung.ladder.execution.optimizer import can_be_captured, remade
+from rung.engine.optimizer import can_be_captured, remade
 
 RATE = 0.1
 # Adagrad, LBFGS and others have no capturable form; ASGD's and Rprop's make tensors where there is no GPU.

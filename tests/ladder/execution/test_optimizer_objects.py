@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 import rung
+from rung.engine import capture
+from rung.engine.given_optimizer import GivenOptimizer
+from rung.engine.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.execution import capture
-from rung.ladder.execution.given_optimizer import GivenOptimizer
-from rung.ladder.execution.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
-from rung.ladder.plan import Plan
-from rung.ladder.recipes.apply import _would_leave_behind
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.rungs.rung import Inapplicable
 from rung.ladder.survey import survey
-from rung.ladder.verification.audit import audit
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.recipes.apply import _would_leave_behind
+from rung.rungs import BY_NAME, Context
+from rung.rungs.rung import Inapplicable
+from rung.verify.audit import audit
+from rung.verify.verify import verify
 from rung.workload import Workload
 
 CPU = pick("cpu")
@@ -464,9 +464,7 @@ def test_any_object_that_steps_and_clears_gradients_trains_and_is_verified() -> 
             with torch.no_grad():
                 self.both[0].param_groups[0]["params"][0].mul_(1.01)
 
-    wrong = verify(
-        paired, Plan(), CPU, lambda model, plan: rung.ladder.execution.step.Step(trained_by(Faster), model, plan, CPU)
-    )
+    wrong = verify(paired, Plan(), CPU, lambda model, plan: rung.engine.step.Step(trained_by(Faster), model, plan, CPU))
     assert not wrong.passed
 
 

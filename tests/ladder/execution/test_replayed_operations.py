@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rung.engine import capture
+from rung.engine.capture import Captured
 from rung.errors import WorkloadError
-from rung.ladder.execution import capture
-from rung.ladder.execution.capture import Captured
 
 
 class Operations(TorchDispatchMode):

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from rung.engine.step import Step
+from rung.engine.switches import Switched, generates, switches, takes_sdpa
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.execution.switches import Switched, generates, switches, takes_sdpa
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context
+from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
 transformers = pytest.importorskip("transformers", reason="needs transformers")

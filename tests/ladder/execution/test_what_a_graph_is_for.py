@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from rung.ladder.execution import capture
-from rung.ladder.execution.capture import MOST_COUNTED, WARM_CALLS, Captured
+from rung.engine import capture
+from rung.engine.capture import MOST_COUNTED, WARM_CALLS, Captured
 
 X = torch.ones(2, 4)
 Made = Callable[..., Captured]

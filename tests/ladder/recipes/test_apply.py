@@ -14,7 +14,7 @@ from torch import nn
 
 import rung
 from rung.errors import UsageError
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 from rung.workload import Workload
 
 
@@ -170,7 +170,7 @@ def test_eight_bits_without_a_layer_that_can_take_them_are_warned_of() -> None:
 
 
 def test_a_setting_that_this_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rung.ladder.execution.dynamo.inductor_settings", lambda names: {})
+    monkeypatch.setattr("rung.engine.dynamo.inductor_settings", lambda names: {})
     with pytest.warns(UserWarning, match=r"no setting combo_kernels"):
         assert rung.apply(Two(), ["combo-kernels"]).pending == ("combo-kernels",)
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import rung
+from rung.engine.shapes import ranks, shapes_of, sizes, tensors_of
 from rung.errors import UsageError
-from rung.ladder.execution.shapes import ranks, shapes_of, sizes, tensors_of
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 SIZES = (4, 6, 8, 10, 12)
 SLOW_GUARDS = "Guards may run slower on Python"  # torch warns so of Python 3.13.0 alone
@@ -244,8 +244,8 @@ def test_calls_after_the_first_leave_dynamos_settings_and_the_parameters_alone(
         def forbidden(*arguments: Any, **named: Any) -> Any:
             raise AssertionError("looked at in every call")
 
-        monkeypatch.setattr("rung.ladder.recipes.apply.expect_changes", forbidden)
-        monkeypatch.setattr("rung.ladder.execution.compiled.fixed_sizes", forbidden)
+        monkeypatch.setattr("rung.recipes.apply.expect_changes", forbidden)
+        monkeypatch.setattr("rung.engine.compiled.fixed_sizes", forbidden)
         monkeypatch.setattr(model, "named_parameters", forbidden)
         torch.testing.assert_close(applied(torch.ones(4, 5, 16)), right)
 

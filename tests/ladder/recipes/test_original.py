@@ -10,11 +10,11 @@ from torch import nn
 
 import rung
 from rung.cli.main import main
+from rung.engine.disturbed import of_the_process
 from rung.ladder.candidate import Candidate
-from rung.ladder.execution.disturbed import of_the_process
-from rung.ladder.plan import Original
-from rung.ladder.recipes.recipe import Recipe
-from rung.ladder.timing import workers
+from rung.plan import Original
+from rung.recipes.recipe import Recipe
+from rung.timing import workers
 
 
 @pytest.mark.parametrize("original", [{"elements_at_most": 16}, {"elements_at_least": 32}])

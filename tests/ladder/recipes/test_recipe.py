@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.errors import InputError
-from rung.ladder.recipes.recipe import MADE_ON, STATUSES, Recipe, Status
-from rung.ladder.rungs import BY_NAME, added
+from rung.recipes.recipe import MADE_ON, STATUSES, Recipe, Status
+from rung.rungs import BY_NAME, added
 
 TEXTS = st.text() | st.sampled_from(["", "a b", "a.b", '"', "'", "\\", "😀", "\x00\x1f\x7f\x85\u2028", "\r\n"])
 NUMBERS = st.floats(allow_nan=False) | st.integers()

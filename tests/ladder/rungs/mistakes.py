@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from rung.ladder.execution import compiled, step
-from rung.ladder.execution.linears import EightBits
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Numerics
-from rung.ladder.surgery import Surgeon
+from rung.engine import compiled, step
+from rung.engine.linears import EightBits
+from rung.engine.step import Step
+from rung.plan import Numerics
+from rung.rewrites import Surgeon
 from rung.workload import Workload
 
 Patch = pytest.MonkeyPatch

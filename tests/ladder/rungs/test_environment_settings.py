@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from rung import side
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect, known
-from rung.ladder import side
-from rung.ladder.plan import Plan
-from rung.ladder.recipes.recipe import Recipe
-from rung.ladder.rungs import BY_NAME, Context, Evidence, plan_of
-from rung.ladder.rungs.environment import left, settings
-from rung.ladder.timing import workers
+from rung.plan import Plan
+from rung.recipes.recipe import Recipe
+from rung.rungs import BY_NAME, Context, Evidence, plan_of
+from rung.rungs.environment import left, settings
+from rung.timing import workers
 
 ROWS = settings()
 PARTS = {"gemm": 50.0, "attention": 20.0, "convolution": 10.0, "launch_gap": 20.0}

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from rung.ladder.execution.dynamo import inductor_settings
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence, added, plan_of
-from rung.ladder.rungs.inductor import names, settings
-from rung.ladder.rungs.rung import Counters
+from rung.engine.dynamo import inductor_settings
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context, Evidence, added, plan_of
+from rung.rungs.inductor import names, settings
+from rung.rungs.rung import Counters
 
 COMPILED = Plan(compile=True)
 PARTS = {"gemm": 50.0, "pointwise": 30.0, "launch_gap": 15.0, "convolution": 5.0}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Counters, Evidence, added
-from rung.ladder.rungs.kernels import KERNELS, WORTH, measured, measurements
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context, Counters, Evidence, added
+from rung.rungs.kernels import KERNELS, WORTH, measured, measurements
 
 FOUND = {"triton-rope": 4, "triton-cross-entropy": 1, "triton-decode-attention": 2}
 

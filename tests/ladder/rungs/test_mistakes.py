@@ -13,18 +13,18 @@ import torch
 from mistakes import MISTAKES, Mistake, eight_bits
 from torch import nn
 
+from rung.engine import step as stepping
+from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.climb import attempt
-from rung.ladder.execution import step as stepping
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Numerics, Plan
-from rung.ladder.rungs import BY_NAME, LADDER, Counters
-from rung.ladder.rungs.attention import TF32_ATTENTION
-from rung.ladder.rungs.inductor import never
-from rung.ladder.rungs.kernels import KERNELS
-from rung.ladder.rungs.surgery import SURGERY
-from rung.ladder.surgery import Surgeon
-from rung.ladder.verification import verify as verifying
+from rung.plan import Numerics, Plan
+from rung.rewrites import Surgeon
+from rung.rungs import BY_NAME, LADDER, Counters
+from rung.rungs.attention import TF32_ATTENTION
+from rung.rungs.inductor import never
+from rung.rungs.kernels import KERNELS
+from rung.rungs.surgery import SURGERY
+from rung.verify import verify as verifying
 from rung.workload import Workload, seeded_model
 
 CPU = pick("cpu")

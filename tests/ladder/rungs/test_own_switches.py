@@ -4,9 +4,9 @@ from typing import Any
 
 import small
 
-from rung.ladder.execution.switches import switches, takes_sdpa
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
+from rung.engine.switches import switches, takes_sdpa
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context
 
 
 def asked(model: Any) -> Any:

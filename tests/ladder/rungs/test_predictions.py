@@ -6,10 +6,10 @@ import pytest
 
 from rung.hardware.peaks import named
 from rung.ladder.climb import predictions
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, LADDER, Context
-from rung.ladder.rungs.inductor import never
-from rung.ladder.timing.work import rates
+from rung.plan import Plan
+from rung.rungs import BY_NAME, LADDER, Context
+from rung.rungs.inductor import never
+from rung.timing.work import rates
 
 CHIP = named("H100")
 

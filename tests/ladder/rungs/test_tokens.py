@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from rung.hardware import pick
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.rungs.tokens import ranges
 from rung.ladder.survey import survey
+from rung.plan import Plan
+from rung.rungs import BY_NAME, Context
+from rung.rungs.tokens import ranges
 from rung.workload import Workload
 
 PARTS = {"gemm": 90.0, "launch_gap": 10.0}

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 
 class Recorder(Surgeon):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from attention_calls import Recorder, copies_of, same_gradients, same_results
 
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 NEG = float("-inf")
 B, H, T, D, G = 2, 4, 6, 8, 2

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LOW = -1e9

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from attention_calls import Recorder, copies_of, same_gradients, same_results
 from torch import nn
 
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 NEG = float("-inf")
 

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import rung
-from rung.ladder.recipes.apply import Applied
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.graph import buffers
+from rung.recipes.apply import Applied
+from rung.rewrites import Surgeon
+from rung.rewrites.graph import buffers
 
 LENGTH, TOKENS, WIDTH, HEADS = 16, 12, 32, 4
 

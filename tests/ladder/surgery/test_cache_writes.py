@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 ROWS, HEADS, LENGTH, WIDTH = 3, 2, 8, 4
 

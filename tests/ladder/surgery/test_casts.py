@@ -8,11 +8,11 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.rungs.rung import Counters
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.aten.casts import CastTogether, cast_together, gather
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites.aten.casts import CastTogether, cast_together, gather
+from rung.rungs import BY_NAME, Context, Evidence
+from rung.rungs.rung import Counters
 
 prims = torch.ops.prims
 together = torch.ops.rung.cast_together.default
@@ -123,7 +123,7 @@ def test_inductor_trains_with_it_as_without(monkeypatch: pytest.MonkeyPatch) -> 
         out.float().pow(2).sum().backward()
         return [out.detach(), *(p.grad.clone() for p in model.parameters())]
 
-    monkeypatch.setattr("rung.ladder.surgery.aten.casts.gather", lambda graph: counts.append(gather(graph)))
+    monkeypatch.setattr("rung.rewrites.aten.casts.gather", lambda graph: counts.append(gather(graph)))
     want = stepped(model)
     surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["casts-together"])
     for got, right in zip(stepped(torch.compile(model, backend=surgeon)), want, strict=True):

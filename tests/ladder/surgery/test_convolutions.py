@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from rung import Workload
+from rung.engine.channels_last import ChannelsLast
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.channels_last import ChannelsLast
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import plan_of
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery import surgeon as surgeon_module
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites import surgeon as surgeon_module
+from rung.rungs import plan_of
+from rung.verify.verify import verify
 
 X = torch.randn(2, 3, 8, 8)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 BATCH, TOKENS, HEADS, DIM = 2, 5, 3, 4
 sdpa = F.scaled_dot_product_attention

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from rung.kernels import reference
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.graph import kernel_ops
+from rung.rewrites import Surgeon
+from rung.rewrites.graph import kernel_ops
 
 BATCH, HEADS, GROUPS, LENGTH, WIDTH = 2, 4, 2, 9, 8
 

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from rung import Workload
+from rung.engine.dynamo import open_sizes
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.dynamo import open_sizes
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME
-from rung.ladder.surgery import PASSES, Surgeon, grouped_mm
 from rung.ladder.survey import captured_graphs
+from rung.plan import Plan
+from rung.rewrites import PASSES, Surgeon, grouped_mm
+from rung.rungs import BY_NAME
 from rung.workload import seeded_model
 
 WIDTH, HIDDEN, EXPERTS = 16, 24, 4

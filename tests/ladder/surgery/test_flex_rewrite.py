@@ -10,10 +10,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import flex_attention as torchs
 from torch.torch_version import TorchVersion
 
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.surgery import Surgeon, hidden
-from rung.ladder.surgery.attention.flex import BLOCKS, flex_attention
+from rung.plan import Plan
+from rung.rewrites import Surgeon, hidden
+from rung.rewrites.attention.flex import BLOCKS, flex_attention
+from rung.rungs import BY_NAME, Context
 
 BATCH, HEADS, GROUPS, TOKENS, DIM, CAP, SCALE = 2, 4, 2, 9, 8, 3.0, 0.7
 
@@ -28,8 +28,8 @@ def _fresh_dynamo():
 def trains_on_a_cpu(monkeypatch):
     """torch refuses the backward pass on a CPU up front; its plain form computes it."""
     monkeypatch.setattr(torchs, "_validate_device", lambda *tensors: None)
-    monkeypatch.setattr("rung.ladder.surgery.attention.sdpa.obstacle", lambda *given: "")
-    monkeypatch.setattr("rung.ladder.surgery.attention.flex_calls.obstacle", lambda *given: "")
+    monkeypatch.setattr("rung.rewrites.attention.sdpa.obstacle", lambda *given: "")
+    monkeypatch.setattr("rung.rewrites.attention.flex_calls.obstacle", lambda *given: "")
 
 
 def ones():

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from rung.kernels import reference
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence, added
-from rung.ladder.rungs.rung import Counters
-from rung.ladder.surgery import Surgeon, hidden
-from rung.ladder.surgery.attention import float32_attention
-from rung.ladder.surgery.graph import kernel_ops
+from rung.plan import Plan
+from rung.rewrites import Surgeon, hidden
+from rung.rewrites.attention import float32_attention
+from rung.rewrites.graph import kernel_ops
+from rung.rungs import BY_NAME, Context, Evidence, added
+from rung.rungs.rung import Counters
 from rung.workload.tiny_transformer import TinyTransformer
 
 BATCH, HEADS, GROUPS, TOKENS, WIDTH, SCALE = 2, 4, 2, 9, 64, 0.3

@@ -9,14 +9,14 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from rung.engine.dynamo import products_widen
 from rung.hardware import pick
-from rung.ladder.execution.dynamo import products_widen
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.rungs.rung import Counters
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.aten.gradients import Float32Gradients, widen_products
 from rung.ladder.survey import widening
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites.aten.gradients import Float32Gradients, widen_products
+from rung.rungs import BY_NAME, Context, Evidence
+from rung.rungs.rung import Counters
 
 aten, prims = torch.ops.aten, torch.ops.prims
 pytestmark = pytest.mark.skipif(not products_widen(), reason="this torch has no product that widens")
@@ -94,7 +94,7 @@ def test_other_devices_and_precisions_are_left_alone(device: str, dtype: torch.d
 def test_inductor_runs_the_pass_and_a_cpu_trains_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     seen = []
-    monkeypatch.setattr("rung.ladder.surgery.aten.gradients.widen_products", lambda graph: seen.append(graph))
+    monkeypatch.setattr("rung.rewrites.aten.gradients.widen_products", lambda graph: seen.append(graph))
     model, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4)
     run = torch.compile(
         model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, within=["float32-gradients"])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils.checkpoint import checkpoint
 
-from rung.ladder.surgery import Surgeon
+from rung.rewrites import Surgeon
 
 DIM = 8
 

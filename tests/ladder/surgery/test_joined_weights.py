@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.joined import Joined
+from rung.rewrites import Surgeon
+from rung.rewrites.joined import Joined
 
 
 @pytest.fixture(autouse=True)

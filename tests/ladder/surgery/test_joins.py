@@ -9,11 +9,11 @@ from torch._inductor import metrics
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.rungs.rung import Counters
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.aten.joins import join, place
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites.aten.joins import join, place
+from rung.rungs import BY_NAME, Context, Evidence
+from rung.rungs.rung import Counters
 
 into = torch.ops.rung.join.default
 
@@ -84,7 +84,7 @@ def test_inductor_computes_all_parts_of_a_gradient_in_one_kernel(more, monkeypat
     torch.manual_seed(0)
     leaves = [torch.randn(*shape, requires_grad=True) for shape in ((6, 8), (32, 8), (8, 16))]
     counts: list[int] = []
-    monkeypatch.setattr("rung.ladder.surgery.aten.joins.place", lambda graph: counts.append(place(graph)))
+    monkeypatch.setattr("rung.rewrites.aten.joins.place", lambda graph: counts.append(place(graph)))
 
     def gradients(run) -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(run(*leaves).sum(), leaves)

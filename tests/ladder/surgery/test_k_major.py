@@ -13,11 +13,11 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.rungs.rung import Counters
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.aten.k_major import LONGEST, ROWS, WIDEST, KMajor, turn_factors
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites.aten.k_major import LONGEST, ROWS, WIDEST, KMajor, turn_factors
+from rung.rungs import BY_NAME, Context, Evidence
+from rung.rungs.rung import Counters
 
 aten = torch.ops.aten
 has_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -114,9 +114,7 @@ def test_without_triton_nothing_is_turned(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_compiled_step_has_the_gradients_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     counts: list[int] = []
-    monkeypatch.setattr(
-        "rung.ladder.surgery.aten.k_major.turn_factors", lambda graph: counts.append(turn_factors(graph))
-    )
+    monkeypatch.setattr("rung.rewrites.aten.k_major.turn_factors", lambda graph: counts.append(turn_factors(graph)))
     model, x = nn.Sequential(nn.Linear(16, WIDEST, bias=False), nn.SiLU(), nn.Linear(WIDEST, 16)), torch.randn(3, 4, 16)
 
     def gradients(run) -> tuple[torch.Tensor, ...]:
@@ -149,8 +147,8 @@ def test_compiled_code_from_a_cache_finds_the_operator(tmp_path: Path) -> None:
 
 STEP = f"""
 import torch
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.aten import k_major
+from rung.rewrites import Surgeon
+from rung.rewrites.aten import k_major
 seen, turn = [], k_major.turn_factors
 k_major.turn_factors = lambda graph: seen.append(turn(graph))
 torch.manual_seed(0)

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import rung
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.surgery import Surgeon, kept
-from rung.ladder.verification import verify as verifying
+from rung.plan import Plan
+from rung.rewrites import Surgeon, kept
+from rung.rungs import BY_NAME, Context
+from rung.verify import verify as verifying
 from rung.workload import seeded_model
 from rung.workload.tiny_transformer import make
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch._dynamo.backends.debugging import aot_eager
 
 from rung.kernels import reference
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.graph import kernel_ops
+from rung.rewrites import Surgeon
+from rung.rewrites.graph import kernel_ops
 
 BATCH, HEADS, TOKENS, DIM, CLASSES = 2, 3, 5, 8, 11
 

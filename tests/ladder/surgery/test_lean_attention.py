@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery import surgeon as surgeon_module
+from rung.rewrites import Surgeon
+from rung.rewrites import surgeon as surgeon_module
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_grouped_heads_are_not_repeated():
 @pytest.mark.parametrize("masked", [True, False])
 def test_with_one_query_a_head_the_queries_of_a_group_are_rows_of_one(masked, monkeypatch):
     # As on a GPU, where grouped heads need a call without a mask tensor.
-    monkeypatch.setattr("rung.ladder.surgery.attention.lean.takes_groups", lambda *a: False)
+    monkeypatch.setattr("rung.rewrites.attention.lean.takes_groups", lambda *a: False)
 
     def fn(q, k, v, open_to):
         mask = (torch.arange(6) <= open_to)[None, None] if masked else None
@@ -146,7 +146,7 @@ def test_with_one_query_a_head_the_queries_of_a_group_are_rows_of_one(masked, mo
 
 
 def test_a_mask_of_its_own_for_each_head_keeps_the_repeat(monkeypatch):
-    monkeypatch.setattr("rung.ladder.surgery.attention.lean.takes_groups", lambda *a: False)
+    monkeypatch.setattr("rung.rewrites.attention.lean.takes_groups", lambda *a: False)
 
     def fn(q, k, v, bias):
         return F.scaled_dot_product_attention(q, repeated(k, 2), repeated(v, 2), attn_mask=bias)
@@ -156,7 +156,7 @@ def test_a_mask_of_its_own_for_each_head_keeps_the_repeat(monkeypatch):
 
 
 def test_a_cache_is_not_repeated_and_what_was_written_into_it_is_read(monkeypatch):
-    monkeypatch.setattr("rung.ladder.surgery.attention.lean.takes_groups", lambda *a: False)
+    monkeypatch.setattr("rung.rewrites.attention.lean.takes_groups", lambda *a: False)
     keys, values = torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
 
     def fn(q, k, v, keys, values, place):
@@ -195,7 +195,7 @@ def test_one_key_head_for_all_query_heads_is_read_as_a_group():
         torch._dynamo.reset()
         surgeon = Recorder(["sdpa"], "eager")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rung.ladder.surgery.attention.sdpa.takes_groups", lambda *a, groups=groups: groups)
+            patch.setattr("rung.rewrites.attention.sdpa.takes_groups", lambda *a, groups=groups: groups)
             got = torch.compile(fn, backend=surgeon, dynamic=False)(q, k, v)
         torch.testing.assert_close(got, fn(q, k, v))
         assert surgeon.rewritten == {"sdpa": 1}

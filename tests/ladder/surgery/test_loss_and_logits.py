@@ -11,11 +11,11 @@ from torch._dynamo.backends.debugging import aot_eager
 
 import rung
 from rung import Workload
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.surgery import Surgeon, chunked, cross_entropy
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.rewrites import Surgeon, chunked, cross_entropy
+from rung.verify.verify import verify
 from rung.workload import seeded_model
 
 ROWS, TOKENS, WIDTH, CLASSES = 3, 7, 16, 50

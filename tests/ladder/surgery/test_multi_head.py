@@ -8,10 +8,10 @@ from attention_calls import Recorder, same_results
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rung.ladder.surgery import PASSES, Surgeon
-from rung.ladder.surgery.attention import multi_head
-from rung.ladder.surgery.graph.normalize import kind, value
-from rung.ladder.surgery.graph.writes import aliases
+from rung.rewrites import PASSES, Surgeon
+from rung.rewrites.attention import multi_head
+from rung.rewrites.graph.normalize import kind, value
+from rung.rewrites.graph.writes import aliases
 
 BATCH, QUERIES, KEYS, HEADS, WIDTH = 2, 5, 7, 4, 16
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 0.05}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.surgery import PASSES, Surgeon
+from rung.plan import Plan
+from rung.rewrites import PASSES, Surgeon
+from rung.rungs import BY_NAME, Context
 
 
 def why(rung: str, skipped: list[str]) -> str:

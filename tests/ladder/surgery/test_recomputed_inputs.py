@@ -11,10 +11,10 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.aten import recompute
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites.aten import recompute
+from rung.rungs import BY_NAME, Context, Evidence
 
 TOKENS, DIM, HIDDEN = 64, 32, 96
 COUNTS: list[int] = []

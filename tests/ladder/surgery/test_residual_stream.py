@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.surgery import Surgeon, stream
-from rung.ladder.surgery import surgeon as surgeon_module
-from rung.ladder.verification import verify as verifying
+from rung.plan import Plan
+from rung.rewrites import Surgeon, stream
+from rung.rewrites import surgeon as surgeon_module
+from rung.rungs import BY_NAME, Context
+from rung.verify import verify as verifying
 from rung.workload import seeded_model
 from rung.workload.tiny_transformer import make
 

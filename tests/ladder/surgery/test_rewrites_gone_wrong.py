@@ -12,17 +12,17 @@ from torch import fx, nn
 from rung import Workload
 from rung.hardware import pick
 from rung.kernels import reference
-from rung.ladder.plan import Plan
-from rung.ladder.surgery import added, chunked, cross_entropy, joined
-from rung.ladder.surgery import surgeon as surgeon_module
-from rung.ladder.surgery.attention import flex_calls, float32_attention
-from rung.ladder.surgery.attention import sdpa as sdpa_module
-from rung.ladder.surgery.attention.flex import flex_attention
-from rung.ladder.surgery.chunked import linear_cross_entropy
-from rung.ladder.surgery.graph import kernel_ops
-from rung.ladder.surgery.graph.normalize import kind
-from rung.ladder.surgery.grouped_mm import combine, expert_linear
-from rung.ladder.verification import verify as verifying
+from rung.plan import Plan
+from rung.rewrites import added, chunked, cross_entropy, joined
+from rung.rewrites import surgeon as surgeon_module
+from rung.rewrites.attention import flex_calls, float32_attention
+from rung.rewrites.attention import sdpa as sdpa_module
+from rung.rewrites.attention.flex import flex_attention
+from rung.rewrites.chunked import linear_cross_entropy
+from rung.rewrites.graph import kernel_ops
+from rung.rewrites.graph.normalize import kind
+from rung.rewrites.grouped_mm import combine, expert_linear
+from rung.verify import verify as verifying
 
 WIDTH, HEADS, GROUPS, CLASSES = 16, 4, 2, 24
 

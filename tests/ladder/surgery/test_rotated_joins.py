@@ -12,9 +12,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery.aten import rotated_joins
-from rung.ladder.surgery.graph import kernel_ops
+from rung.rewrites import Surgeon
+from rung.rewrites.aten import rotated_joins
+from rung.rewrites.graph import kernel_ops
 from rung.workload.tiny_transformer import Attention
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")

@@ -15,12 +15,12 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from aiter_standin import row, write_aiter
 
+from rung.hardware import aiter
 from rung.hardware.device import cpu
-from rung.ladder import aiter
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME, Context
-from rung.ladder.rungs.aiter import BEST
-from rung.ladder.surgery import PASSES, Surgeon, routed
+from rung.plan import Plan
+from rung.rewrites import PASSES, Surgeon, routed
+from rung.rungs import BY_NAME, Context
+from rung.rungs.aiter import BEST
 
 MI300X = replace(cpu(), kind="cuda", vendor="amd", arch="gfx942", units=304)
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rung.ladder import surgery
-from rung.ladder.surgery import Surgeon
-from rung.ladder.surgery import surgeon as surgeon_module
+from rung import rewrites
+from rung.rewrites import Surgeon
+from rung.rewrites import surgeon as surgeon_module
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def _fresh_dynamo():
 
 
 # Kernels have tests of their own; so have those that belong to autocast.
-PASSES = tuple(name for name in surgery.PASSES if not name.startswith(("triton-", "flex-", "tf32-", "bf16-")))
+PASSES = tuple(name for name in rewrites.PASSES if not name.startswith(("triton-", "flex-", "tf32-", "bf16-")))
 
 
 def check(model, x, passes=PASSES, inner="eager", tol=1e-5, surgeon=None):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import rung
-from rung.ladder.surgery import PASSES, Surgeon, chunked, cross_entropy
+from rung.rewrites import PASSES, Surgeon, chunked, cross_entropy
 
 
 @pytest.fixture(autouse=True)

@@ -15,14 +15,14 @@ from climbing import MICRO
 
 import rung
 from rung.cli.main import main
+from rung.engine.disturbed import not_finite, of_the_process
 from rung.errors import WorkloadError
 from rung.ladder.climb import predictions
 from rung.ladder.climb.verdict import no_gain
-from rung.ladder.execution.disturbed import not_finite, of_the_process
-from rung.ladder.recipes.recipe import Recipe, side_of
-from rung.ladder.rungs import BY_NAME
-from rung.ladder.timing.compare import compare
 from rung.measure import Collected, Comparison, Interval, collect
+from rung.recipes.recipe import Recipe, side_of
+from rung.rungs import BY_NAME
+from rung.timing.compare import compare
 
 HERE = Path(__file__).with_name("troubled.py")
 
@@ -189,7 +189,7 @@ def test_what_was_stopped_keeps_its_samples_and_the_points_of_a_sweep_that_were_
 
         return collect(counted, **how)
 
-    monkeypatch.setattr("rung.ladder.timing.bench.collect", collected)
+    monkeypatch.setattr("rung.timing.bench.collect", collected)
     before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script's `&` has it
     try:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rung.cli.main import main
-from rung.ladder.recipes.recipe import Recipe, side_of
-from rung.ladder.side import Side
-from rung.ladder.timing.climbed import USUAL_SPREAD, held_beside, measured_by_the_climb
+from rung.recipes.recipe import Recipe, side_of
 from rung.report.bench import bench_lines
+from rung.side import Side
+from rung.timing.climbed import USUAL_SPREAD, held_beside, measured_by_the_climb
 
 MINE = Recipe(("compile",), "mine.py:make", {"width": "8"}, "infer", "exact")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.ladder.timing.compare import too_short
+from rung.timing.compare import too_short
 
 
 @pytest.mark.parametrize(("budget", "restart"), [(60.0, 10.0), (5.0, 1.0)])

@@ -8,8 +8,8 @@ import pytest
 from climbing import MICRO, rung
 
 from rung.cli.main import main
-from rung.ladder.side import Side
-from rung.ladder.timing.compare import idle
+from rung.side import Side
+from rung.timing.compare import idle
 
 SUMS = """
 import time
@@ -89,7 +89,7 @@ def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, 
     [(0.01, "1.0% faster"), (-0.5, "64.9% slower"), (-5.9, "365 times slower"), (1.2, "3.32 times faster")],
 )
 def test_how_far_two_are_apart_is_told_as_people_would(log_ratio: float, says: str) -> None:
-    from rung.ladder.timing.compare import _percent
+    from rung.timing.compare import _percent
 
     assert _percent(log_ratio) == says
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.ladder.timing.compile_cache import KNOWN, VARIABLE, bytecode, compiled_code, directory
+from rung.timing.compile_cache import KNOWN, VARIABLE, bytecode, compiled_code, directory
 
 COMPILES = """
 import torch

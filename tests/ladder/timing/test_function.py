@@ -10,8 +10,8 @@ import pytest
 
 from rung.errors import UsageError
 from rung.hardware.device import Device
-from rung.ladder.timing.function import Function
 from rung.measure.clock import Block
+from rung.timing.function import Function
 
 GPU = Device("cuda", 0, "cuda:0", "a GPU", "sm_90", 1 << 30, 1)
 
@@ -32,12 +32,12 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
         found.append((wanted, cold))
         return Recorded(), {"name": "graph", "cold": None, "sample_ns": 5000}
 
-    monkeypatch.setattr("rung.ladder.timing.timed.choose", choose)
-    monkeypatch.setattr("rung.ladder.timing.function.pick", lambda wanted: GPU)
+    monkeypatch.setattr("rung.timing.timed.choose", choose)
+    monkeypatch.setattr("rung.timing.function.pick", lambda wanted: GPU)
     for module in ("function", "timed"):
-        monkeypatch.setattr(f"rung.ladder.timing.{module}.synchronize", lambda device: None)
+        monkeypatch.setattr(f"rung.timing.{module}.synchronize", lambda device: None)
     for name in ("function.environment", "timed.peak_memory", "timed.identity"):
-        monkeypatch.setattr(f"rung.ladder.timing.{name}", lambda device: {})
+        monkeypatch.setattr(f"rung.timing.{name}", lambda device: {})
     return found
 
 

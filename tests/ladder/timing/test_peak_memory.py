@@ -7,7 +7,7 @@ import torch
 
 from rung.hardware import Device
 from rung.ladder import candidate
-from rung.ladder.timing import timed
+from rung.timing import timed
 
 H100 = Device("cuda", 0, "nvidia", "NVIDIA H100 80GB HBM3", "sm90", 80 << 30, 132)
 CPU = Device("cpu", 0, "cpu", "a CPU", "x86_64", 0, 0)

@@ -10,8 +10,8 @@ import pytest
 from climbing import MICRO
 from replayed import REPLAYED
 
-from rung.ladder.side import Setup, Side
-from rung.ladder.timing import workers
+from rung.side import Setup, Side
+from rung.timing import workers
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "ladder"))
 import ranked

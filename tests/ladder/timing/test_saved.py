@@ -9,7 +9,7 @@ import pytest
 
 from rung.cli.main import main
 from rung.errors import InputError
-from rung.ladder.timing.saved import compare_saved, read
+from rung.timing.saved import compare_saved, read
 
 
 def kept(path: Path, median: float, **changed: Any) -> Path:

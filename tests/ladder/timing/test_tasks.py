@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from rung.ladder.side import Limits, Setup, Side
-from rung.ladder.timing import tasks
-from rung.ladder.timing.tasks import Pool, Task
 from rung.launch import Worker
+from rung.side import Limits, Setup, Side
+from rung.timing import tasks
+from rung.timing.tasks import Pool, Task
 
 HERE = str(Path(__file__).parent)
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}

@@ -13,10 +13,10 @@ import rung
 from rung.errors import UsageError
 from rung.hardware import Device
 from rung.ladder import candidate
-from rung.ladder.plan import Plan
-from rung.ladder.timing.work import UNTOLD, Told, achieved, roof
+from rung.plan import Plan
 from rung.report.bench import bench_lines, markdown_lines, samples_csv, sweep_lines
 from rung.report.samples_page import bench_page
+from rung.timing.work import UNTOLD, Told, achieved, roof
 from rung.workload import Workload
 
 H100 = Device("cuda", 0, "nvidia", "NVIDIA H100 80GB HBM3", "sm90", 80 << 30, 132)

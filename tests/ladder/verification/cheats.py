@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rung.ladder.execution.step import Step
+from rung.engine.step import Step
 
 Run = Callable[[Any], Any]
 

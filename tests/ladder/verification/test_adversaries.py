@@ -14,22 +14,22 @@ import pytest
 import torch
 from torch import nn
 
+from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.candidate import Candidate
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import no_gain
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.rungs import BY_NAME
-from rung.ladder.side import Setup, Side
-from rung.ladder.timing import duel
-from rung.ladder.verification import observe as observing
-from rung.ladder.verification import witness
-from rung.ladder.verification.dropout import active, without_dropout
-from rung.ladder.verification.observe import observe
-from rung.ladder.verification.verify import verify
-from rung.ladder.verification.witness import refill, unseen
 from rung.measure import CLIMB
+from rung.plan import Plan
+from rung.rungs import BY_NAME
+from rung.side import Setup, Side
+from rung.timing import duel
+from rung.verify import observe as observing
+from rung.verify import witness
+from rung.verify.dropout import active, without_dropout
+from rung.verify.observe import observe
+from rung.verify.verify import verify
+from rung.verify.witness import refill, unseen
 from rung.workload import Workload, load
 
 CPU = pick("cpu")

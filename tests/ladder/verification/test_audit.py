@@ -12,7 +12,7 @@ from torch import nn
 
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.verification.audit import audit, one_shape_only
+from rung.verify.audit import audit, one_shape_only
 from rung.workload import Workload
 
 CPU = pick("cpu")

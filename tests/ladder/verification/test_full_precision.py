@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from rung.ladder.verification.reference import full_precision
+from rung.verify.reference import full_precision
 
 cudnn = torch.backends.cudnn
 newer = pytest.mark.skipif(not hasattr(cudnn, "conv"), reason="this torch has the older setting only")

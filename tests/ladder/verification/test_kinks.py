@@ -4,14 +4,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.verification.kinks import MOST, beside_kinks
-from rung.ladder.verification.observe import Row
-from rung.ladder.verification.randomness import other_randomness
-from rung.ladder.verification.tolerance import judge
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.verify.kinks import MOST, beside_kinks
+from rung.verify.observe import Row
+from rung.verify.randomness import other_randomness
+from rung.verify.tolerance import judge
+from rung.verify.verify import verify
 from rung.workload import Workload
 
 CPU = pick("cpu")

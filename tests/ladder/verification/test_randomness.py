@@ -12,14 +12,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rung.engine.step import Step
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.verification.audit import audit
-from rung.ladder.verification.dropout import active, without_dropout
-from rung.ladder.verification.randomness import RUNS, _unlike
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.verify.audit import audit
+from rung.verify.dropout import active, without_dropout
+from rung.verify.randomness import RUNS, _unlike
+from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
 CPU = pick("cpu")

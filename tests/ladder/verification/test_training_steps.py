@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from rung.hardware import pick
-from rung.ladder.plan import Numerics
-from rung.ladder.verification.faint import FEWEST, Faint
-from rung.ladder.verification.training import Path, Training
+from rung.plan import Numerics
+from rung.verify.faint import FEWEST, Faint
+from rung.verify.training import Path, Training
 
 NAME = "weight"
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from rung.engine.linears import EightBits
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.linears import EightBits
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.verification import verify as verifying
-from rung.ladder.verification.unsteady import unsteady
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.verify import verify as verifying
+from rung.verify.unsteady import unsteady
+from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
 CPU = pick("cpu")

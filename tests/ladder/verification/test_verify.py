@@ -15,14 +15,14 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch.nn.utils import prune
 
+from rung.engine.step import Step
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Numerics, Plan
-from rung.ladder.verification import audit as auditing
-from rung.ladder.verification import verify as verifying
-from rung.ladder.verification.observe import Seen, rows
-from rung.ladder.verification.tolerance import judge
+from rung.plan import Numerics, Plan
+from rung.verify import audit as auditing
+from rung.verify import verify as verifying
+from rung.verify.observe import Seen, rows
+from rung.verify.tolerance import judge
 from rung.workload import Workload, load, shapes, tiny_transformer
 
 CPU = pick("cpu")
@@ -480,7 +480,7 @@ def test_the_reference_of_a_model_in_16_bits_is_not_in_16_bits() -> None:
 
 
 def test_rewrites_pass_against_a_reference_of_the_same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rung.ladder.verification.reference import Reference
+    from rung.verify.reference import Reference
 
     real = Reference.__init__
 
@@ -548,7 +548,7 @@ def test_what_torch_replaces_when_it_is_imported_further_is_nobodys_doing() -> N
     """In a process that compiled nothing so far."""
     script = """
 import sys, torch
-from rung.ladder.verification.untouched import functions, replaced
+from rung.verify.untouched import functions, replaced
 assert "torch._dynamo" not in sys.modules
 before = functions(torch.nn.Linear(1, 1))
 import torch._dynamo

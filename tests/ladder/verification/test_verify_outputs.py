@@ -14,17 +14,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rung.engine.disturbed import not_finite
+from rung.engine.parts import on_tensors, parts
+from rung.engine.step import Step
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.ladder.execution.disturbed import not_finite
-from rung.ladder.execution.parts import on_tensors, parts
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.verification.audit import audit
-from rung.ladder.verification.perturb import perturbed
-from rung.ladder.verification.reference import Reference, jittered
-from rung.ladder.verification.verdict import Verification
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.verify.audit import audit
+from rung.verify.perturb import perturbed
+from rung.verify.reference import Reference, jittered
+from rung.verify.verdict import Verification
+from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
 CPU = pick("cpu")
@@ -326,7 +326,7 @@ class Bag(nn.Module):
 
 @pytest.mark.parametrize("large", [1 << 30, 100], ids=["as dense", "as sparse"])
 def test_sparse_gradients_are_compared(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rung.ladder.verification.observe.LARGE", large)
+    monkeypatch.setattr("rung.verify.observe.LARGE", large)
     w = replace(
         linear(loss=lambda y, batch: y.square().mean(), model=Bag),
         inputs=lambda seed: torch.randint(0, 500, (6, 20), generator=torch.Generator().manual_seed(seed)),

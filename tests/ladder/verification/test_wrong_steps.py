@@ -8,10 +8,10 @@ import torch
 from faint_attention import workload
 from torch import nn
 
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.execution.step import Step
-from rung.ladder.plan import Plan
-from rung.ladder.verification.verify import verify
+from rung.plan import Plan
+from rung.verify.verify import verify
 from rung.workload import Workload
 
 CPU = pick("cpu")

@@ -9,8 +9,8 @@ from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.checks import end_checks, precision_of, precompiling, verifying
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
-from rung.ladder.rungs import LADDER, Counters, Evidence, Rung, plan_of
-from rung.ladder.timing.tasks import Task
+from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
+from rung.timing.tasks import Task
 
 Seen = tuple[dict[str, Any] | None, Counters | None]  # a breakdown, and what a trace counts
 

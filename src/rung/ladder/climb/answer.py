@@ -13,10 +13,10 @@ from typing import Any
 
 from rung.ladder.climb import noise, predictions
 from rung.ladder.climb.state import State, gained
-from rung.ladder.plan import Original
-from rung.ladder.recipes.recipe import STATUSES, Recipe, Status
-from rung.ladder.rungs import plan_of
-from rung.ladder.timing.workers import variables
+from rung.plan import Original
+from rung.recipes.recipe import STATUSES, Recipe, Status
+from rung.rungs import plan_of
+from rung.timing.workers import variables
 
 PROVISIONAL_GAIN = 1.05  # times as fast, in one restart: two processes of one program differ by less
 # Less in all is claimed once fresh restarts have shown it: of ten rungs that change nothing one is kept by luck in every fourth climb,

@@ -30,12 +30,12 @@ from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, disturbed, finish, no_gain, pay_back, set_cut, set_failed
 from rung.ladder.climb.waiting import waiting
-from rung.ladder.rungs import BY_NAME, Evidence, Prediction, Rung
-from rung.ladder.rungs.environment import FILES
-from rung.ladder.timing.duel import Duel, SideFailed, Start
-from rung.ladder.timing.tasks import Task, end_all
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
+from rung.rungs import BY_NAME, Evidence, Prediction, Rung
+from rung.rungs.environment import FILES
+from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)
 

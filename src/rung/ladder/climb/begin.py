@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from rung.errors import RungError, UsageError
+from rung.hardware.aiter import list_untuned
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.state import crowded
-from rung.ladder.aiter import list_untuned
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
 from rung.ladder.floor import floor
-from rung.ladder.plan import CONTRACTS
-from rung.ladder.rungs import Rung
-from rung.ladder.timing.duel import PROFILED_STEPS
-from rung.ladder.timing.tasks import Call, Task
 from rung.launch import WorkerFailed, quiet
 from rung.measure import median_interval
+from rung.plan import CONTRACTS
+from rung.rungs import Rung
+from rung.timing.duel import PROFILED_STEPS
+from rung.timing.tasks import Call, Task
 
 progress = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rung.ladder.timing.duel import Duel
 from rung.measure import CLIMB, Looks, Restart
 from rung.runs import Run
+from rung.timing.duel import Duel
 
 if TYPE_CHECKING:
     from rung.ladder.climb.state import State

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, State
-from rung.ladder.plan import Numerics
-from rung.ladder.rungs import plan_of
-from rung.ladder.timing.tasks import Task, end_all
+from rung.plan import Numerics
+from rung.rungs import plan_of
+from rung.timing.tasks import Task, end_all
 
 # Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
 # weights and outputs; of a candidate that runs once.

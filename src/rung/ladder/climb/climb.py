@@ -25,10 +25,10 @@ from rung.ladder.climb.race import start_modes
 from rung.ladder.climb.schedule import Stop, bundle, gain_per_second, next_rung, untold
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up
-from rung.ladder.rungs import LADDER, Rung, chosen
-from rung.ladder.timing.compile_cache import compiled_code
-from rung.ladder.timing.tasks import Pool
+from rung.rungs import LADDER, Rung, chosen
 from rung.runs import Run
+from rung.timing.compile_cache import compiled_code
+from rung.timing.tasks import Pool
 
 
 class Climb:

@@ -15,10 +15,10 @@ from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_bl
 from rung.ladder.climb.schedule import looks, restarts_at_once
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.verdict import refute
-from rung.ladder.side import Side
-from rung.ladder.timing.duel import Duel, SideFailed, Start
-from rung.ladder.timing.tasks import end_all
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
+from rung.side import Side
+from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.tasks import end_all
 
 progress = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.timing.duel import Duel
 from rung.measure import Comparison, Interval
 from rung.measure.core_time import BUSY
+from rung.timing.duel import Duel
 
 
 def by_cpu_time(wall: Comparison, cpu: Comparison | None, waited: Iterable[float]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from rung.ladder.rungs.rung import Counters
+from rung.rungs.rung import Counters
 from rung.trace.table import Trace
 
 

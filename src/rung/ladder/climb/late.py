@@ -20,8 +20,8 @@ from rung.ladder.climb.race import ALIKE, NAME, SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import room
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.timing.duel import Duel, SideFailed, Start
-from rung.ladder.timing.tasks import Task
+from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.tasks import Task
 
 progress = logging.getLogger(__name__)
 

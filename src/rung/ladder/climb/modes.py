@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.ladder.climb.schedule import PRECISIONS
-from rung.ladder.rungs import BY_NAME, Context, plan_of
+from rung.rungs import BY_NAME, Context, plan_of
 
 TITLES = {
     "cuda-graph": "CUDA or HIP graph of the model as it is",

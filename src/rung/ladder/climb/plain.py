@@ -18,10 +18,10 @@ from rung.ladder.climb.race import NAME, Race, prepared_mode, race, time_modes, 
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
-from rung.ladder.timing.duel import Start
-from rung.ladder.timing.tasks import Task, end_all
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
+from rung.timing.duel import Start
+from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)
 

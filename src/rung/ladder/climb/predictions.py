@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rung.ladder.rungs import Prediction
+from rung.rungs import Prediction
 
 
 def error(attempt: Mapping[str, Any]) -> float | None:

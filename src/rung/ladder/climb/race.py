@@ -33,9 +33,9 @@ from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.rungs import plan_of
-from rung.ladder.timing.duel import Duel, SideFailed, Start, between
-from rung.ladder.timing.tasks import Task, end_all
+from rung.rungs import plan_of
+from rung.timing.duel import Duel, SideFailed, Start, between
+from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)
 

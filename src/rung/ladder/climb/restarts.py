@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rung.ladder.climb.state import WARM, OutOfTime, State
-from rung.ladder.side import Side
-from rung.ladder.timing.duel import SideFailed, Start, blocks_seconds
-from rung.ladder.timing.tasks import Task, end_all
+from rung.side import Side
+from rung.timing.duel import SideFailed, Start, blocks_seconds
+from rung.timing.tasks import Task, end_all
 
 
 def fresh_restarts(

@@ -25,11 +25,11 @@ from typing import Any
 
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
-from rung.ladder.plan import CONTRACTS, Plan
-from rung.ladder.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of
-from rung.ladder.side import Setup
-from rung.ladder.timing.duel import blocks_seconds
 from rung.measure import CLIMB, PATIENT, Looks
+from rung.plan import CONTRACTS, Plan
+from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of
+from rung.side import Setup
+from rung.timing.duel import blocks_seconds
 
 LEAST_GAIN = 0.005  # rule 2
 NEAR = 1.10  # rule 3: times the roofline bound; what is left then is less than most rungs' luck

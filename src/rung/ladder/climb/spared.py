@@ -9,8 +9,8 @@ from typing import Any
 
 from rung.ladder.climb.schedule import room
 from rung.ladder.climb.state import State
-from rung.ladder.rungs import Rung
-from rung.ladder.timing.workers import open_worker
+from rung.rungs import Rung
+from rung.timing.workers import open_worker
 
 progress = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from rung.errors import RungError
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.ladder.climb.evidence import counters
-from rung.ladder.plan import Numerics
-from rung.ladder.rungs import Context, Counters, Rung, plan_of
-from rung.ladder.side import Limits, Setup, Side
-from rung.ladder.timing.duel import PROFILED_STEPS
-from rung.ladder.timing.tasks import Pool, Task
+from rung.plan import Numerics
+from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
+from rung.side import Limits, Setup, Side
+from rung.timing.duel import PROFILED_STEPS
+from rung.timing.tasks import Pool, Task
 from rung.trace import read
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rung.engine.disturbed import compiled_anew
 from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
@@ -18,12 +19,11 @@ from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.spared import spared
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.execution.disturbed import compiled_anew
-from rung.ladder.rungs import Rung
-from rung.ladder.timing.tasks import Task, end_all
-from rung.ladder.verification.verdict import joined
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
+from rung.rungs import Rung
+from rung.timing.tasks import Task, end_all
+from rung.verify.verdict import joined
 
 progress = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.ladder.climb.state import State
-from rung.ladder.rungs import LADDER, Context, Inapplicable, Rung
+from rung.rungs import LADDER, Context, Inapplicable, Rung
 
 MOST = 3  # rungs that one may need, as int8 weights do: bf16, compile and max-autotune
 

@@ -1,0 +1,284 @@
+"""A whole step as one CUDA or HIP graph: one launch instead of hundreds."""
+
+from __future__ import annotations
+
+import math
+import traceback
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.engine.dynamo import place
+from rung.engine.given import Given, put_elsewhere
+from rung.engine.given_inputs import as_copied, copied, modes, recordable, signature
+from rung.engine.given_optimizer import GivenOptimizer
+from rung.engine.optimizer import own_step
+from rung.engine.parts import on_tensors
+from rung.errors import WorkloadError
+from rung.hardware.device import Device, recording
+from rung.hardware.torch_versions import tree_key
+from rung.rewrites.optimizer_steps import step_taken
+
+WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
+OFTEN = 8  # changes of an optimizer, from which on they are worth a word
+MOST_SHAPES = 8  # each holds its own memory; further shapes, or states of the model, run uncaptured
+MOST_COUNTED = 256  # kinds of calls that wait for their third: where a number among the inputs counts them, none comes
+
+
+# What CUDA and HIP say when something cannot be recorded, and what that means in a step.
+MEANS = (
+    ("capturing", "something in it waits for the GPU or brings data to the host (.item(), .cpu(), print, a mask as index)"),
+    ("captures_underway", "something in it frees or allocates in a way that a graph cannot repeat"),
+    ("Offset increment", "it draws random numbers from a generator that is not registered with the graph"),
+    ("RNG", "it draws random numbers, or is compiled, for the first time while it is captured"),
+    ("synchronize", "something in it waits for the GPU"),
+)  # fmt: skip
+
+
+def why_not(error: BaseException) -> str:
+    """Why a step cannot be captured: where in the user's source, what was said, and what that means."""
+    error = _cause(error)
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    means = next((text for key, text in MEANS if key.lower() in str(error).lower()), "")
+    where = place(list(traceback.extract_tb(error.__traceback__)))
+    at = f" at {where['where']}: `{where['line']}`" if where["line"] else ""
+    return f"the step cannot be captured as a graph{at}: {type(error).__name__}: {said}" + (
+        f"; {means}" if means else ""
+    )
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What broke a capture off, where all that came out is that its end found it broken off."""
+    stack = traceback.extract_tb(error.__traceback__)
+    ended = bool(stack) and Path(stack[-1].filename).parts[-3:] == ("torch", "cuda", "graphs.py")
+    return error.__context__ if ended and error.__context__ else error
+
+
+@dataclass
+class _Graph:
+    graph: Any
+    inputs: list[torch.Tensor]
+    result: Any
+    gradients: list[torch.Tensor | None]
+    sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
+
+
+class Captured:
+    """Calls `run(batch)`, which runs the model, through a graph per kind of inputs and of modes that it is called in.
+
+    The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
+    to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
+    graph's own memory: the next call overwrites them. Learning rates may be changed between calls, and so may the model:
+    each state that it is in (`rung.engine.given`) has graphs of its own. One with hooks of the user's runs uncaptured, and so
+    does a step whose optimizer was given a hook. Where an optimizer has another state or other settings than it left itself
+    (`rung.engine.given_optimizer`), graphs are recorded anew; where that is so at every step, none is.
+    """
+
+    _full = False  # there was no memory for one more graph
+
+    def __init__(
+        self,
+        run: Callable[[Any], Any],
+        device: Device,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        if not device.is_gpu:
+            raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
+        self._run, self._device, self._model, self._given = run, device, model, Given(model)
+        self._optimizer = optimizer
+        self._given_optimizer = GivenOptimizer(optimizer) if optimizer else None
+        self._parameters = _trained(optimizer)
+        # What gets a gradient and is not stepped: no step clears it, so a graph adds to it where it lies.
+        self._summed: list[torch.nn.Parameter] = []
+        self._stream = torch.cuda.Stream(device.index)
+        self._calls: dict[Hashable, int] = {}
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._rates: list[torch.Tensor] = []
+        self._seen: list[float] = []
+        self._changes = 0
+
+    @property
+    def shapes(self) -> int:
+        """How many were captured so far."""
+        return len(self._graphs)
+
+    def __call__(self, batch: Any) -> Any:
+        with torch.cuda.device(self._device.index):  # streams and events belong to the current device
+            return self._called(batch)
+
+    def _called(self, batch: Any) -> Any:
+        state, moved = self._given.look()
+        if self._given_optimizer and (what := self._given_optimizer.changed()):
+            moved = True
+            self._parameters, self._rates = _trained(self._optimizer), []
+            self._warn_of_changes(what)
+        if moved:
+            self._graphs.clear()
+            self._calls.clear()
+            self._full = False
+        leaves, spec = pytree.tree_flatten(batch)
+        if not recordable(leaves, self._device.kind):
+            return self._ran(self._warm(batch))
+        key = state, modes(), tree_key(spec), signature(leaves)
+        tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
+        hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
+        if key in self._graphs and not hooked:
+            return self._replay(self._graphs[key], tensors)
+        if state is None or hooked or self._full or len(self._graphs) >= MOST_SHAPES:
+            return self._ordinary(leaves, spec)[0]
+        if len(self._calls) >= MOST_COUNTED:
+            self._calls.clear()
+        calls = self._calls[key] = self._calls.get(key, 0) + 1
+        if calls <= WARM_CALLS:
+            buffers = dict(self._model.named_buffers())
+            result, wrote = self._ordinary(leaves, spec)
+            if wrote or put_elsewhere(self._model, buffers):
+                self._calls[key] = 0
+            return result
+        if not self._recorded(key, leaves, spec, tensors):
+            return self._ordinary(leaves, spec)[0]
+        return self._replay(self._graphs[key], tensors)
+
+    def _recorded(self, key: Hashable, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> bool:
+        """False where there are graphs, and no memory for another: a step that can be captured goes on without."""
+        try:
+            self._graphs[key] = self._ran(self._capture(leaves, spec, tensors))
+            return True
+        except WorkloadError as error:
+            cause = error.__cause__
+            if not self._graphs or cause is None or not isinstance(_cause(cause), torch.OutOfMemoryError):
+                raise
+        self._full = True
+        warnings.warn(
+            f"the GPU has no memory for a graph of one more kind of inputs: beside the {len(self._graphs)} that were captured, calls run uncaptured.",
+            stacklevel=5,
+        )
+        return False
+
+    def _warn_of_changes(self, what: str) -> None:
+        """Once, where a step is recorded anew so often that little is gained."""
+        self._changes += 1
+        if self._changes == OFTEN:
+            warnings.warn(
+                f"{what} of the optimizer has changed {OFTEN} times: a graph holds it, so the step is recorded anew each time, and runs uncaptured before; "
+                "where a scheduler turns the momentum (OneCycleLR), give it cycle_momentum=False.",
+                stacklevel=6,
+            )
+
+    def _ran(self, result: Any) -> Any:
+        """What the model's own forward changed of it is no change, nor what its own step changed of an optimizer."""
+        self._given.settle()
+        if self._given_optimizer:
+            self._given_optimizer.settle()
+        return result
+
+    def _ordinary(self, leaves: list[Any], spec: Any) -> tuple[Any, bool]:
+        """The result of a call that is not replayed, and whether it wrote to its inputs, of which a replay would have copies."""
+        given = as_copied(leaves)
+        pairs = [(own, t) for own, t in zip(leaves, given, strict=True) if isinstance(t, torch.Tensor)]
+        before = [t._version for _, t in pairs]
+        result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
+        wrote = [t._version for _, t in pairs] != before
+        if self._optimizer:
+            stepped = set(map(id, self._parameters))
+            self._summed = [p for p in self._model.parameters() if p.grad is not None and id(p) not in stepped]
+        with torch.no_grad():
+            for own, t in pairs if wrote else ():
+                if own.data_ptr() != t.data_ptr():
+                    own.copy_(t)
+        return result, wrote
+
+    def _warm(self, batch: Any) -> Any:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            result = self._run(batch)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return result
+
+    def _capture(self, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> _Graph:
+        static = {id(t): copied(t) for t in tensors}
+        for parameter in self._summed:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        batch = pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], spec)
+        groups = self._optimizer.param_groups if self._optimizer else []
+        own = [g["lr"] for g in groups]
+        rates = [float(rate) for rate in own]
+        if not self._rates and groups:
+            where = self._parameters[0].device
+            self._rates = [
+                torch.tensor(rate, device=where, dtype=_precision(g)) for rate, g in zip(rates, groups, strict=True)
+            ]
+            self._seen = rates
+        # Under the caller's autocast, copies of weights outlive the call: none from before may be read by the graph, and
+        # none of the graph's by what runs before its first replay.
+        torch.clear_autocast_cache()
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        # The graph reads the rate from memory; the user goes on seeing, and setting, a number, or a tensor that is theirs.
+        for group, tensor in zip(groups, self._rates, strict=True):
+            group["lr"] = tensor
+        try:
+            with recording(graph, self._stream, self._device):
+                result = self._run(batch)
+        except Exception as error:
+            raise WorkloadError(why_not(error)) from error
+        finally:
+            torch.clear_autocast_cache()
+            for group, rate in zip(groups, own, strict=True):
+                group["lr"] = rate
+        gradients = [p.grad for p in self._parameters]
+        sums = [(p, p.grad) for p in self._summed if p.grad is not None]
+        return _Graph(graph, list(static.values()), result, gradients, sums)
+
+    def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
+        for static, tensor in zip(captured.inputs, tensors, strict=True):
+            static.copy_(tensor, non_blocking=True)
+        if self._optimizer:
+            for k, group in enumerate(self._optimizer.param_groups):
+                if isinstance(group["lr"], torch.Tensor):
+                    self._seen[k] = math.nan
+                    self._rates[k].copy_(group["lr"])  # to ask whether it is another would be to wait for the GPU
+                elif group["lr"] != self._seen[k]:
+                    self._seen[k] = float(group["lr"])
+                    self._rates[k].fill_(self._seen[k])
+        for parameter, total in captured.sums:
+            if parameter.grad is not total:  # somebody cleared it, and its memory would be another tensor's
+                total.zero_() if parameter.grad is None else total.copy_(parameter.grad)
+                parameter.grad = total
+        captured.graph.replay()
+        if self._optimizer:
+            step_taken()
+        for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+        return _handed_out(captured.result)
+
+
+def _handed_out(result: Any) -> Any:
+    """A result in containers of its own: what a caller does to a dict is not done to the next call's. Common ones by hand, for this
+    is done after every replay."""
+    kind = type(result)
+    if kind is torch.Tensor or result is None:
+        return result
+    if kind is tuple or kind is list:
+        return kind(map(_handed_out, result))
+    if kind is dict:
+        return {key: _handed_out(value) for key, value in result.items()}
+    return on_tensors(lambda t: t, result)
+
+
+def _trained(optimizer: torch.optim.Optimizer | None) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]] if optimizer else []
+
+
+def _precision(group: dict[str, Any]) -> torch.dtype:
+    """In which an optimizer reads its learning rate, as it counts its steps: fused kernels take nothing but float32."""
+    double = torch.get_default_dtype() == torch.float64 and not group.get("fused")
+    return torch.float64 if double else torch.float32

@@ -1,0 +1,309 @@
+"""A function under the compiling part of a plan: whole or by blocks, with rewrites and Inductor's settings."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Literal
+
+import torch
+
+from rung.engine.attention import asked_first
+from rung.engine.channels_last import ChannelsLast
+from rung.engine.dynamo import Watched, fixed_sizes, forget, open_sizes, sizes_vary, skipped_replays, varying
+from rung.engine.linears import EightBits
+from rung.engine.regions import blocks
+from rung.engine.shapes import Shapes, ranks, shapes_of, sizes, tensors_of
+from rung.engine.switches import Switched, switches
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites.optimizer_steps import step_taken, steps_taken
+
+MOST_SHAPES = 1024  # calls that are remembered by their shapes; beyond, all are looked at anew
+
+
+class _Graphs:
+    """What Dynamo compiles of a function for one backend. `compile` takes every size for fixed unless a tensor is marked; `run` is for
+    calls for which it has compiled: torch.compile(dynamic=False) would change Dynamo's settings at every call, in 7 µs."""
+
+    def __init__(self, function: Callable[..., Any], surgeon: Surgeon, on_symbolic: Callable[[], Any] = tuple) -> None:
+        self.surgeon, self.watched = surgeon, Watched(surgeon, on_symbolic)
+        self.run = torch.compile(function, backend=self.watched)
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        with fixed_sizes():
+            return self.run(*args, **kwargs)
+
+
+class Compiled:
+    """Call it as the function. The model is the one that the function runs; with `regions` in the plan its blocks are
+    compiled in place, as `Module.compile` does, until `undo`.
+
+    Where the plan copies weights, a change of the weights is seen by `renewed` before a call, and the copies are written anew.
+    What raises no version counter and is no optimizer's step is not seen: a write through `.data`, a collective. Of peft's adapters it
+    is, whose layers say that they are merged.
+
+    Every input shape has a graph of its own, as the climb measures it, unless `new_shapes` is given, which is called before the first
+    call of a shape. Then the first shape has its own graph, and all others share one with symbolic sizes, as plain torch.compile has it.
+    The shared graph is not rewritten: rewrites need to know the sizes. `dynamic=False` keeps one graph a shape.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        model: torch.nn.Module,
+        plan: Plan,
+        arch: str,
+        new_shapes: Callable[[], Any] | None = None,
+        dynamic: bool | None = None,
+    ) -> None:
+        self._function, self._model, self._plan, self._arch = function, model, plan, arch
+        self._new_shapes = new_shapes
+        # Whether `renewed` has anything to look at.
+        self.renews = bool(plan.linears or plan.capture or "bf16-weights" in plan.passes)
+        self._shares = plan.shares_graphs and dynamic is None
+        self._warns = plan.compiles and not plan.dynamic and dynamic is None and bool(plan.sized or not self._shares)
+        self._graphs: _Graphs | None = None
+        self._shared: _Graphs | None = None
+        self._careful = False  # no short way
+        self._known: dict[Hashable, Callable[..., Any]] = {}
+        self._first: dict[Hashable, Shapes] = {}  # by the kind of call: what stays when only sizes change
+        self._varied: dict[Hashable, list[set[int]]] = {}  # the same, and of each tensor, the dimensions that varied
+        self._switched = Switched(model, plan.switches)
+        self._channels_last = ChannelsLast(model) if plan.channels_last else None
+        self._eight_bits: EightBits | None = None
+        self.surgeon: Surgeon | None = None
+        self._regions: list[torch.nn.Module] = []
+        self._own_compiled: list[
+            tuple[torch.nn.Module, dict[str, Any]]
+        ] = []  # blocks, with what their owner had compiled of them
+        self._seen: list[tuple[Any, ...]] = []
+        self._adapters: list[torch.nn.Module] = []
+        self._adapted = -1  # how many graphs there were when adapters were looked for
+        self._merged: list[list[str]] = []
+        self._run = self._prepared()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._new_shapes is None:
+            return self._run(*args, **kwargs)
+        # Autograd and training mode are compiled for apart.
+        key = (torch.is_grad_enabled(), self._model.training, shapes_of(args), shapes_of(kwargs) if kwargs else ())
+        run = self._known.get(key)
+        return run(*args, **kwargs) if run else self._first_call(self._new_shapes, key, args, kwargs)
+
+    def renewed(self) -> bool:
+        """Whether weights that were copied have changed, and what was prepared of them is dropped, or buffers that a rewrite took
+        for what they held: what was recorded is then another step's. Copies in 8 or 16 bits are written anew where they lie."""
+        if self._plan.linears or "bf16-weights" in self._plan.passes:
+            self._see_merges()
+        if self._plan.capture and self.surgeon:
+            self.surgeon.renew()
+            if self.surgeon.outdated():
+                return True
+        if not self._plan.keeps_weights:
+            return False
+        seen = self._versions()
+        if seen == self._seen or self._eight_bits is None:
+            return False
+        if self._eight_bits.renew():
+            self._seen = seen
+            return False
+        forget(self._function)
+        self._run = self._prepared()
+        return True
+
+    @property
+    def breaks(self) -> list[dict[str, Any]]:
+        return [found for one in (self._graphs, self._shared) if one for found in one.watched.found()]
+
+    def applied(self) -> dict[str, Any]:
+        """What is in effect: plain values."""
+        inductor = self.surgeon is not None and self.surgeon.inner == "inductor"
+        return {
+            "matches": dict(self.surgeon.matches) if self.surgeon else {},
+            "skipped": list(self.surgeon.skipped) if self.surgeon else [],
+            "copied_joins": self.surgeon.copied if self.surgeon else 0,
+            "compiled_graphs": self.surgeon.graphs + (self._shared.surgeon.graphs if self._shared else 0)
+            if self.surgeon and inductor
+            else 0,
+            "graph_breaks": sum(b["count"] for b in self.breaks),
+            "regions": len(self._regions),
+            "eight_bits": len(self._eight_bits.layers) if self._eight_bits else 0,
+            "channels_last": len(self._channels_last) if self._channels_last else 0,
+            **{f"switch {name}": value for name, value in switches(self._model).items()},
+            **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
+            **{f"pass {name}": inductor for name in self._plan.within},
+            **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
+        }
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside of it the model is as its author wrote it: nothing that was bound to it in place is in effect. Weights
+        keep the layout that they were given."""
+        compiled = [block._compiled_call_impl for block in self._regions]
+        for block in self._regions:
+            block._compiled_call_impl = None
+        self._switched.undo()
+        try:
+            yield
+        finally:
+            self._switched = Switched(self._model, self._plan.switches)
+            for block, call in zip(self._regions, compiled, strict=True):
+                block._compiled_call_impl = call
+
+    def unlike(self) -> list[str]:
+        """Copies of weights that do not compute what their originals would, in sentences."""
+        return self._rounded().unlike(self._model) if self._plan.linears else []
+
+    def undo(self) -> None:
+        if self.surgeon:
+            self.surgeon.undo()
+        for block, own in self._own_compiled:
+            vars(block).pop("_compiled_call_impl", None)
+            vars(block).update(own)
+        if self._channels_last:
+            self._channels_last.undo()
+        self._switched.undo()
+
+    def _see_merges(self) -> None:
+        """Merging an adapter writes to the weight under it through `.data`, as an optimizer's fused step does unseen."""
+        graphs = self.surgeon.graphs if self.surgeon else -1
+        # Not at every call, for a model has hundreds of modules; with 8 bits each of them is looked at anyway.
+        if graphs != self._adapted or self._eight_bits:
+            self._adapted = graphs
+            self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
+        merged = [list(m.merged_adapters) for m in self._adapters]  # type: ignore[arg-type]
+        if merged != self._merged:
+            self._merged = merged
+            step_taken()
+
+    def _rounded(self) -> EightBits:
+        """The layers in 8 bits, which are bound to the model while it is called by this way and not beside it: not made before the first call
+        that uses them, and none that trains does."""
+        if self._eight_bits is None:
+            self._seen = self._versions()
+            self._eight_bits = EightBits(self._model, self._plan.linears, self._arch)
+            self._eight_bits.undo()
+        return self._eight_bits
+
+    def _in_eight_bits(self) -> contextlib.AbstractContextManager[None]:
+        use = self._plan.linears and not torch.is_grad_enabled()
+        return self._rounded().inside() if use else contextlib.nullcontext()
+
+    def _first_call(self, new_shapes: Callable[[], Any], key: Any, args: Any, kwargs: Any) -> Any:
+        """A call in which something may be compiled. Calls with the same key take the short way from then on."""
+        new_shapes()
+        if self._graphs and self._graphs.watched.symbolic and not self._careful and not self._plan.dynamic:
+            # A call of the short way was compiled anew, and Dynamo took for a variable what has one value in these calls.
+            self._careful = True
+            self._run = self._whole(self._graphs.surgeon)
+        kind = (*key[:2], ranks(key[2:]))
+        first = self._first.setdefault(kind, key[2:])
+        if first != key[2:]:
+            if self._warns:
+                self._warns = False
+                warnings.warn(self._told_of_shapes(), stacklevel=4)
+            if self._shares:
+                return self._shared_call(key, self._varied_dimensions(kind, first, key[2:]), args, kwargs)
+        result = self._run(*args, **kwargs)
+        short = self._graphs and not self._plan.regions and not self._careful
+        self._remember(key, self._in_context(self._graphs.run) if self._graphs and short else self._run)
+        return result
+
+    def _shared_call(self, key: Hashable, dimensions: list[set[int]], args: Any, kwargs: Any) -> Any:
+        shared = self._shared = self._shared or _Graphs(self._function, self._surgeon(rewrites=False))
+        with varying(tensors_of((args, kwargs)), dimensions) as marked:
+            result = self._in_context(shared.compile, opens_sizes=False)(*args, **kwargs)
+        if marked and not shared.watched.symbolic:
+            # The program fixes the sizes: each shape needs a graph of its own, which may as well be a rewritten one.
+            self._shares = False
+        else:
+            self._remember(key, self._in_context(shared.run, opens_sizes=False))
+        return result
+
+    def _varied_dimensions(self, kind: Hashable, first: Shapes, shapes: Shapes) -> list[set[int]]:
+        """Of each tensor, those in which any call of this kind differed from the first."""
+        varied = self._varied.setdefault(kind, [set() for _ in sizes(first)])
+        for dimensions, was, now in zip(varied, sizes(first), sizes(shapes), strict=True):
+            dimensions |= {at for at, (a, b) in enumerate(zip(was, now, strict=True)) if a != b}
+        return varied
+
+    def _remember(self, key: Hashable, run: Callable[..., Any]) -> None:
+        if len(self._known) < MOST_SHAPES:
+            self._known[key] = run
+
+    def _told_of_shapes(self) -> str:
+        if not self._shares:
+            return "this recipe compiles anew for each input shape, which takes as long as the first call did: pad the inputs to few shapes."
+        return (
+            "a second input shape: it is compiled once more, with symbolic sizes, for all shapes but the first, and without rewrites that "
+            f"need fixed sizes ({', '.join(self._plan.sized)}). rung.apply(..., dynamic=False) compiles each shape with the whole recipe."
+        )
+
+    def _in_context(self, run: Callable[..., Any], opens_sizes: bool = True) -> Callable[..., Any]:
+        """The function under what the plan needs around each call; the function itself where it needs nothing."""
+        plan = self._plan
+        opens_sizes = opens_sizes and plan.opens_sizes
+        if not (plan.dynamic or plan.replays or plan.attention or plan.linears or opens_sizes):
+            return run
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if plan.dynamic:
+                sizes_vary((args, kwargs))
+            if plan.replays:
+                torch.compiler.cudagraph_mark_step_begin()
+            with asked_first(plan.attention), self._in_eight_bits():
+                with open_sizes() if opens_sizes else contextlib.nullcontext():
+                    return run(*args, **kwargs)
+
+        return call
+
+    def _surgeon(self, rewrites: bool) -> Surgeon:
+        plan = self._plan
+        inner: Literal["inductor", "eager"] = "inductor" if plan.compiles else "eager"
+        return Surgeon(plan.passes if rewrites else (), inner, dict(plan.inductor), plan.within if rewrites else ())
+
+    def _whole(self, surgeon: Surgeon) -> Callable[..., Any]:
+        self._known.clear()
+        self._graphs = _Graphs(self._function, surgeon, self._known.clear)
+        if self._new_shapes is None:
+            return self._in_context(torch.compile(self._function, backend=self._graphs.watched, dynamic=False))
+        return self._in_context(self._graphs.compile)
+
+    def _prepared(self) -> Callable[..., Any]:
+        plan = self._plan
+        self._eight_bits = None
+        self._known.clear()
+        if not plan.compiles and not plan.passes:
+            return self._in_context(self._function)
+        if self.surgeon:
+            self.surgeon.undo()  # what it moved, only it can give memory of its own
+        self.surgeon = self._surgeon(rewrites=True)
+        run = self._whole(self.surgeon)
+        if plan.regions and self._graphs:
+            self._regions = blocks(self._model)
+            self._own_compiled = self._own_compiled or [
+                (block, {k: v for k, v in vars(block).items() if k == "_compiled_call_impl"}) for block in self._regions
+            ]
+            for block in self._regions:
+                block.compile(backend=self._graphs.watched, dynamic=False)
+            return self._in_context(self._function)
+        return run
+
+    def _versions(self) -> list[tuple[Any, ...]]:
+        """Of all parameters, with their names: what is pruned goes on as `weight_orig`, the same object. Asked before every call:
+        `named_parameters` takes half as long again."""
+        parameters = (item for module in self._model.modules() for item in module._parameters.items())
+        return [(steps_taken(),), *((n, id(p), _version(p), _place(p)) for n, p in parameters if p is not None)]
+
+
+def _version(parameter: torch.nn.Parameter) -> int:
+    """Of one made in inference mode nobody counts, and no layer's copy is made."""
+    return 0 if parameter.is_inference() else parameter._version
+
+
+def _place(parameter: torch.nn.Parameter) -> int:
+    """Where its numbers lie: another tensor in the place of `.data` raises no counter. Of wrapped tensors, which no layer's copy is
+    made of, nothing is asked."""
+    return parameter.data_ptr() if type(parameter) is torch.nn.Parameter else 0

@@ -1,0 +1,148 @@
+"""A workload under a plan, ready to run: what is timed, what is profiled and what is verified are this."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rung.engine.attention import asked_first
+from rung.engine.capture import Captured
+from rung.engine.compiled import Compiled
+from rung.engine.disturbed import elements
+from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
+from rung.engine.parts import on_tensors
+from rung.hardware.device import Device, autocast, matmul_precision_name
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.workload import Workload
+
+Forward = Callable[[Any], tuple[Any, Any]]  # batch -> (loss, output)
+
+
+class Step:
+    """`step(batch) -> (loss, output)`; the loss is None in inference, the output where the workload hands out none.
+
+    A training step clears the gradients, runs forward, loss and backward, and steps the optimizer; the
+    gradients of the step can be read from the parameters until the next one. The model object is the one
+    given: its class, mode, hooks and state dict are not touched, only its weights are trained.
+
+    Batches that the plan leaves to the original run as the workload was written, but for the optimizer, whose state
+    is one, and for torch's matrix precision, which is the process's.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        model: torch.nn.Module,
+        plan: Plan,
+        device: Device,
+        new_shapes: Callable[[], Any] | None = None,
+        dynamic: bool | None = None,
+    ) -> None:
+        """new_shapes, dynamic: as of Compiled."""
+        self.workload, self.model, self.plan, self.device = workload, model, plan, device
+        self._amp = torch.bfloat16 if plan.bf16 else workload.amp
+        self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.fresh()
+
+    def fresh(self) -> None:
+        """A new optimizer, as if no step had been taken; captured graphs are dropped, compiled code is kept."""
+        self._plain: Callable[[Any], Any] = self._infer
+        if self.workload.mode == "train":
+            made = made_by(self.workload, self.model)
+            assert made is not None
+            self.optimizer = remade(made, fused=self.plan.fused_optimizer, capturable=self.plan.capture)
+            self._plain = self._train
+        self._run = self._wrapped()
+
+    def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        if self.plan.original and self.plan.original.takes(elements(batch)):
+            with self._forward.aside():
+                return (self._train if self.training else self._infer)(batch, self._untouched)
+        if self._forward.renewed():
+            self._run = self._wrapped()
+        return self._run(batch)
+
+    def _wrapped(self) -> Callable[[Any], Any]:
+        if not self.plan.capture:
+            return self._plain
+        return Captured(self._plain, self.device, self.model, self.optimizer)
+
+    def unlike(self) -> list[str]:
+        """Layers whose copied weights are not the model's, in sentences."""
+        return self._forward.unlike()
+
+    @property
+    def surgeon(self) -> Surgeon | None:
+        """What rewrites and compiles the captured graphs, where anything does."""
+        return self._forward.surgeon
+
+    @property
+    def breaks(self) -> list[dict[str, Any]]:
+        """Where Dynamo broke the graph so far (`rung.engine.dynamo.Watched.found`)."""
+        return self._forward.breaks
+
+    def applied(self) -> dict[str, Any]:
+        """What of the plan is in effect, as this process sees it: plain values, for a rung to be proved by."""
+        return {
+            **self._forward.applied(),
+            "captured": self._run.shapes if isinstance(self._run, Captured) else 0,
+            "precision": matmul_precision_name(),
+            "autocast": str(self._amp) if self._amp else None,
+            "optimizer_fused": bool(self.optimizer and is_fused(self.optimizer)),
+        }
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """`Compiled.aside`: inside of it the model is as its author wrote it."""
+        return self._forward.aside()
+
+    def _plain_forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        return self._computed(batch, self._amp)
+
+    def _untouched(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        return self._computed(batch, self.workload.amp)
+
+    def _computed(self, batch: Any, amp: torch.dtype | None) -> tuple[torch.Tensor | None, Any]:
+        with autocast(self.device, amp):
+            output = self.workload.forward(self.model, batch)
+            loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
+        if self.training and not self.workload.output:
+            return loss, None
+        # Nobody differentiates through the output itself; saying so spares compiled code its gradient.
+        return loss, on_tensors(torch.Tensor.detach, output)
+
+    @property
+    def training(self) -> bool:
+        return self.workload.mode == "train"
+
+    def _infer(self, batch: Any, forward: Forward | None = None) -> tuple[None, Any]:
+        with torch.no_grad():
+            return None, (forward or self._forward)(batch)[1]
+
+    def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
+        assert self.optimizer is not None
+        self.optimizer.zero_grad()
+        loss, output = (forward or self._forward)(batch)
+        with asked_first(self.plan.attention):  # by what is recomputed, too
+            loss.backward()
+        begin_momenta(self.optimizer)
+        self.optimizer.step()
+        return loss.detach(), output
+
+
+@contextlib.contextmanager
+def matmul_precision(plan: Plan) -> Any:
+    """torch's process-wide matrix precision for a plan; one that does not ask for TF32 keeps the user's own."""
+    if not plan.tf32:
+        yield
+        return
+    before = matmul_precision_name()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,8 +1,0 @@
-"""Rewrites on the graph that Dynamo captures, packed as a ``torch.compile`` backend.
-
-The user's model, its class, its state dict and its hooks stay as they are: only the captured graph changes.
-"""
-
-from rung.ladder.surgery.surgeon import PASSES, Surgeon, hidden
-
-__all__ = ["PASSES", "Surgeon", "hidden"]

@@ -1,0 +1,387 @@
+"""A recipe on a user's own model, in the user's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.engine.capture import Captured
+from rung.engine.compiled import Compiled
+from rung.engine.disturbed import elements
+from rung.engine.dynamo import expect_changes
+from rung.engine.optimizer import carried, made_by, remade
+from rung.engine.parts import on_tensors
+from rung.engine.step import Step
+from rung.errors import UsageError
+from rung.hardware import pick
+from rung.hardware.device import Device, autocast, matmul_precision_name
+from rung.plan import Plan
+from rung.recipes.fit import described, differences, found_nothing, impossible, missing_variables
+from rung.recipes.recipe import Recipe
+from rung.rungs import BY_NAME, plan_of
+from rung.workload import Workload, call_model, seeded_model
+from rung.workload.base import Mode
+
+PASSED_ON = (
+    "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
+    "named_children", "state_dict", "load_state_dict", "zero_grad", "config", "device", "dtype",
+)  # fmt: skip
+
+
+Factory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class _Made:
+    """The user's factory, and whatever it made that someone still holds: of these one steps, or none where a rung remakes it."""
+
+    def __init__(self, factory: Factory) -> None:
+        self._factory = factory
+        self._held: list[tuple[weakref.ref[torch.optim.Optimizer], str, list[Any]]] = []
+
+    def __call__(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        made = self._factory(parameters)
+        if isinstance(made, torch.optim.Optimizer):
+            self._held.append((weakref.ref(made), carried(made), _rates(made)))
+        return made
+
+    def astray(self, steps: torch.optim.Optimizer | None) -> str:
+        """What was hung on another one than the one that steps, since it was made; empty where nothing was. ReduceLROnPlateau leaves no
+        mark but the rate that it lowers."""
+        for held, before, rates in self._held:
+            made = held()
+            if made is None or made is steps:
+                continue
+            if (now := carried(made)) != before:
+                return now
+            if _rates(made) != rates:
+                return "another learning rate"
+        return ""
+
+
+def _rates(made: torch.optim.Optimizer) -> list[Any]:
+    """Of an optimizer's groups; a tensor stands for itself, because one made anew has the same, and sees what is written to it."""
+    rates = [group.get("lr") for group in made.param_groups]
+    return [id(rate) if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+
+class Applied:
+    """A model under a recipe: call it as you call the model; `step(batch)` runs a whole training step.
+
+    `model` is the object that was given, its class, state dict and hooks untouched: save and load that one.
+    `pending` names the rungs that are not in effect: they need `loss` and `optimizer`, or variables that the process
+    was not started with (`rung apply` prints them), or a device or model of another kind, which is warned of. Inputs of a size at which the recipe was found to lose go to the
+    model as it is, in `step` too.
+    With `capture` or `reduce-overhead` in the recipe, results are overwritten by the next call: clone what you keep. With
+    `reduce-overhead` so are gradients: step and clear them before the next call, or sum them up elsewhere. With `bf16`,
+    outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
+    dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
+    function is raised for every thread that calls it: a model called with more than eight shapes would run uncompiled otherwise; and
+    hooks are run that are registered later on, which it leaves out by itself.
+
+    `train` and `eval` and what is read of a model (PASSED_ON) go to the model; `model` has the rest, and does not run under
+    the recipe.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, plan: Plan, device: Device, workload: Workload | None, dynamic: bool | None = None
+    ) -> None:
+        """workload: of a step that is more than a call of the model."""
+        self.model = model
+        made = workload.optimizer if workload else None
+        self._made = made if isinstance(made, _Made) else None
+        self._plan, self._device = plan, device
+        self._original = plan.original or None
+        self._thread = _Thread()
+        # First: what it binds to the model in place is set aside after what the calls bind, in `_aside`.
+        self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
+        self._precision = matmul_precision_name()
+        self.pending: tuple[str, ...] = ()
+        self._told = not (plan.passes or plan.regions)
+        self._named = "an empty recipe"
+        if plan.tf32:
+            torch.set_float32_matmul_precision("high")
+
+        # What is traced reads no more of this object than it needs: Dynamo guards all that it reads, in every call.
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return model(*args, **kwargs)
+
+        def forward_in_bf16(*args: Any, **kwargs: Any) -> Any:
+            with autocast(device, torch.bfloat16):
+                output = model(*args, **kwargs)
+            return _cast_back(output, weights.dtype)
+
+        self._weights = weights = _Weights(model)
+        # Shapes, modes and hooks are compiled for apart; beyond the limit, Dynamo would leave a function uncompiled.
+        self._expects = plan.compiles or bool(plan.passes)
+        self._limits = self._expect_changes()
+        function = forward_in_bf16 if plan.bf16 else forward
+        self._compiled = Compiled(function, model, plan, device.arch, self._expect_changes, dynamic)
+        self._captured: Captured | None = None
+        if plan.capture:
+            self._captured = self._newly_captured()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._original and self._original.takes(elements((args, kwargs))):
+            with self._aside():
+                return self.model(*args, **kwargs)
+        if self._plan.bf16:
+            self._weights.look()
+        if not self._thread.expects_changes:
+            self._expect_changes()
+        if self._compiled.renews and self._compiled.renewed() and self._captured:
+            self._captured = self._newly_captured()
+        if self._captured and not torch.is_grad_enabled():
+            output = self._captured((args, kwargs))
+        else:
+            output = self._compiled(*args, **kwargs)
+        if not self._told and self._step is None:
+            self._tell(self._compiled)
+        return output
+
+    def _newly_captured(self) -> Captured:
+        return Captured(lambda batch: self._compiled(*batch[0], **batch[1]), self._device, self.model)
+
+    def train(self, mode: bool = True) -> Applied:
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Applied:
+        return self.train(False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in PASSED_ON:
+            return getattr(self.model, name)
+        raise AttributeError(
+            f"a model under a recipe has no {name!r}; `.model` is the model itself: what is changed there holds here, too, and what is called there runs without the recipe."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What was compiled runs this very model: a copy, or what is loaded again, would run it in the place of its own."""
+        raise UsageError(
+            "a model under a recipe cannot be copied or pickled: copy or save `.model`, or its state_dict(), and give that to rung.apply."
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self.model).__name__} under {self._named}"
+
+    def _tell(self, way: Compiled | Step) -> None:
+        """Warns, after the first run, of rewrites that found nothing in what was captured or copy at every call, and of a model
+        without repeated blocks."""
+        if not self._told:
+            self._told, seen = True, way.applied()
+            if self._plan.regions and not seen["regions"]:
+                warnings.warn("compile-regions found no list of equal blocks: nothing is compiled.", stacklevel=3)
+            if seen["copied_joins"]:
+                warnings.warn(
+                    "weights that are multiplied as one are copied together at every call, as others may hold their memory: give rung.apply a model whose state dict is not kept.",
+                    stacklevel=3,
+                )
+            for name in [name for name, count in seen["matches"].items() if not count]:
+                warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Without anything that either of the two ways to run the model has bound to it in place."""
+        with self._compiled.aside(), self._step.aside() if self._step else contextlib.nullcontext():
+            yield
+
+    def step(self, batch: Any) -> Any:
+        """One whole step: `(loss, output)` in training (None for an output that is not asked for), the output in inference."""
+        if self._step is None:
+            with torch.no_grad():
+                return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
+        self._warn_of_another_optimizer()
+        if not self._thread.expects_changes:
+            self._expect_changes()
+        loss, output = self._step(batch)
+        self._tell(self._step)
+        if self._plan.bf16:
+            output = _cast_back(output, self._weights.look())
+        return output if loss is None else (loss, output)
+
+    def _warn_of_another_optimizer(self) -> None:
+        """Once, where a scheduler or a hook was given to one that never steps."""
+        if self._made and (found := self._made.astray(self.optimizer)):
+            self._made = None
+            warnings.warn(
+                f"an optimizer that optimizer= made was given {found}, but it is not the one that steps: use `.optimizer` of what rung.apply returned.",
+                stacklevel=3,
+            )
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer that `step` uses, and the only one: what optimizer= made may have been made anew. Schedulers
+        and hooks belong to it."""
+        return self._step.optimizer if self._step else None
+
+    def undo(self) -> None:
+        """Puts torch's process-wide settings back, and blocks that were compiled; nothing else was ever changed."""
+        self._compiled.undo()
+        if self._plan.tf32:
+            torch.set_float32_matmul_precision(self._precision)
+        for name, limit in self._limits.items():
+            setattr(torch._dynamo.config, name, limit)
+        self._expects = False
+
+    def _expect_changes(self) -> dict[str, int]:
+        """In each thread, whose settings of Dynamo are its own in newer torch, and before a new shape is compiled."""
+        self._thread.expects_changes = True
+        return expect_changes() if self._expects else {}
+
+
+class _Thread(threading.local):
+    expects_changes = False
+
+
+class _Weights:
+    """The dtype of a model's weights: of its first parameter that is a floating-point number."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model, self._path, self._name = model, tuple[str, ...](), ""
+        self.dtype = torch.float32
+
+    def look(self) -> torch.dtype:
+        """Before each call: the model may have been given another dtype since the last. It goes where the parameter was, because a
+        walk over all modules takes longer than a small model."""
+        module: torch.nn.Module | None = self._model
+        for name in self._path:
+            module = module._modules.get(name) if module is not None else None
+        found = module._parameters.get(self._name) if module is not None else None
+        if found is None or not found.is_floating_point():
+            found = self._search()
+        self.dtype = torch.float32 if found is None else found.dtype
+        return self.dtype
+
+    def _search(self) -> torch.nn.Parameter | None:
+        for name, parameter in self._model.named_parameters():
+            if parameter.is_floating_point():
+                *path, self._name = name.split(".")
+                self._path = tuple(path)
+                return parameter
+        return None
+
+
+def _cast_back(output: Any, dtype: torch.dtype) -> Any:
+    """The output as the model gives it outside autocast; gradients flow through the cast."""
+    if dtype == torch.bfloat16:
+        return output
+    return on_tensors(lambda t: t.to(dtype) if t.dtype == torch.bfloat16 else t, output)
+
+
+def apply(
+    target: torch.nn.Module | Workload,
+    recipe: Recipe | str | Path | Iterable[str],
+    *,
+    forward: Callable[[Any, Any], Any] = call_model,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: Factory | None = None,
+    output: bool = True,
+    dynamic: bool | None = None,
+) -> Applied:
+    """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload.
+
+    forward, loss, optimizer, output: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
+    training step with every rung in effect. The model stays on the device on which it is.
+
+    dynamic: as of torch.compile. None: the first input shape has a graph of its own, and all others share one with symbolic sizes. The
+    shared graph is compiled without the recipe's rewrites, which need to know the sizes. False: each shape has a graph of its own, with
+    the whole recipe. For one graph for all shapes, the first among them, there is the rung dynamic-shapes.
+
+    `optimizer` is called more than once, and a rung may make anew what it returned: the optimizer that steps is `.optimizer`
+    of what is returned here, and a scheduler or a hook that clips gradients belongs there:
+
+        trainer = rung.apply(model, "recipe.toml", loss=loss, optimizer=lambda parameters: torch.optim.AdamW(parameters))
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, T_max=1000)
+
+        def clip(optimizer, args, kwargs):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        trainer.optimizer.register_step_pre_hook(clip)
+        for batch in batches:
+            loss, output = trainer.step(batch)
+            scheduler.step()
+
+    Where what `optimizer` returns has a hook or a scheduler already, rungs that would lose it are warned of and left out. A
+    hook of a step is Python, which no replay runs: with one, the steps of a recipe with `capture` run uncaptured.
+
+    Raises UsageError for an unknown rung or what is no model, InputError for a file that is no recipe.
+    """
+    if dynamic:
+        raise UsageError("rung.apply takes dynamic=None or dynamic=False; for True, add the rung dynamic-shapes.")
+    wanted = _recipe(recipe)
+    if isinstance(target, Workload):
+        workload, device = target, pick()
+        model = seeded_model(workload).to(device.torch_name)
+    else:
+        if optimizer is not None and not callable(optimizer):
+            raise UsageError(
+                f"rung.apply got a {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: torch.optim.AdamW(parameters)."
+            )
+        if (loss is None) != (optimizer is None):
+            raise UsageError("rung.apply needs both loss= and optimizer= for a training step, or neither.")
+        if not isinstance(target, torch.nn.Module):
+            raise UsageError(
+                f"rung.apply got a {type(target).__name__}: give the torch.nn.Module itself, or a rung.Workload."
+            )
+        model = target
+        where = next((t.device for t in pytree.tree_leaves(list(model.parameters()))), torch.device("cpu"))
+        device = pick("cpu" if where.type == "cpu" else str(where))
+        mode: Mode = "train" if loss else "infer"
+        workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
+    made = _Made(workload.optimizer) if workload.optimizer else None
+    workload = replace(workload, optimizer=made)
+    optimizers = [made_by(workload, model) for _ in range(2)]
+    left_out = impossible(wanted.rungs, device, model, optimizers[0])
+    if optimizers[0] is not None and optimizers[0] is optimizers[1]:
+        left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
+    plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
+    whole = workload.mode == "train" or isinstance(target, Workload)
+    stepped = whole or forward is not call_model  # a step is more than a call of the model then
+    applied = Applied(model, plan, device, workload if stepped else None, dynamic)
+    here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
+    if whole:  # a model alone may be called in either mode
+        here["mode"] = workload.mode
+    for text in [*differences(wanted.made_for, here), *left_out.values()]:
+        warnings.warn(text, stacklevel=2)
+    applied.pending = tuple(left_out)
+    applied._named = " + ".join(name for name in wanted.rungs if name not in left_out) or applied._named
+    if not whole:
+        pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
+        applied.pending += tuple(name for name, on in pending if on)
+    unset = missing_variables(wanted)
+    applied.pending += tuple(n for n in wanted.rungs if any(v in unset for v, _ in plan_of([n]).env))
+    return applied
+
+
+def _would_leave_behind(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> dict[str, str]:
+    """By name, a sentence for each rung that would step with another than one that was there before: whoever holds that one would save
+    its state, which stays empty, and set its rates."""
+    plans = {name: plan_of([name]) for name in names}
+    return {
+        name: f"{name} is not in effect: optimizer= gives one that was there before, and an optimizer made anew would step in its place; make it inside of the function."
+        for name, plan in plans.items()
+        if remade(optimizer, fused=plan.fused_optimizer, capturable=plan.capture) is not optimizer
+    }
+
+
+def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
+    """The recipe that is meant, by whatever names it; a file goes before a rung of the same name."""
+    if isinstance(recipe, str) and recipe in BY_NAME and not Path(recipe).exists():
+        return Recipe((recipe,))
+    if isinstance(recipe, (str, Path)):
+        return Recipe.read(Path(recipe))
+    if isinstance(recipe, Recipe):
+        return recipe
+    names = list(recipe) if isinstance(recipe, Iterable) and not isinstance(recipe, (bytes, bytearray)) else [recipe]
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"rung.apply takes a recipe's file, a Recipe, or names of rungs; got {recipe!r:.60}.")
+    return Recipe(tuple(names))

@@ -1,0 +1,150 @@
+"""The result of a climb as a small readable file: which rungs, made for what, measured where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rung.errors import InputError, UsageError
+from rung.files import read_text
+from rung.plan import CONTRACTS, Numerics, Original, Plan
+from rung.recipes.variables import not_allowed
+from rung.rungs import BY_NAME, chosen, plan_of
+from rung.side import Side
+from rung.toml import as_toml, parse_toml, toml_key
+
+SCHEMA = 1
+Status = Literal["provisional", "verified", "confirmed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+TEXTS = ("status", "workload", "mode", "numerics")
+WORDS = {"status": STATUSES, "mode": ("train", "infer"), "numerics": get_args(Numerics)}
+MADE_ON = ("device", "arch", "torch", "model")
+TABLES: dict[str, tuple[tuple[type, ...], str]] = {
+    "options": ((str, int, float), "texts or numbers"),
+    "variables": ((str,), "texts"),
+    "original": ((int,), "whole numbers"),
+    "made_on": ((str,), "texts"),
+    "measured": ((int, float), "numbers"),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """rungs: names, in the order in which they are applied; workload and options: what was climbed, as typed;
+    variables: what its process is to be started with; original: for which inputs the recipe loses, and the model runs
+    as it is (`elements_at_most`, `elements_at_least`, of all tensors together); status: how far a climb has checked it, empty
+    where none did; the rest is for the record."""
+
+    rungs: tuple[str, ...]
+    workload: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    mode: str = ""
+    numerics: str = ""
+    made_on: dict[str, str] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    original: dict[str, int] = field(default_factory=dict)
+    status: Status | Literal[""] = ""
+
+    def text(self) -> str:
+        """The recipe as TOML."""
+        lines = [f"schema = {SCHEMA}"]
+        lines += [f"{k} = {as_toml(getattr(self, k))}" for k in TEXTS if k != "status" or self.status]
+        lines += ["rungs = [" + ", ".join(as_toml(r) for r in self.rungs) + "]"]
+        for table in TABLES:
+            if values := getattr(self, table):
+                lines += ["", f"[{table}]", *(f"{toml_key(k)} = {as_toml(v)}" for k, v in values.items())]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def parse(cls, text: str, where: str = "the recipe") -> Recipe:
+        """The recipe that a text holds; InputError names `where` it came from, and what to put right."""
+        try:
+            data: dict[str, Any] = parse_toml(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where} is not valid TOML: {error}.") from error
+        rungs = data.get("rungs")
+        if data.get("schema") != SCHEMA or not isinstance(rungs, list):
+            raise InputError(f"{where} is no recipe of this version: it needs schema = {SCHEMA} and a list `rungs`.")
+        parts = ("schema", "rungs", *TEXTS, *TABLES)
+        if odd := [key for key in data if key not in parts]:
+            near = get_close_matches(odd[0], parts, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parts)}."
+            raise InputError(f"{where} has {odd[0]!r}, which is no part of a recipe; {hint}")
+        for key in TEXTS:
+            if not isinstance(data.get(key, ""), str):
+                raise InputError(f"{where} is damaged: {key} must be a text; correct it, or climb again.")
+        for key, words in WORDS.items():
+            if data.get(key, "") not in ("", *words):
+                raise InputError(f"{where} has {key} = {data[key]!r}; it is one of {', '.join(words)}.")
+        for key, (kinds, what) in TABLES.items():
+            table = data.get(key, {})
+            if not isinstance(table, dict) or not all(isinstance(v, kinds) for v in table.values()):
+                raise InputError(f"{where} is damaged: {key} must be a table of {what}; correct it, or climb again.")
+        known_sizes = [f.name for f in fields(Original)]
+        if odd := [name for name in data.get("original", {}) if name not in known_sizes]:
+            raise InputError(f"{where} is damaged: original has {odd[0]!r}; it takes {' and '.join(known_sizes)}.")
+        if wrong := not_allowed(data.get("variables", {})):
+            raise InputError(f"{where} {wrong}.")
+        if odd := [name for name in data.get("made_on", {}) if name not in MADE_ON]:
+            raise InputError(f"{where}: made_on has {odd[0]!r}; it takes {', '.join(MADE_ON)}.")
+        try:
+            if not all(isinstance(r, str) for r in rungs):
+                raise UsageError("rungs must be names.")
+            chosen(rungs)
+        except UsageError as error:
+            raise InputError(f"{where}: {error}") from None
+        if wrong := _at_odds(rungs, data.get("numerics", "")):
+            raise InputError(f"{where} {wrong}.")
+        # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
+        options = {k: str(v) for k, v in data.get("options", {}).items()}
+        known = {k: data[k] for k in (*TEXTS, "variables", "original", "made_on", "measured") if k in data}
+        return cls(tuple(rungs), options=options, **known)
+
+    def options_for(self, target: str, typed: dict[str, str]) -> dict[str, str]:
+        """The options to run `target` with: those that were climbed, if it is what was climbed, and what is typed."""
+        same = target.rpartition("/")[2] == self.workload.rpartition("/")[2]
+        return {**(self.options if same else {}), **typed}
+
+    @property
+    def made_for(self) -> dict[str, str]:
+        """Of mode, device, torch and model, what the recipe tells of."""
+        return {**self.made_on, **({"mode": self.mode} if self.mode else {})}
+
+    @property
+    def plan(self) -> Plan:
+        """What its rungs add up to, and the inputs for which it does not hold."""
+        return replace(plan_of(self.rungs), original=Original(**self.original))
+
+    @classmethod
+    def read(cls, path: Path) -> Recipe:
+        try:
+            return cls.parse(read_text(path, "utf-8-sig"), str(path))
+        except OSError as error:
+            raise InputError(f"{path} could not be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no recipe: it is not UTF-8 text; give the recipe.toml of a climb.") from error
+
+
+def _at_odds(rungs: Sequence[str], numerics: str) -> str:
+    """What of a recipe cannot be meant: rungs that its own contract forbids, or that take each other's place; empty where nothing is."""
+    for name in rungs:
+        if numerics and CONTRACTS.index(needs := plan_of([name]).numerics) > CONTRACTS.index(numerics):  # type: ignore[arg-type]
+            return f"has numerics = {numerics!r}, and {name} needs {needs!r}: leave it out, or allow it"
+        if others := [other for other in rungs if other in BY_NAME[name].replaces]:
+            return f"has {name} and {others[0]}, which cannot be in effect together: leave one of them out"
+    return ""
+
+
+def side_of(
+    target: str, typed: dict[str, str], rungs: Sequence[str] | None, recipe: Path | None, *, call: bool = False
+) -> Side:
+    """A target as it was asked for: under the recipe of a file, if one is given, or under rungs; typed: its options."""
+    if not recipe:
+        return Side(target, typed, tuple(rungs or ()), call=call)
+    read = Recipe.read(recipe)
+    options = read.options_for(target, typed)
+    return Side(target, options, read.rungs, read.variables, call=call, original=read.original, made_for=read.made_for)

@@ -1,0 +1,234 @@
+"""Reads the nodes of one hand-written attention, starting from its softmax."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from rung.rewrites.attention.masks import Mask, read_mask
+from rung.rewrites.attention.sinks import less_its_largest, with_a_sink, without_the_last
+from rung.rewrites.graph.constants import COMPUTED, evaluate
+from rung.rewrites.graph.normalize import (
+    CASTS,
+    argument,
+    cast_source,
+    in_place,
+    kind,
+    number,
+    peel_permutations,
+    scaled,
+    value,
+)
+
+
+class Skip(Exception):
+    """This softmax is not rewritten; the message is the reason in words."""
+
+
+@dataclass
+class Chain:
+    scores: fx.Node  # the first matmul
+    query: fx.Node
+    key: fx.Node  # as the matmul takes it: [B, H, D, T]
+    value: fx.Node
+    output: fx.Node  # the second matmul
+    scale: float = 1.0
+    cap: float | None = None  # the scores are cap * tanh(scale * q k)
+    dropout: float = 0.0
+    masks: list[Mask] = field(default_factory=list)
+    sink: fx.Node | None = None  # a score more for each row, of no key: [B, H, T or 1, 1]
+    inner: list[fx.Node] = field(default_factory=list)  # between the two matmuls, last first
+
+    @property
+    def beyond_sdpa(self) -> bool:
+        """Whether scaled_dot_product_attention cannot do it, whatever its mask."""
+        return self.cap is not None or self.sink is not None
+
+
+def read_chain(softmax: fx.Node) -> Chain | None:
+    """The attention around a softmax; None where there is none, Skip where it is close to one."""
+    probs = value(softmax)
+    if probs is None or probs.dim() < 3 or kind(softmax) != "softmax":
+        return None
+    carried = not softmax.users or any(
+        kind(user) in ("matmul", *_CARRIERS) or without_the_last(user, softmax) for user in softmax.users
+    )
+    if not carried and not near_matmul(softmax, up=False):
+        return None
+    if argument(softmax, 1, "dim") not in (-1, probs.dim() - 1):
+        raise Skip("the softmax is not over the last dimension")
+    above = _upward(softmax)
+    scores = above.scores
+    if scores is None:
+        return None
+    if probs.dim() > 4:
+        raise Skip(f"its scores have {probs.dim()} dimensions, and not [batch, heads, queries, keys]")
+    below, output, dropout = _downward(softmax, above.sink is not None)
+    query, key = scores.args[:2]
+    if not isinstance(query, fx.Node) or not isinstance(key, fx.Node):
+        raise Skip("the scores are not a product of two tensors of this graph")
+    values = output.args[1]
+    if not isinstance(values, fx.Node):
+        raise Skip("the values are not a tensor of this graph")
+    inner = [*below, softmax, *above.seen]
+    return Chain(scores, query, key, values, output, above.scale, above.cap, dropout, above.masks, above.sink, inner)
+
+
+_CARRIERS = (*CASTS, "dropout")
+
+
+def only_user(node: fx.Node, what: str) -> None:
+    if len(node.users) != 1:
+        returned = any(user.op == "output" for user in node.users)
+        raise Skip(f"{what} are {'returned' if returned else 'used elsewhere'}")
+
+
+@dataclass
+class _Above:
+    """What stands between a softmax and its scores, last first; no scores where it is no attention."""
+
+    scores: fx.Node | None = None
+    scale: float = 1.0
+    cap: float | None = None
+    masks: list[Mask] = field(default_factory=list)
+    sink: fx.Node | None = None
+    seen: list[fx.Node] = field(default_factory=list)
+
+
+def _upward(softmax: fx.Node) -> _Above:
+    found = _Above()
+    twice: list[fx.Node] = []  # read by their own largest, too
+    node: Any = softmax.args[0] if softmax.args else softmax.kwargs.get("input")
+    while isinstance(node, fx.Node) and kind(node) != "matmul":
+        step = scaling(node)
+        between: list[fx.Node] = []
+        of_rows = not found.masks and found.cap is None and found.sink is None
+        if step is not None:
+            upper, factor = step
+            found.scale *= factor
+        elif (source := cast_source(node)) is not None:
+            upper = source
+        elif of_rows and (less := less_its_largest(node)) is not None:
+            upper, between = less
+            twice.append(upper)
+        elif of_rows and found.scale == 1.0 and (more := with_a_sink(node)) is not None:
+            upper, found.sink = more
+        elif (masked := read_mask(node)) is not None:
+            upper, mask = masked
+            if found.cap is not None:
+                raise Skip("the mask lies inside of the cap")
+            if found.scale != 1.0:
+                raise Skip("the scores are scaled after the mask")
+            found.masks.append(mask)
+        elif found.cap is None and kind(node) == "tanh" and near_matmul(node):
+            upper, found.cap, found.scale = node.all_input_nodes[0], found.scale, 1.0
+        elif near_matmul(node):
+            raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
+        else:
+            return found
+        if in_place(node) and node.args[:1] != (upper,):
+            raise Skip("the mask is written in place")
+        found.seen += [node, *between]
+        node = upper
+    if isinstance(node, fx.Node):
+        for item in (*found.seen, node):
+            if item not in twice:
+                only_user(item, "attention scores")
+        found.scores = node
+    return found
+
+
+def scaling(node: fx.Node) -> tuple[fx.Node, float] | None:
+    """(x, factor) where the node is x times or over a number, or over a constant tensor that holds one, as sqrt(d) often does."""
+    if (step := scaled(node)) is not None:
+        return step
+    made, what = value(node), kind(node)
+    if made is None or what not in ("mul", "div") or set(node.kwargs) - {"input", "other"}:
+        return None
+    left, right = argument(node, 0, "input"), argument(node, 1, "other")
+    for source, by in ((left, right), (right, left))[: 2 if what == "mul" else 1]:
+        before, one = value(source), value(by)
+        if (
+            before is None
+            or one is None
+            or one.numel() != 1
+            or (before.shape, before.dtype) != (made.shape, made.dtype)
+        ):
+            continue
+        constant = evaluate(by, COMPUTED)
+        factor = float(constant) if constant is not None else 0.0
+        if factor and math.isfinite(factor):
+            return source, factor if what == "mul" else 1.0 / factor
+    return None
+
+
+def near_matmul(node: fx.Node, up: bool = True) -> bool:
+    """A matmul a few steps up, or down: close enough to attention to be worth a word."""
+    level = {node}
+    for _ in range(4):
+        if any(kind(item) in ("matmul", "baddbmm") for item in level):
+            return True
+        level = {other for item in level for other in (item.all_input_nodes if up else item.users)}
+    return False
+
+
+def _downward(softmax: fx.Node, sink: bool) -> tuple[list[fx.Node], fx.Node, float]:
+    node, dropout = softmax, 0.0
+    seen: list[fx.Node] = []
+    while True:
+        only_user(node, "attention probabilities")
+        user = next(iter(node.users))
+        if kind(user) == "matmul":
+            if user.args[:1] != (node,) or len(user.args) < 2:
+                raise Skip("the probabilities are not the left side of the second matmul")
+            if sink:
+                raise Skip("a score is added to each row, and its share is not dropped before the values")
+            return list(reversed(seen)), user, dropout
+        if kind(user) == "dropout" and user.args[:1] == (node,):
+            rate = _dropout_rate(user)
+            if rate and dropout:
+                raise Skip("two dropouts on the attention probabilities")
+            dropout = dropout or rate
+        elif sink and without_the_last(user, node):
+            sink = False
+        elif cast_source(user) is not node:
+            raise Skip(f"`{kind(user) or user.target}` lies between the softmax and the values")
+        seen.append(user)
+        node = user
+
+
+def _dropout_rate(node: fx.Node) -> float:
+    # F.dropout(x, p=0.5, training=True); torch.dropout(x, p, train)
+    rate = number(argument(node, 1, "p", default=0.5))
+    training = argument(node, 2, "training", "train", default=True)
+    if rate is None or not isinstance(training, bool):
+        raise Skip("the dropout rate is not a plain number")
+    return rate if training else 0.0
+
+
+def compute_dtype(chain: Chain) -> torch.dtype:
+    """The dtype in which the hand-written form multiplied q and k, autocast included; the values are multiplied in it, too."""
+    scores, output = value(chain.scores), value(chain.output)
+    if scores is None or output is None or not scores.dtype.is_floating_point:
+        raise Skip("the dtype of the scores is unknown")
+    if not _holds(scores.dtype, output.dtype) and not _rounded(chain.value, scores.dtype):
+        raise Skip(f"the values are {value(chain.value).dtype} and the scores {scores.dtype}")  # type: ignore[union-attr]
+    return scores.dtype
+
+
+def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    return torch.promote_types(wide, narrow) == wide
+
+
+def _rounded(node: fx.Node | None, dtype: torch.dtype) -> bool:
+    """Whether a tensor holds nothing that is not in dtype: it, or what it was widened from."""
+    while node is not None:
+        node, _ = peel_permutations(node)
+        if (tensor := value(node)) is not None and _holds(dtype, tensor.dtype):
+            return True
+        node = cast_source(node)
+    return False

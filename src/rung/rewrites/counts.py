@@ -1,0 +1,78 @@
+"""What a captured graph holds: counted before and after the passes, so that what they did is told by the graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from torch import fx
+
+from rung.hardware.aiter import Product
+from rung.rewrites.attention.flex import flex_attention
+from rung.rewrites.attention.multi_head import FAST_PATHS
+from rung.rewrites.graph import kernel_ops
+from rung.rewrites.graph.normalize import argument, kind, value
+from rung.rewrites.routed import ROUTED, linear_product
+from rung.rewrites.siblings import projection
+from rung.rewrites.stream import summands, wide_sum
+
+# gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
+# triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
+# layers, going forward; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among them; wide_sum: those of a
+# float32 and a bfloat16 one.
+NAMES = (
+    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "split", "sum",
+    "wide_sum",
+)  # fmt: skip
+
+_KINDS = {
+    **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm", "einsum"), "gemm"),
+    "scaled_dot_product_attention": "sdpa",
+    **dict.fromkeys(("split", "chunk"), "split"),
+    **{name: name for name in ("softmax", "conv2d", "batch_norm")},
+}
+
+
+def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
+    """Occurrences by `NAMES`."""
+    found: Counter[str] = Counter()
+    for node in (node for part in parts for node in part.graph.nodes):
+        what = "triton" if kernel_ops.called(node) else _KINDS.get(kind(node))
+        what = "gemm" if node.target is ROUTED else "flex" if node.target is flex_attention else what
+        if what:
+            found[what] += 1
+            found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
+            found["layer_flop"] += _flop(node)
+        elif node.target in FAST_PATHS:  # as on a GPU
+            layer = FAST_PATHS[node.target] == "layer"
+            by_hand = argument(node, 18 if layer else 9, "mask") is not None
+            by_hand = by_hand or (not layer and bool(argument(node, 10, "need_weights", default=True)))
+            found.update(gemm=(4 if layer else 2) + 2 * by_hand, sdpa=not by_hand)
+        elif summands(node):
+            found["sum"] += 1
+            found["wide_sum"] += wide_sum(node)
+    return found
+
+
+def _flop(node: fx.Node) -> int:
+    read = node.args if node.target is ROUTED else projection(node)
+    weight, made = value(read[1]) if read else None, value(node)
+    return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
+
+
+def attention(part: fx.GraphModule) -> Counter[str]:
+    """Of the SDPA calls, going forward and without regard to a mask: `scores`, the elements of their score matrices, and
+    `flop`, the operations of the products on both sides of these."""
+    found: Counter[str] = Counter()
+    for node in part.graph.nodes:
+        if _KINDS.get(kind(node)) == "sdpa":
+            query, key, values = (value(argument(node, i, name)) for i, name in enumerate(("query", "key", "value")))
+            if query is not None and key is not None and values is not None and query.shape[-1]:
+                scores = query.numel() // query.shape[-1] * key.shape[-2]
+                found.update(scores=scores, flop=2 * scores * (query.shape[-1] + values.shape[-1]))
+    return found
+
+
+def products(parts: Iterable[fx.GraphModule]) -> Counter[Product]:
+    """The shapes of the products of linear layers, and how many layers have each."""
+    return Counter(made for part in parts for node in part.graph.nodes if (made := linear_product(node)))

@@ -1,0 +1,80 @@
+"""A rewritten value may have other strides than the value that it replaces: make its readers indifferent."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from rung.rewrites.graph.kernel_ops import called
+from rung.rewrites.graph.normalize import ELEMENTWISE, VIEWS, kind, value
+from rung.rewrites.graph.writes import aliases, opaque, written
+
+# These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
+STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
+# Results of these lie as their inputs do; a copy that is asked to be contiguous does not.
+FOLLOWING = ELEMENTWISE - {"contiguous"}
+
+
+def free_readers(node: fx.Node) -> bool:
+    """Turn ``view`` into ``reshape`` on the memory of a node, and on that of what is computed from it elementwise, which lies as
+    the node does; True if a contiguous copy is needed as well.
+
+    A value that leaves the graph must keep the strides that Dynamo promised to the code after it. One that is written to must
+    share its memory with its views, which a reshape of other strides does not.
+    """
+    alike = _lying_alike(node)
+    given = any(_leaves(each) for each, ours in alike.items() if each is node or ours)
+    # A list: each of them is freed, whatever the others need.
+    return any([given, *(_free(each) for each in alike)])
+
+
+def _leaves(node: fx.Node) -> bool:
+    return any(user.op == "output" or opaque(user) for alias in aliases(node) for user in alias.users)
+
+
+def _lying_alike(node: fx.Node) -> dict[fx.Node, bool]:
+    """What lies in memory as the node does, itself included; and whether one of our kernels is on the way to it."""
+    found, waiting = {node: False}, [node]
+    for item in waiting:
+        for alias in aliases(item):
+            for user in list(alias.users):
+                for made in _following(user):
+                    if made not in found and _size(made) == _size(alias):
+                        found[made] = found[item] or called(user)
+                        waiting.append(made)
+    return found
+
+
+def _following(user: fx.Node) -> list[fx.Node]:
+    """What a node makes that lies as what it reads: our kernels' results do so, too, of which some are a pair's first."""
+    if called(user):
+        return [user, *(part for part in user.users if part.target is operator.getitem)]
+    return [user] if kind(user) in FOLLOWING else []
+
+
+def _size(node: fx.Node) -> int:
+    tensor = value(node)
+    return tensor.numel() if tensor is not None else -1
+
+
+def _free(node: fx.Node) -> bool:
+    needs_copy, viewed, shared = False, False, aliases(node)
+    held = list(shared)  # with what is a copy now and is none where strides are others
+    for alias in shared:
+        for user in list(alias.users):
+            if kind(user) in STRIDE_READERS:
+                needs_copy = True
+            elif kind(user) in VIEWS:  # of other strides, some of them are copies
+                viewed = True
+                held += aliases(user)
+                if kind(user) != "view":
+                    continue
+                if any(isinstance(item, torch.dtype) for item in (*user.args, *user.kwargs.values())):
+                    needs_copy = True
+                elif not user.kwargs:
+                    user.op, user.target = "call_method", "reshape"
+                else:
+                    needs_copy = True
+    return needs_copy or (viewed and any(item in held for user in node.graph.nodes for item in written(user)))

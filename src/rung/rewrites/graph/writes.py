@@ -1,0 +1,117 @@
+"""Which nodes write into memory, and which nodes share it.
+
+Dynamo's graph is not functional: ``x.add_(1)`` is a node like any other, so the same node may stand for
+different values at two places. A rewrite that moves a read asks here whether a write lies in between.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from rung.rewrites.graph.kernel_ops import called
+from rung.rewrites.graph.normalize import kind, names, value
+
+_IN_PLACE_NAMES = names("setitem delitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul")
+_IN_PLACE_OPERATORS = {getattr(operator, name) for name in _IN_PLACE_NAMES}
+_MODE_SWITCHES = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled", "_enter_inference_mode")
+
+
+def switches_mode(node: fx.Node) -> bool:
+    """Autocast or grad mode changes here, so operations must not move across."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") in _MODE_SWITCHES
+
+
+def opaque(node: fx.Node) -> bool:
+    """An operation that is not torch's own spelling: custom ops, Triton kernels, submodules, subgraphs."""
+    if node.op == "call_module":
+        return True
+    if node.op != "call_function" or node.target is getattr or switches_mode(node):
+        return False
+    if getattr(node.target, "reads_only", False) or called(node):  # a function or a kernel of ours
+        return False
+    module = getattr(node.target, "__module__", None) or ""
+    return kind(node) == "" and not module.startswith(("torch.nn.functional", "torch._C._nn", "torch.functional"))
+
+
+def written(node: fx.Node) -> list[fx.Node]:
+    """The arguments that a node may write to."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return []
+    if node.op == "call_method":
+        name = str(node.target)
+        writes = (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__iadd__")
+        return _first(node) if writes else []
+    if opaque(node):
+        schema = getattr(getattr(node.target, "default", node.target), "_schema", None)
+        if schema is not None and not getattr(schema, "is_mutable", True):
+            return []
+        # Torch's own odd functions (``torch._C._nn.gelu``) are named; anything unnamed may write anywhere.
+        name = getattr(node.target, "__name__", "_")
+        builtin = inspect.isbuiltin(node.target) and not name.endswith("_")
+        return [] if builtin else list(node.all_input_nodes)
+    found: list[fx.Node] = []
+    out = node.kwargs.get("out")
+    found += [item for item in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(item, fx.Node)]
+    name = getattr(node.target, "__name__", "")
+    if (
+        node.target in _IN_PLACE_OPERATORS
+        or (name.endswith("_") and name not in ("and_", "or_", "not_", "is_"))
+        or _inplace_flag(node)
+    ):
+        found += _first(node)
+    return found
+
+
+def _first(node: fx.Node) -> list[fx.Node]:
+    return [node.args[0]] if node.args and isinstance(node.args[0], fx.Node) else list(node.all_input_nodes)
+
+
+def _inplace_flag(node: fx.Node) -> bool:
+    if "inplace" in node.kwargs:
+        return bool(node.kwargs["inplace"])
+    if not inspect.isfunction(node.target):
+        return False
+    names = list(inspect.signature(node.target).parameters)
+    spot = names.index("inplace") if "inplace" in names else len(node.args)
+    return len(node.args) > spot and bool(node.args[spot])
+
+
+def storage(node: Any) -> int | None:
+    """An identity of the memory behind a node; views of one tensor share it."""
+    tensor = value(node)
+    return None if tensor is None else memory(tensor)
+
+
+def memory(tensor: torch.Tensor) -> int | None:
+    """The same of a tensor."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have no storage
+        return None
+
+
+def may_touch(node: fx.Node, storages: set[int | None]) -> bool:
+    """Whether a node may write to one of these memories; unknown memory counts as touched."""
+    return any(storage(item) is None or storage(item) in storages for item in written(node))
+
+
+def aliases(node: fx.Node) -> list[fx.Node]:
+    """All nodes of the graph that share a node's memory, itself included."""
+    home = storage(node)
+    if home is None:
+        return [node]
+    return [other for other in node.graph.nodes if other is node or storage(other) == home]
+
+
+def between(first: fx.Node, last: fx.Node) -> Iterable[fx.Node]:
+    """The nodes strictly between two nodes, in graph order."""
+    node = first.next
+    while node is not last and node.op != "root":
+        yield node
+        node = node.next

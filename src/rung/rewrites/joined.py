@@ -1,0 +1,163 @@
+"""Weights that are read as one: in inference they are laid out next to one another, once, and a view covers them all.
+
+Concatenating in the graph reads and writes every weight in every call, which costs more than the fused product saves
+where few tokens are multiplied. Here the parameters keep their identity and values, but move into one piece of memory:
+no second copy is held, and a later in-place change of a weight is seen by the view, also when a captured graph is
+replayed. Weights that cannot be moved (views, shared storage, subclasses, anything that needs a gradient) are
+concatenated in the graph as in training.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from rung.rewrites.graph.captured import add_weight, is_weight
+from rung.rewrites.held import held
+
+ALIGNED = 16  # bytes
+HOME, MEMBERS = "rung_home", "rung_members"
+_MOVING = threading.Lock()  # two threads that moved the same weights at once would leave them apart
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size; and whether it is a
+    parameter that counts its versions."""
+
+    storage: int
+    whole: int
+    offset: int
+    size: int
+    parameter: bool = False
+
+    @property
+    def alone(self) -> bool:
+        return self.offset == 0 and self.size == self.whole
+
+
+def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Marks the placeholders whose tensors may be moved, before the passes look at the graph."""
+    if any(getattr(node.target, "__name__", "") == "_set_grad_enabled" for node in gm.graph.nodes):
+        return
+    for node, tensor in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
+        if _movable(tensor) and is_weight(node):
+            storage = tensor.untyped_storage()
+            start = tensor.storage_offset() * tensor.element_size()
+            counts = isinstance(tensor, torch.nn.Parameter) and not tensor.is_inference()
+            node.meta[HOME] = Home(storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, counts)
+
+
+def _movable(tensor: Any) -> bool:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tensor, FakeTensor):
+        return False
+    needs_gradient = tensor.requires_grad and torch.is_grad_enabled()
+    return tensor.layout == torch.strided and tensor.is_contiguous() and not needs_gradient and not tensor.is_meta
+
+
+def joined_input(graph: fx.Graph, members: Sequence[fx.Node]) -> fx.Node | None:
+    """A new input of the graph that stands for the members below one another; None where they must be copied."""
+    homes = [member.meta.get(HOME) for member in members]
+    if not all(isinstance(home, Home) for home in homes):
+        return None
+    wanted = tuple(member.name for member in members)
+    inputs = graph.find_nodes(op="placeholder")
+    for node in inputs:
+        theirs = node.meta.get(MEMBERS, ())
+        if theirs == wanted:
+            return node
+        if set(theirs) & set(wanted):
+            return None  # a weight can lie in one place only
+    if any(home.size % ALIGNED for home in homes):
+        return None  # the compiler takes for granted that weights begin where wide loads can
+    if len(set(wanted)) < len(wanted) or not (all(home.alone for home in homes) or _adjacent(homes)):
+        return None
+    values = [member.meta["example_value"].detach() for member in members]
+    return add_weight(graph, torch.cat(values), {MEMBERS: wanted})
+
+
+def _adjacent(homes: Sequence[Home]) -> bool:
+    pairs = itertools.pairwise(homes)
+    return all(a.storage == b.storage and a.offset + a.size == b.offset for a, b in pairs)
+
+
+class Joined:
+    """The tensors of one joined input, found among the arguments of every call."""
+
+    def __init__(self, spots: Sequence[int]) -> None:
+        self.spots = tuple(spots)
+        self.copied = False  # in the last call that asked: weights that may not be moved
+        # Weights where they lay together last; one object, for threads that run two layers of the same code.
+        self._laid: tuple[list[int], torch.Tensor] | None = None
+        self._moved: list[weakref.ref[torch.Tensor]] = []
+
+    def undo(self) -> None:
+        """Gives every weight that was moved memory of its own again."""
+        for tensor in (moved() for moved in self._moved):
+            if tensor is not None and not _whole(tensor):
+                with torch.inference_mode(tensor.is_inference()):
+                    tensor.data = tensor.detach().clone()
+        self._moved.clear()
+
+    def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
+        tensors = [arguments[spot] for spot in self.spots]
+        addresses = [t.data_ptr() for t in tensors]
+        laid = self._laid
+        if laid is None or addresses != laid[0]:
+            # The first call, another layer of the same code, or weights that were moved (`.to()`, a new state dict).
+            with _MOVING:
+                lie_together = _together(tensors)
+                self.copied = not lie_together and not _may_move(tensors)
+                if self.copied:
+                    with torch.no_grad():
+                        return torch.cat([t.detach() for t in tensors])
+                if not lie_together:
+                    self._move(tensors)
+                laid = self._laid = _laid(tensors)
+        return laid[1]
+
+    def _move(self, tensors: Sequence[torch.Tensor]) -> None:
+        # Memory of their own kind: tensors that get memory made in inference mode could never be trained again, and
+        # inference tensors that get any other have no views.
+        with torch.inference_mode(tensors[0].is_inference()), torch.no_grad():
+            whole = torch.cat([t.detach() for t in tensors])
+            for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
+                tensor.data = part
+        self._moved += [weakref.ref(t) for t in tensors]
+
+
+def _laid(tensors: Sequence[torch.Tensor]) -> tuple[list[int], torch.Tensor]:
+    """Where the tensors lie, and a view of all of them."""
+    first = tensors[0].detach()
+    rows = sum(len(t) for t in tensors)
+    return [t.data_ptr() for t in tensors], first.as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def _may_move(tensors: Sequence[torch.Tensor]) -> bool:
+    return all(_alone(t) for t in tensors) and len({t.is_inference() for t in tensors}) == 1
+
+
+def _alone(tensor: torch.Tensor) -> bool:
+    """Nothing else lies in its memory, nobody else has it, and no graph that is being captured has its address."""
+    capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not capturing and _whole(tensor) and not held(tensor)
+
+
+def _whole(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _together(tensors: Sequence[torch.Tensor]) -> bool:
+    pairs = itertools.pairwise(tensors)
+    return all(t.is_contiguous() for t in tensors) and all(
+        a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.data_ptr() + a.nbytes == b.data_ptr()
+        for a, b in pairs
+    )

@@ -1,0 +1,160 @@
+"""Weights that autocast would cast in every call are kept as it casts them.
+
+Under autocast a float32 weight is read, and its copy in 16 bits written, before each product that reads the copy: eight bytes an
+element in the place of two, most of what a step moves where few tokens are multiplied. In inference the copy of the call
+before is as good, as long as the weight is the same: by identity, address and version counter, and as long as no optimizer has
+stepped, which is asked at every call. What may be another is copied again, into the same memory, which compiled code and recorded
+graphs go on reading.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from rung.rewrites.graph.captured import add_weight, without_numbers
+from rung.rewrites.graph.normalize import kind, permutation, source_line, value
+from rung.rewrites.graph.writes import storage, written
+from rung.rewrites.joined import HOME, MEMBERS, Home
+from rung.rewrites.optimizer_steps import steps_taken
+
+KEPT = "rung_kept"
+PRODUCTS = ("linear", "matmul", "addmm", "conv1d", "conv2d", "conv3d")
+NARROW = (torch.bfloat16, torch.float16)
+
+
+def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
+    """Gives every product under autocast an input that holds its weight, and its bias, as autocast casts them; how many, and
+    why not others."""
+    inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    touched = {storage(item) for node in graph.nodes for item in written(node)}
+    made: dict[tuple[str, torch.dtype], fx.Node] = {}
+    count, skipped = 0, []
+    for node in list(graph.nodes):
+        result = value(node)
+        if kind(node) not in PRODUCTS or result is None or result.dtype not in NARROW:
+            continue
+        for read in node.all_input_nodes:
+            turned = permutation(read)
+            weight = turned[0] if turned else read
+            wide = value(weight)
+            if wide is None or wide.dtype != torch.float32 or not {HOME, MEMBERS} & set(weight.meta):
+                continue
+            members = [inputs[name] for name in weight.meta.get(MEMBERS, (weight.name,))]
+            if reason := _obstacle(members, touched):
+                skipped.append(f"weight of {source_line(node)}: {reason}")
+                continue
+            key = weight.name, result.dtype
+            if key not in made:
+                made[key] = _kept(graph, weight, members, result.dtype)
+            node.replace_input_with(read, _turned(graph, read, weight, made[key]) if turned else made[key])
+            count += 1
+    for node in inputs.values():
+        if MEMBERS in node.meta and not node.users:
+            graph.erase_node(node)  # its copy is made of the members, which then need not lie together
+    return count, skipped
+
+
+def _obstacle(members: Sequence[fx.Node], touched: set[int | None]) -> str:
+    homes: list[Home] = [node.meta[HOME] for node in members]
+    if not all(home.parameter for home in homes):
+        return "it is no parameter that counts its versions"
+    if not all(home.alone for home in homes) or any(node.meta["example_value"].dim() == 0 for node in members):
+        return "it is a part of other memory, or a single number"
+    if touched & {storage(node) for node in members}:
+        return "the step itself may write to it"
+    return ""
+
+
+def _kept(graph: fx.Graph, weight: fx.Node, members: Sequence[fx.Node], dtype: torch.dtype) -> fx.Node:
+    wide = value(weight)
+    assert wide is not None
+    with without_numbers(wide), torch.no_grad():
+        example = wide.detach().to(dtype)
+    return add_weight(graph, example, {KEPT: (tuple(node.name for node in members), dtype)})
+
+
+def _turned(graph: fx.Graph, read: fx.Node, weight: fx.Node, kept: fx.Node) -> fx.Node:
+    """What read the weight, `weight.T`, of its copy."""
+    with graph.inserting_before(read):
+        made = graph.node_copy(read, lambda item: kept if item is weight else item)
+    made.meta = {**read.meta, "example_value": read.meta["example_value"].to(kept.meta["example_value"].dtype)}
+    return made
+
+
+class Copies:
+    """The copies of all graphs of one function: whatever the shapes that they are for, they read the same."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[torch.dtype, tuple[int, ...]], _Copy] = {}
+
+    def of(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        key = dtype, tuple(map(id, tensors))
+        copy = self._held.get(key)
+        if copy is None or not copy.is_of(tensors) or not copy.renew(tensors):
+            self._held = {k: one for k, one in self._held.items() if one.alive()}
+            copy = self._held[key] = _Copy(tensors, dtype)
+        return copy.tensor
+
+    def renew(self) -> None:
+        """What a recorded graph reads is of the present weights again."""
+        for copy in self._held.values():
+            if tensors := copy.alive():
+                copy.renew(tensors)
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [copy.tensor for copy in self._held.values()]
+
+
+class Kept:
+    """The copy of one weight, or of several below one another, found among the arguments of every call."""
+
+    def __init__(self, spots: Sequence[int], dtype: torch.dtype, copies: Copies) -> None:
+        self._spots, self._dtype, self._copies = tuple(spots), dtype, copies
+
+    def __call__(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self._copies.of([arguments[spot] for spot in self._spots], self._dtype)
+
+
+class _Copy:
+    def __init__(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
+        self._of = [weakref.ref(t) for t in tensors]
+        self._like = _kinds(tensors)
+        self._seen = _marks(tensors)  # before they are read: what is written meanwhile is copied again
+        with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be written to outside of it
+            self.tensor = torch.cat([t.detach().to(dtype) for t in tensors])
+            self._parts = self.tensor.split([len(t) for t in tensors])
+
+    def alive(self) -> list[torch.Tensor]:
+        """What it is a copy of; nothing where a part of that is gone."""
+        tensors = [t for one in self._of if (t := one()) is not None]
+        return tensors if len(tensors) == len(self._of) else []
+
+    def is_of(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these are it, and not others that came to lie where they were."""
+        return all(one() is t for one, t in zip(self._of, tensors, strict=True))
+
+    def renew(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """From the tensors that it is a copy of, where they may be others now; False where they have other sizes, and it has to be
+        made anew. Asked before every call, so that kinds are looked at only where something is another."""
+        marks = _marks(tensors)
+        if marks == self._seen:
+            return True
+        if self._like != _kinds(tensors):
+            return False
+        with torch.inference_mode(False), torch.no_grad():
+            for part, tensor in zip(self._parts, tensors, strict=True):
+                part.copy_(tensor.detach())
+        self._seen = marks
+        return True
+
+
+def _marks(tensors: Sequence[torch.Tensor]) -> list[object]:
+    return [steps_taken(), *((t._version, t.data_ptr(), t.shape) for t in tensors)]
+
+
+def _kinds(tensors: Sequence[torch.Tensor]) -> list[object]:
+    return [(t.shape, t.dtype, t.device) for t in tensors]

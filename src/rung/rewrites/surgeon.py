@@ -1,0 +1,289 @@
+"""The backend: runs the passes on each captured graph, counts, checks, and hands over."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from rung.hardware.aiter import Product
+from rung.rewrites.added import Held, added_inputs, examples
+from rung.rewrites.attention.copies import drop_copies
+from rung.rewrites.attention.decoding import fuse_decoding
+from rung.rewrites.attention.flex_calls import fuse_calls
+from rung.rewrites.attention.float32_attention import fuse_float32
+from rung.rewrites.attention.lean import lean_attention
+from rung.rewrites.attention.multi_head import write_out
+from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
+from rung.rewrites.batch_norm import fold_batch_norm
+from rung.rewrites.cache import write_in_place
+from rung.rewrites.counts import NAMES, attention, count, products
+from rung.rewrites.cross_entropy import fuse_cross_entropy
+from rung.rewrites.experts import group_experts
+from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_buffers
+from rung.rewrites.graph.captured import own_copy
+from rung.rewrites.hoist import hoist_constants
+from rung.rewrites.joined import Joined, note_homes
+from rung.rewrites.kept import Copies, Kept, keep_casts
+from rung.rewrites.logits import narrow_logits
+from rung.rewrites.loss_kernel import fuse_loss
+from rung.rewrites.optimizer_steps import step_taken
+from rung.rewrites.rotary import fuse_rotary
+from rung.rewrites.routed import route_to_aiter
+from rung.rewrites.siblings import fuse_gate_up, fuse_qkv
+from rung.rewrites.stream import narrow_stream
+
+_Pass = Callable[[fx.Graph], tuple[int, list[str]]]
+
+_RUNNERS: dict[str, _Pass] = {
+    "flex-attention": fuse_flex,
+    "sdpa": fuse_attention,
+    "triton-decode-attention": fuse_decoding,
+    "lean-sdpa": lean_attention,
+    "tf32-attention": fuse_float32,
+    "flex-for-sdpa": fuse_calls,
+    "in-place-cache": write_in_place,
+    "folded-batch-norm": fold_batch_norm,
+    "hoisted-constants": hoist_constants,
+    "narrow-logits": narrow_logits,
+    "fused-cross-entropy": fuse_cross_entropy,
+    "grouped-experts": group_experts,
+    "fused-qkv": fuse_qkv,
+    "fused-gate-up": fuse_gate_up,
+    "bf16-stream": narrow_stream,
+    "uncopied-attention": drop_copies,
+    "triton-rope": fuse_rotary,
+    "triton-cross-entropy": fuse_loss,
+    "bf16-weights": keep_casts,
+    "aiter-gemm": route_to_aiter,
+}
+
+PASSES = tuple(_RUNNERS)
+# Only a whole graph has callers that can be given one more input.
+_OF_THE_WHOLE = ("hoisted-constants", "bf16-weights")
+
+# Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
+WITHIN = {
+    "recompute": ("joint_custom_post_pass", "rung.rewrites.aten.recompute", "Recomputed"),
+    "joined-gradients": ("post_grad_custom_pre_pass", "rung.rewrites.aten.joins", "Joins"),
+    "casts-together": ("post_grad_custom_pre_pass", "rung.rewrites.aten.casts", "CastTogether"),
+    "float32-gradients": ("post_grad_custom_post_pass", "rung.rewrites.aten.gradients", "Float32Gradients"),
+    "k-major-gradients": ("post_grad_custom_post_pass", "rung.rewrites.aten.k_major", "KMajor"),
+}
+
+# What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
+_INSTEAD = {
+    "flex-attention": ("sdpa",),
+    "triton-decode-attention": ("lean-sdpa",),
+    "tf32-attention": ("flex-for-sdpa",),
+    "fused-cross-entropy": ("triton-cross-entropy",),
+}
+
+
+def hidden(found: Mapping[str, int]) -> tuple[str, ...]:
+    """The passes that found nothing only because another one was before them, where all are run."""
+    return tuple(other for name in PASSES if found.get(name) for other in _INSTEAD.get(name, ()))
+
+
+@dataclass
+class _Record:
+    matches: dict[str, int]
+    skipped: list[str]
+    before: Counter[str] = field(default_factory=Counter)
+    after: Counter[str] = field(default_factory=Counter)
+    products: Counter[Product] = field(default_factory=Counter)
+    left: Counter[Product] = field(default_factory=Counter)
+    written_out: Counter[str] = field(default_factory=Counter)
+
+
+class Surgeon:
+    """A Dynamo backend: ``torch.compile(fn, backend=Surgeon(["sdpa"], "inductor"), dynamic=False)``."""
+
+    def __init__(
+        self,
+        passes: Sequence[str],
+        inner: Literal["inductor", "eager"] = "inductor",
+        inductor_options: dict[str, Any] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        unknown = sorted({*passes, *within} - {*PASSES, *WITHIN})
+        if unknown:
+            raise ValueError(f"unknown passes {unknown}; known: {[*PASSES, *WITHIN]}")
+        if inner not in ("inductor", "eager"):
+            raise ValueError(f"inner is 'inductor' or 'eager', not {inner!r}")
+        # One order, whatever order they were chosen in: a pass reads what those before it wrote.
+        self.passes = tuple(name for name in PASSES if name in passes)
+        self.inner = inner
+        self.inductor_options = dict(inductor_options or {})
+        self.within = tuple(within)
+        self._expected: list[Expected] = []
+        self._records: dict[str, _Record] = {}
+        self._added: list[Joined | Kept | Held] = []
+        self._copies = Copies()
+
+    @property
+    def matches(self) -> dict[str, int]:
+        """Rewrites by pass, summed over the graphs; a graph compiled again counts once."""
+        return {name: sum(r.matches.get(name, 0) for r in self._records.values()) for name in self.passes}
+
+    @property
+    def rewritten(self) -> dict[str, int]:
+        """The passes that found anything, and how much."""
+        return {name: found for name, found in self.matches.items() if found}
+
+    @property
+    def before(self) -> dict[str, int]:
+        """Operations that the passes count on, by `counts.NAMES`, in the graphs as they were captured."""
+        return _summed(record.before for record in self._records.values())
+
+    @property
+    def after(self) -> dict[str, int]:
+        """The same once rewritten: what the rewrites did, told by the graph and not by the passes."""
+        return _summed(record.after for record in self._records.values())
+
+    @property
+    def products(self) -> dict[Product, tuple[int, int]]:
+        """The shapes of linear layers' products: how many were captured, and how many there are as the other passes left them."""
+        captured = sum((record.products for record in self._records.values()), Counter[Product]())
+        left = sum((record.left for record in self._records.values()), Counter[Product]())
+        return {product: (captured[product], left[product]) for product in sorted({*captured, *left})}
+
+    @property
+    def written_out(self) -> dict[str, int]:
+        """The size of the attention that was written by hand and is calls now (`counts.attention`)."""
+        return dict(sum((record.written_out for record in self._records.values()), Counter[str]()))
+
+    @property
+    def graphs(self) -> int:
+        return len(self._records)
+
+    @property
+    def skipped(self) -> list[str]:
+        """Why near misses were left alone, in words that begin with the name of the pass."""
+        return list(dict.fromkeys(reason for record in self._records.values() for reason in record.skipped))
+
+    @property
+    def copied(self) -> int:
+        """How many inputs that stand for several weights are put together anew at every call."""
+        return sum(isinstance(one, Joined) and one.copied for one in self._added)
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return self._rewritten(gm, example_inputs, trusting=True)
+
+    def _rewritten(self, written: fx.GraphModule, example_inputs: Sequence[Any], trusting: bool) -> Callable[..., Any]:
+        """trusting: buffers are taken for what they hold now."""
+        key = _fingerprint(written, example_inputs)
+        record = _Record(dict.fromkeys(self.passes, 0), [])
+        # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
+        gm = own_copy(written)
+        note_homes(gm, example_inputs)
+        if trusting:
+            note_buffers(gm, example_inputs)
+        parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
+        rehearsals: dict[fx.GraphModule, fx.Graph] = {}
+        for part in parts:
+            self._run("sdpa", write_out, part, record, rehearsals)
+        record.before = count(parts)
+        record.products = products(parts)
+        for part in parts:
+            for name in self.passes:
+                if name == "aiter-gemm":
+                    record.left += products([part])  # as the passes before it left them
+                if part is gm or name not in _OF_THE_WHOLE:
+                    before = attention(part) if name == "sdpa" else Counter[str]()
+                    self._run(name, _RUNNERS[name], part, record, rehearsals)
+                    record.written_out += attention(part) - before if name == "sdpa" else before
+        record.after = count(parts)
+        for part in parts:  # once: passes read graphs, and writing code takes longer than most of them
+            part.recompile()
+        expected = taken_buffers(gm)
+        self._expected += expected
+        self._records[key] = record
+        added = added_inputs(gm, self._copies)
+        if any(isinstance(one, Kept) for one in added):
+            step_taken()  # whoever changed the model, so that it was captured anew, may have written to weights unseen
+        run = self.compiled(gm, [*example_inputs, *examples(gm)])
+        self._added += added
+        whole = run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
+        if not expected:
+            return whole
+        return guarded(whole, expected, lambda arguments: self._rewritten(written, arguments, trusting=False))
+
+    def outdated(self) -> bool:
+        """Whether a buffer that was taken for what it held was written to: a call that runs asks that itself, a recorded one cannot."""
+        written = [one.written() for one in self._expected]  # all of them now, and not one at each call
+        return any(written)
+
+    def renew(self) -> None:
+        """Copies of weights are of the present weights again: a call that runs sees to that itself, a recorded one cannot."""
+        self._copies.renew()
+
+    def undo(self) -> None:
+        """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
+        for one in self._added:
+            if isinstance(one, Joined):
+                one.undo()
+
+    def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The rewritten graph, handed over."""
+        if self.inner == "eager":
+            return gm.forward
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
+
+    def _run(
+        self,
+        name: str,
+        run: _Pass,
+        part: fx.GraphModule,
+        record: _Record,
+        rehearsals: dict[fx.GraphModule, fx.Graph],
+    ) -> None:
+        # A rehearsal on a copy: a pass that fails halfway must leave no trace in the real graph, whose placeholders carry
+        # attributes of Dynamo that a copy put back in its place would lack. The copy goes the way of the graph.
+        rehearsal = rehearsals[part] = rehearsals.get(part) or copy.deepcopy(part.graph)
+        try:
+            run(rehearsal)
+            rehearsal.lint()
+        except Exception as error:
+            del rehearsals[part]
+            record.skipped.append(f"{name}: the pass failed and was left out ({type(error).__name__}: {error})")
+            return
+        found, reasons = run(part.graph)
+        part.graph.lint()
+        record.matches[name] = record.matches.get(name, 0) + found
+        record.skipped += [f"{name}: {reason}" for reason in reasons]
+
+
+def _hooks(within: Sequence[str]) -> dict[str, Any]:
+    """The settings of Inductor by which these passes run."""
+    from rung.rewrites.aten.lowered import Several  # it loads Inductor
+
+    passes: dict[str, list[Any]] = defaultdict(list)
+    for name, (hook, module, kind) in WITHIN.items():
+        if name in within:
+            passes[hook].append(getattr(importlib.import_module(module), kind)())
+    return {hook: Several(found) for hook, found in passes.items()}
+
+
+def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:
+    total = sum(counts, Counter[str]())
+    return {name: total[name] for name in NAMES}
+
+
+def _fingerprint(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
+    """The same graph at the same shapes has the same fingerprint, however often it is compiled."""
+    inputs = [
+        (tuple(item.shape), item.dtype, item.device) if isinstance(item, torch.Tensor) else item
+        for item in example_inputs
+    ]
+    codes = [module.code for module in gm.modules() if isinstance(module, fx.GraphModule)]
+    return hashlib.sha256(repr((codes, [str(item) for item in inputs])).encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""The ladder: each rung says when it applies, what it should give, what it changes in the plan, and how that shows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from rung.errors import UsageError
+from rung.plan import Plan
+from rung.rungs.aiter import AITER_GEMM
+from rung.rungs.attention import CUDNN_ATTENTION, TF32_ATTENTION
+from rung.rungs.compiling import CASTS_TOGETHER, COMPILE, DYNAMIC, REGIONS
+from rung.rungs.eight_bits import EIGHT_BITS
+from rung.rungs.environment import ENVIRONMENT
+from rung.rungs.graphs import CAPTURE
+from rung.rungs.inductor import INDUCTOR
+from rung.rungs.kernels import KERNELS
+from rung.rungs.own_switches import OWN_SWITCHES
+from rung.rungs.precision import BF16, TF32
+from rung.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
+from rung.rungs.surgery import SURGERY
+from rung.rungs.training import (
+    FLOAT32_GRADIENTS,
+    FUSED_OPTIMIZER,
+    JOINED_GRADIENTS,
+    K_MAJOR_GRADIENTS,
+    RECOMPUTE,
+)
+
+__all__ = [
+    "BY_NAME", "LADDER", "Context", "Counters", "Evidence", "Inapplicable", "Prediction", "Proof", "Rung", "added",
+    "chosen", "plan_of",
+]  # fmt: skip
+
+# Where predictions are equal, in this order: what frees the step from its launches comes before what makes kernels
+# faster, because nothing else can be seen before; the precision before surgery, because it changes which surgery pays.
+LADDER: tuple[Rung, ...] = (
+    TF32,
+    COMPILE,
+    FUSED_OPTIMIZER,
+    CAPTURE,
+    BF16,
+    *OWN_SWITCHES,
+    *SURGERY,
+    CUDNN_ATTENTION,
+    TF32_ATTENTION,
+    *KERNELS,
+    FLOAT32_GRADIENTS,
+    CASTS_TOGETHER,
+    JOINED_GRADIENTS,
+    K_MAJOR_GRADIENTS,
+    *INDUCTOR,
+    REGIONS,
+    DYNAMIC,
+    RECOMPUTE,
+    *EIGHT_BITS,
+    AITER_GEMM,
+    *ENVIRONMENT,
+)
+
+BY_NAME = {rung.name: rung for rung in LADDER}
+
+
+def added(names: Sequence[str], rung: Rung) -> list[str]:
+    """These rungs with one more, without those that it takes the place of."""
+    return [*(n for n in names if n not in rung.replaces and rung.name not in BY_NAME[n].replaces), rung.name]
+
+
+def plan_of(names: Sequence[str]) -> Plan:
+    """The plan that these rungs add up to, in this order."""
+    plan = Plan()
+    for name in names:
+        plan = chosen([name])[0].change(plan)
+    return plan
+
+
+def chosen(names: Sequence[str]) -> list[Rung]:
+    """The rungs of these names; an unknown name is refused with those that are like it, or else with all, and one that comes
+    twice, whose change would be made twice."""
+    for name in names:
+        if name not in BY_NAME:
+            near = difflib.get_close_matches(name, BY_NAME, n=3)
+            known = f"did you mean {' or '.join(near)}?" if near else f"the ladder has {', '.join(BY_NAME)}."
+            raise UsageError(f"there is no rung {name!r}; {known}")
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is named {names.count(name)} times; once is enough.")
+    return [BY_NAME[name] for name in names]

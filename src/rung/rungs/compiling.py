@@ -1,0 +1,123 @@
+"""Level 2: torch.compile, of the whole or of the blocks that repeat, and what it makes of autocast's casts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rung.rungs.proofs import both, counted, named, told
+from rung.rungs.rung import FOR_GPUS, Context, Evidence, Inapplicable, Proof, Rung, already
+
+SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
+MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a thought
+LONG = 60.0  # seconds of a first run that are worth sparing
+
+
+def _compile_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    # Copies are casts and layouts, which Inductor makes part of its kernels: all of 1.4 ms were, of a step of 7.2 under autocast. It
+    # lays convolutions out with channels innermost, too: 0.65 of their time was left in a ResNet-50 in inference, on one H100.
+    convolution = (0.9, 1.0) if c.plan.channels_last else (0.5, 1.0)
+    return {
+        "pointwise": (0.25, 0.75),
+        "copy": (0.0, 0.6),
+        "launch_gap": (0.1, 0.8),
+        "attention": (0.5, 1.0),
+        "convolution": convolution,
+    }
+
+
+COMPILE = Rung(
+    "compile", 2, "torch.compile", "reassociated", "forward and loss as one compiled function, static shapes",
+    lambda c: None,
+    _compile_shrinks,
+    lambda p: replace(p, compile=True, regions=False),
+    "Inductor compiled the captured graphs", counted("compiled_graphs", "graphs compiled"),
+    # A first run on 16 cores: 36 s for 12 layers in training.
+    replaces=("compile-regions",), core=True, prepares=40.0,
+)  # fmt: skip
+
+
+def _regions_apply(c: Context) -> Inapplicable | None:
+    blocks = int(c.facts.get("blocks", 0))
+    if blocks < MANY_BLOCKS:
+        return Inapplicable(f"the model has no {MANY_BLOCKS} blocks of one class in a row, called by itself.")
+    if "compile" in c.failed:
+        return None
+    if not c.plan.compile:
+        return Inapplicable("it stands in for torch.compile where that takes long or fails.")
+    if c.plan.passes:
+        return Inapplicable("graph rewrites are in effect that look at the whole graph.")
+    if c.first_run < LONG:
+        return Inapplicable(f"compiling the whole takes {c.first_run:.0f} s; it is spared from {LONG:.0f} s on.")
+    return None
+
+
+REGIONS = Rung(
+    "compile-regions", 2, "repeated blocks compiled once", "reassociated",
+    "the blocks that repeat are compiled, one for all of them, and what is around them runs as it is",
+    _regions_apply,
+    # Against the eager step, where compiling the whole failed, it gives less than that; against compile, nothing.
+    lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
+    lambda p: replace(p, compile=False, regions=True),
+    "blocks compiled by themselves", both(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
+    replaces=("compile", "dynamic-shapes"), prepares=20.0, spares="first run",
+)  # fmt: skip
+
+
+def _dynamic_applies(c: Context) -> Inapplicable | None:
+    if not c.plan.compile:
+        return Inapplicable("it is for what torch.compile makes of the whole model, which is not in effect so far.")
+    if c.plan.passes:
+        return Inapplicable(
+            f"rewrites of the graph are in effect that need to know its sizes: {', '.join(c.plan.passes)}."
+        )
+    vary = any("size mismatch" in again["why"] for again in c.facts.get("recompilations", []))
+    if int(c.facts.get("named_shapes", 0)) < SEVERAL and not vary:
+        return Inapplicable(
+            f"its inputs do not vary: the workload names fewer than {SEVERAL} shapes beside the measured one."
+        )
+    return None
+
+
+def _fewer_graphs(e: Evidence) -> Proof:
+    seen = e.worker.get("over_shapes")
+    if not seen:
+        return Proof(None, "the graphs over all shapes were not counted")
+    before, after = seen["best"]["graphs"], seen["candidate"]["graphs"]
+    return Proof(0 < after < before, f"{before} -> {after} graphs compiled for {seen['candidate']['shapes']} shapes")
+
+
+DYNAMIC = Rung(
+    "dynamic-shapes", 2, "one graph for all shapes", "reassociated",
+    "the sizes of the inputs are variables of the compiled code; with `capture`, each shape is still a graph to replay",
+    _dynamic_applies,
+    lambda c: {},  # it makes no step faster; what it costs on the measured shape is measured
+    lambda p: replace(p, dynamic=True),
+    "fewer graphs compiled over the shapes", _fewer_graphs,
+    prepares=40.0, spares="graphs",
+)  # fmt: skip
+
+
+def _casts_apply(c: Context) -> Inapplicable | None:
+    if not c.gpu:
+        return Inapplicable("it is one kernel of a GPU in the place of many.", group=FOR_GPUS)
+    if not c.autocast:
+        return Inapplicable("the step does not run under autocast, which casts the weights in every step.")
+    if c.facts.get("dtype") != "torch.float32":
+        return already(f"the weights are {c.facts.get('dtype')}: they are not cast.")
+    if not c.plan.compiles:
+        return Inapplicable("it changes what torch.compile makes of the casts, and that is not in effect so far.")
+    if c.plan.keeps_weights:
+        return already("the weights of linear layers are kept in 8 bits: they are not cast.")
+    return None
+
+
+CASTS_TOGETHER = Rung(
+    "casts-together", 2, "weights cast in one operation", "exact",
+    "autocast's copies of all weights are made by one operation of torch, joined weights part by part; no kernels cast them one by one",
+    _casts_apply,
+    lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
+    lambda p: replace(p, within=(*p.within, "casts-together")),
+    "torch's kernels that copy many tensors",
+    both(told("pass casts-together", True, "the rewrite of casts"), named(r"multi_tensor_apply.*Copy", "such copies")),
+    prepares=20.0,
+)  # fmt: skip

@@ -1,0 +1,179 @@
+"""What a rung is, what it may know before it is tried, and what shows afterwards that it is in effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rung.plan import Numerics, Plan
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a rung may know before it is tried. facts: what the survey of the workload found (ladder.survey);
+    parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision;
+    first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died;
+    memory: the best's peaks in bytes (`allocated` and `reserved` on a GPU)."""
+
+    plan: Plan
+    numerics: Numerics
+    facts: Mapping[str, Any]
+    parts: Mapping[str, float]
+    rates: Mapping[str, float]
+    first_run: float = 0.0
+    failed: tuple[str, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def gpu(self) -> bool:
+        return bool(self.facts["gpu"])
+
+    @property
+    def training(self) -> bool:
+        return bool(self.facts["mode"] == "train")
+
+    @property
+    def autocast(self) -> bool:
+        """Whether products of float32 weights are computed in 16 bits."""
+        return bool(self.plan.bf16 or self.facts.get("amp"))
+
+    @property
+    def half(self) -> bool:
+        """Whether products are computed in 16 bits, by autocast or because the weights are."""
+        return self.autocast or self.facts.get("dtype") in ("torch.bfloat16", "torch.float16")
+
+    @property
+    def tf32(self) -> bool:
+        """Whether products of float32 use TF32."""
+        return self.plan.tf32 or self.facts.get("matmul_precision") != "highest"
+
+    def share(self, *names: str) -> float:
+        total = sum(self.parts.values())
+        return sum(self.parts.get(n, 0.0) for n in names) / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The speedup that a rung should give over the best so far, as a range, and what that rests on: the shares
+    of the step of the parts that it works on, the largest first (none where no profile could be had)."""
+
+    low: float
+    high: float
+    shares: dict[str, float]
+
+    @property
+    def value(self) -> float:
+        """What is expected: the middle of the range, of the time that is left."""
+        return 2 / (1 / self.low + 1 / self.high)
+
+    def judge(self, measured: float) -> str:
+        return "below" if measured < self.low else "above" if measured > self.high else "inside"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, "shares": self.shares}
+
+
+# Kinds of reasons, by which a long list of rungs is told in few lines.
+FOR_GPUS = "for GPUs"
+OTHER_CHIP = "for other chips"
+OTHER_MODE = "not for this mode (training or inference)"
+NOT_FOUND = "nothing in the graph for them"
+NOT_ALLOWED = "not allowed by --numerics"
+
+
+@dataclass(frozen=True)
+class Inapplicable:
+    """Why a rung is not tried. verdict: `no-op` where it is already so, `not yet` in a plan where it waits for another rung
+    (`climb.waiting`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
+
+    why: str
+    verdict: str = "inapplicable"
+    group: str = ""
+
+
+def already(why: str) -> Inapplicable:
+    return Inapplicable(why, "no-op")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a few profiled steps show, per step: launches of GPU work, kernels, GEMMs, and how often each kernel,
+    operator and runtime call of a name occurs."""
+
+    launches: float
+    kernels: float
+    gemms: float
+    names: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What can show that a rung is in effect. before, after: the traces of the best so far and of the candidate, None
+    where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`), and `over_shapes` where
+    the rung is about them (`climb.spared.over_shapes`), and the peaks in `memory` of both sides."""
+
+    before: Counters | None
+    after: Counters | None
+    worker: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """shown: whether the effect is there; None where nothing can tell. says: with which figures."""
+
+    shown: bool | None
+    says: str
+
+
+Applies = Callable[[Context], Inapplicable | None]
+Shrinks = Callable[[Context], dict[str, tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder: a change of the plan, and all that is known of it.
+
+    contract     what it may do to numbers: `exact`, `reassociated`, `tf32`, `bf16` or `fp8`.
+    applies      None, or why it is not tried here.
+    shrinks      for the parts that it works on, the factors that should be left of their time, at best and at worst.
+    change       the plan with the rung in it. Nothing else is changed, so leaving it out again undoes it.
+    effect       what it should do beside being faster, and `proof` whether it did.
+    replaces     rungs that cannot be in effect together with it; they leave the plan when it comes in.
+    core         tried whatever is predicted: nothing else shows while the GPU waits for its launches.
+    prepares     seconds that preparing it takes on top of what the best so far takes, as a first guess.
+    spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
+                 fewer `graphs` compiled over all shapes.
+    first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
+    members      the rungs that are tried as this one (`climb.schedule.bundled`).
+    """
+
+    name: str
+    level: int
+    title: str
+    contract: str
+    changes: str
+    applies: Applies
+    shrinks: Shrinks
+    change: Callable[[Plan], Plan]
+    effect: str
+    proof: Callable[[Evidence], Proof]
+    replaces: tuple[str, ...] = ()
+    core: bool = False
+    prepares: float = 0.0
+    spares: str = "step"
+    first: tuple[tuple[str, str], ...] = ()
+    members: tuple[Rung, ...] = ()
+
+    def predict(self, context: Context) -> Prediction:
+        """Amdahl's law over the parts of the profile: what the rung leaves alone takes as long as before."""
+        shrinks = self.shrinks(context)
+        total = sum(context.parts.values())
+        best, worst = (
+            sum(t * shrinks.get(part, (1.0, 1.0))[end] for part, t in context.parts.items()) for end in (0, 1)
+        )
+        if total <= 0:
+            return Prediction(1.0, 1.0, {})
+        largest = sorted(shrinks, key=lambda part: -context.parts.get(part, 0.0))
+        shares = {part: context.share(part) for part in largest if context.share(part) >= 0.005}
+        return Prediction(total / max(worst, 1e-9 * total), total / max(best, 1e-9 * total), shares)

@@ -1,0 +1,256 @@
+"""One workload under one recipe, measured in a fresh worker process until its median is known well enough."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
+from rung.errors import UsageError
+from rung.hardware.sensors import Watch, sensor_for
+from rung.launch import Worker, log_folder
+from rung.measure import Collected, collect, median_interval
+from rung.measure.core_time import CoreTime, total, waiting
+from rung.measure.noise import explain
+from rung.measure.stats import effective_count, trend
+from rung.measure.summary import summarize
+from rung.rungs import chosen
+from rung.side import Limits, Setup, Side
+from rung.timing.climbed import held_beside, measured_by_the_climb
+from rung.timing.compile_cache import compiled_code
+from rung.timing.function import Function, Here, named
+from rung.timing.work import UNTOLD, Told, achieved
+from rung.timing.workers import open_worker
+
+progress = logging.getLogger(__name__)
+
+BLOCK_SECONDS = 0.5
+WARM_SECONDS = 10.0
+# Of the record's figures, for who reads only the file; a time is that of one step.
+UNITS = {"time": "ns", "summary": "ns", "samples": "ns", "discarded": "ns", "first_run_seconds": "s", "memory": "bytes"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """warm, steps: how many of each, or None for what is found to be needed; deadline: seconds for compiling."""
+
+    says: str
+    warm: int | None = None
+    steps: int | None = None
+    deadline: float = 900.0
+
+
+PRESETS = {
+    "sanity": Preset("one run, no warm-up: does it run? Not a measurement.", 0, 1),
+    "quick": Preset("3 + 5 runs: for trying A and B by hand, not for a report.", 3, 5),
+    "proper": Preset("warm-up found, steps until the median is known to --target."),
+    "compile": Preset("as proper, with an hour for the first compilation.", deadline=3600.0),
+}
+
+
+def bench(
+    side: Side,
+    *,
+    preset: str = "proper",
+    precision: float = 0.005,
+    seconds: float = 30.0,
+    device: str | None = None,
+    deadline: float | None = None,
+    logs: Path | None = None,
+    timer: str = "auto",
+    cold: bool = False,
+    work: Told = UNTOLD,
+    recipe: Path | None = None,
+) -> dict[str, Any]:
+    """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
+    median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
+
+    timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have. Returns plain values: `time` (median and its interval, nanoseconds a step), `trend`
+    (a share, or None: with one the interval is wider than 95 %), `summary` (`rung.measure.summary`), `samples` (ns),
+    `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP/s and bytes/s of a step and their shares of the chip's
+    peaks, where known: `rung.timing.work.achieved`), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
+    GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), `climb` (what the climb that wrote `recipe`, the file that
+    the side came from, measured of it: `rung.timing.climbed`), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
+    samples taken until then are in its `samples`.
+    """
+    chosen(side.rungs)
+    how = _preset(preset)
+    limit = deadline or how.deadline
+    with log_folder("rung-bench-") as folder, ExitStack() as stack:
+        # What Inductor tunes it chooses anew where nothing is kept, and code of another choice takes another time.
+        variables = stack.enter_context(compiled_code()) if recipe else {}
+        setup = Setup(device, logs or folder, Limits(prepare=limit), variables=variables)
+        worker = open_worker(stack, setup, side, "bench")
+        progress.info("loading %s", side.target)
+        facts = worker.receive("open", limit)
+        found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold, work))
+    # A climb times steps as they are launched, with warm caches: nothing else can be held beside it.
+    alike = found["timer"] and found["timer"]["name"] in ("clock", "events") and not found["timer"]["cold"]
+    climb = measured_by_the_climb(recipe, side) if recipe and alike else None
+    found["climb"] = held_beside(climb, found["time"]) if climb else None
+    return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "preset": preset, **found}
+
+
+def bench_here(
+    call: Callable[[], object],
+    name: str | None = None,
+    *,
+    preset: str = "proper",
+    precision: float = 0.005,
+    seconds: float = 30.0,
+    device: str | None = None,
+    timer: str = "auto",
+    cold: bool = False,
+    work: Told = UNTOLD,
+) -> dict[str, Any]:
+    """The same for a callable, in this process; what it raises is raised as it is."""
+    how = _preset(preset)
+    function = Function(call, name or named(call), device)
+    wanted = _Wanted(how, precision, seconds, how.deadline, timer, cold, work)
+    found = _measured(Here(function), function.open(), wanted)
+    return {"target": function.name, "options": {}, "rungs": [], "preset": preset, **found}
+
+
+def _preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise UsageError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What was asked for; deadline: the seconds that any one answer may take."""
+
+    preset: Preset
+    precision: float
+    seconds: float
+    deadline: float
+    timer: str
+    cold: bool
+    work: Told
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one process showed after its first run. warm: `runs` and `steady`; the rest is None or empty where it was not
+    looked at."""
+
+    found: Collected
+    warm: dict[str, Any]
+    memory: dict[str, int]
+    timer: dict[str, Any] | None = None
+    sensors: dict[str, Any] | None = None
+    work: dict[str, Any] = field(default_factory=dict)
+    trend: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def _measured(process: Worker | Here, facts: dict[str, Any], wanted: _Wanted) -> dict[str, Any]:
+    """One process, from its first run to its notes. What it raises carries the samples that were taken until then."""
+    samples: list[float] = []
+    ask = partial(process.call, deadline=wanted.deadline)
+    progress.info("the first run, which may compile")
+    first = ask("first")
+    try:
+        seen = (
+            _enough(ask, facts["steps"], wanted, samples)
+            if wanted.preset.steps is None
+            else _few(ask, wanted.preset, samples)
+        )
+    except BaseException as error:
+        error.samples = samples  # type: ignore[attr-defined]
+        raise
+    return _record(facts, wanted, first, seen)
+
+
+def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen:
+    """As many steps as the preset says."""
+    if preset.warm:
+        ask("block", count=preset.warm)
+    samples += ask("block", count=preset.steps)["samples"]
+    found, memory = Collected(samples, None, False), ask("memory")
+    notes = [*explain(samples), *ask("doubts")]
+    return _Seen(found, {"runs": preset.warm, "steady": False}, memory, notes=notes)
+
+
+def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float]) -> _Seen:
+    """Steps until the answer is good enough, and all that can be seen beside them."""
+    progress.info("warming up")
+    warm = ask("warm", seconds=min(WARM_SECONDS, wanted.seconds))
+    timer = ask("timer", wanted=wanted.timer, cold=wanted.cold)
+    watch = Watch(sensor_for(timer.pop("gpu")))
+    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timer.pop("sample_ns"), 1))))
+    in_use: list[int] = [ask("in_use")]
+    calls, cores = 0, []
+
+    def block() -> list[float]:
+        nonlocal calls
+        with watch:
+            taken = ask("block", count=count)
+        if taken["cores"]:
+            cores.append(CoreTime(**taken["cores"]))
+        calls += taken["calls"]
+        in_use.append(ask("in_use"))
+        progress.info("timing: %d samples", len(samples) + len(taken["samples"]))
+        return list(taken["samples"])
+
+    found = collect(block, precision=wanted.precision, seconds=wanted.seconds, at_least=at_least, into=samples)
+    disturbed = ask("disturbances")
+    # A timer's own graphs and buffers are not the step's: then, what was in use while it warmed up.
+    own = timer["cold"] or timer["name"] in ("graph", "batch")
+    memory = warm["memory"] if own else ask("memory")
+    sensors = _sensors(watch.summary(), 0 if timer["cold"] else calls)
+    moved = trend(found.kept)
+    waited = waiting(total(cores).share_waited)
+    notes = [
+        *warm["doubts"],
+        *of_the_samples(found, moved),
+        *([f"{waited}."] if waited else []),
+        *of_the_process(disturbed, in_use, len(samples)),
+        *of_the_gpu(sensors),
+    ]
+    return _Seen(found, warm, memory, timer, sensors, ask("work", flops_in=wanted.work.flops_in), moved, notes)
+
+
+def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -> dict[str, Any]:
+    samples = seen.found.kept
+    time = median_interval(samples)
+    return {
+        "kind": "bench",
+        "units": UNITS,
+        "workload": facts["name"],
+        "mode": facts["mode"],
+        "status": "complete",
+        "measured": wanted.preset.steps is None,
+        "time": time.as_dict(),
+        "summary": summarize(samples),
+        "precision": wanted.precision,
+        "reached": seen.found.reached,
+        "samples": samples,
+        "effective_samples": effective_count(samples),
+        "first_run_seconds": first,
+        "warm_up_runs": seen.warm["runs"],
+        "discarded": seen.found.samples[: seen.found.begin or 0],
+        "steady": seen.found.begin is not None,
+        "trend": seen.trend,
+        "memory": seen.memory,
+        "timer": seen.timer,
+        "sensors": seen.sensors,
+        "work": achieved(seen.work, wanted.work, time.value),
+        "notes": seen.notes,
+        "samples_per_step": facts["samples"],
+        "tokens_per_step": facts["tokens"],
+        "environment": facts["environment"],
+    }
+
+
+def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:
+    """What was seen of the GPU, with the joules of one call where nothing else ran in between."""
+    if not seen or seen["energy"] is None or not calls:
+        return seen
+    return {**seen, "energy_per_step": seen["energy"] / calls}

@@ -1,0 +1,248 @@
+"""Is B faster than A, and does it compute the same? Sides in fresh processes, interleaved, until it is clear."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import string
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rung.errors import UsageError
+from rung.hardware.environment import differences
+from rung.launch import WorkerFailed, log_folder
+from rung.measure import COMPARE
+from rung.recipes.fit import found_nothing
+from rung.runs import temporary_folder
+from rung.side import Limits, Setup, Side
+from rung.timing.duel import Duel, SideFailed, fight
+from rung.timing.workers import open_worker
+from rung.verify.verdict import joined
+from rung.workload.load import KERNELBENCH
+
+progress = logging.getLogger(__name__)
+
+CHECKOUT = "rung-base-"  # begins the name of the temporary folder that a revision is checked out into
+LETTERS = string.ascii_uppercase
+UNITS = {"times": "ns", "restarts": "ns", "first_run_seconds": "s", "memory": "bytes"}  # a time is that of one step
+
+
+def compare(
+    *sides: Side,
+    device: str | None = None,
+    margin: float = 0.01,
+    verify: bool = False,
+    budget: float | None = None,
+    deadline: float = 900.0,
+    logs: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Restarts the sides (A, B and so on) together until each pair is shown to differ, or to be the same within
+    `margin` (a share).
+
+    verify: first shows that all compute what A computes; where one does not, nothing is timed. budget: seconds after
+    which no further restart begins; what is not clear by then is `inconclusive`.
+
+    Returns plain values: results_compared (whether `verify` was asked for), verdict (of B: faster, slower, same, inconclusive, not equal; of more than two: ranked,
+    inconclusive, not equal), comparison (speedup of B over A with its interval, confidence, the smallest visible
+    change) or ranking (`rung.measure.Ranking`), times and restarts (ns a step), memory (bytes), verification, and what
+    differs between the environments; on a CPU also waited (by side, the share of its time in which it waited for a core) and, of two
+    sides, cpu_time (the comparison in CPU time). Raises WorkloadError where a side fails, by name.
+    """
+    if not 2 <= len(sides) <= len(LETTERS):
+        raise UsageError(f"a comparison needs 2 to {len(LETTERS)} sides; {len(sides)} were given.")
+    named = dict(zip(LETTERS, sides, strict=False))
+    began = time.monotonic()
+    with log_folder("rung-compare-") as folder:
+        setup = Setup(device, logs or folder, Limits(prepare=deadline))
+        result = described({name: asdict_of(side) for name, side in named.items()}, margin, results_compared=verify)
+        if verify:
+            for k, name in enumerate(list(named)[1:]):
+                say(f"verifying that {name} computes what A computes ...")
+                result["verification"] = verified(setup, sides[0], named[name], audited=k > 0)
+                if not result["verification"]["passed"]:
+                    return {**result, "not_equal": name, "verdict": "not equal", "seconds": time.monotonic() - began}
+
+        timing = time.monotonic()
+
+        def seen(duel: Duel) -> None:
+            ratios = [
+                f"{name} is {_percent(duel.restarts[-1].log_ratio(0, k))} than A" for k, name in enumerate(named) if k
+            ]
+            say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
+            if len(duel.restarts) == 1 and budget is not None:
+                first = time.monotonic() - timing
+                if told := too_short(budget - (timing - began), first):
+                    say(told)
+
+        def left() -> float:
+            return float("inf") if budget is None else budget - (time.monotonic() - began)
+
+        try:
+            duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
+        except SideFailed as failure:
+            e = failure.error
+            raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure
+    found = duel.as_dict()
+    for key in ("times", "memory", "first_run_seconds", "waited"):
+        found[key] = lowered(found[key])
+    cpu = duel.by_cpu_time(looks=COMPARE) if len(sides) == 2 else None
+    return {
+        **result,
+        **answered(found["comparison"], found["ranking"]),
+        "unit": "restart",
+        "times": found["times"],
+        "memory": found["memory"],
+        "first_run_seconds": found["first_run_seconds"],
+        "waited": found["waited"],
+        "cpu_time": cpu.as_dict() if cpu else None,
+        "restarts": [lowered(r) for r in duel.samples],
+        "warnings": [*found["warnings"], *idle(named, duel.warm[0])],
+        "environment": list(duel.environments.values())[-1],
+        "differs": differences(list(duel.environments.values())),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def too_short(budget: float, restart: float) -> str:
+    """What to say of a budget in which no verdict can be reached; empty where one can. budget, restart: seconds; later restarts find
+    compiled code in the cache and take no longer than the first."""
+    needed = COMPARE[0][0]
+    if needed * restart <= budget:
+        return ""
+    fit = max(1, int(budget // restart))
+    return (
+        f"the budget allows about {fit} restart{'' if fit == 1 else 's'} of {restart:.0f} s; the earliest verdict needs {needed}, "
+        f"about {needed * restart:.0f} s: give --budget {math.ceil(1.2 * needed * restart)} or more"
+    )
+
+
+def described(sides: Mapping[str, dict[str, Any]], margin: float, results_compared: bool) -> dict[str, Any]:
+    """How the record of a comparison begins: two sides are `a` and `b`, more are a table of their own.
+
+    results_compared: whether it was asked if all sides compute the same, or the times alone were compared."""
+    common = {"units": UNITS, "margin": margin, "results_compared": results_compared}
+    if len(sides) == 2:
+        return {"kind": "compare", **common, **lowered(sides)}
+    return {"kind": "ranking", **common, "sides": lowered(sides)}
+
+
+def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) -> dict[str, Any]:
+    """The verdict and what it rests on."""
+    if comparison:
+        answer = comparison["answer"]
+        return {"verdict": "inconclusive" if answer == "undecided" else answer, "comparison": comparison}
+    assert ranking is not None
+    open_ = any(p["answer"] == "undecided" for p in ranking["pairs"])
+    return {"verdict": "inconclusive" if open_ else "ranked", "ranking": ranking}
+
+
+def idle(sides: Mapping[str, Side], warm: Mapping[str, dict[str, Any]]) -> list[str]:
+    """What to say of rewrites that a side was given and that found nothing in its graph. warm: what its worker said."""
+    said = []
+    for side, state in warm.items():
+        applied = state.get("applied", {})
+        for name in (n for n, count in applied.get("matches", {}).items() if not count and n in sides[side].rungs):
+            said.append(f"{side}: {found_nothing(name, applied['skipped'])}")
+    return said
+
+
+def lowered(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.lower(): value for name, value in record.items()}
+
+
+@contextmanager
+def at_revision(side: Side, revision: str) -> Iterator[Side]:
+    """The same side from another git revision of the repository around the current directory.
+
+    The revision is checked out into a worktree beside the repository's own files, which stay as they are; its
+    root, and `src` in it, come first on the workers' PYTHONPATH.
+    """
+    root = Path(_git(Path.cwd(), "rev-parse", "--show-toplevel"))
+    here = Path.cwd().resolve().relative_to(root.resolve())
+    commit = _git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
+    with temporary_folder(CHECKOUT) as folder:
+        _forget_checkouts(root)
+        tree = folder / "tree"
+        _git(root, "worktree", "add", "--detach", str(tree), commit)
+        try:
+            before = side.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+            path = os.pathsep.join(filter(None, [str(tree), str(tree / "src"), before]))
+            target = _in(tree, root.resolve(), side.target)
+            yield replace(side, target=target, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
+        finally:
+            _git(root, "worktree", "remove", "--force", str(tree))
+
+
+def _forget_checkouts(root: Path) -> None:
+    """Has git forget the worktrees of runs that were killed, whose folders are gone."""
+    for line in _git(root, "worktree", "list", "--porcelain").splitlines():
+        tree = Path(line.removeprefix("worktree "))
+        if line.startswith("worktree ") and tree.parent.name.startswith(CHECKOUT) and not tree.parent.exists():
+            _git(root, "worktree", "remove", "--force", str(tree))
+
+
+def _in(tree: Path, root: Path, target: str) -> str:
+    """A target as the checkout in `tree` has it: the file of an absolute path would be the one of today."""
+    if target.startswith(KERNELBENCH):
+        before, where, after = KERNELBENCH, target.removeprefix(KERNELBENCH), ""
+    else:
+        where, colon, name = target.rpartition(":")
+        before, after = "", colon + name
+    if not where.endswith(".py"):
+        return target
+    file = Path(os.path.normpath(Path(where).parent.resolve() / Path(where).name))
+    if not file.is_relative_to(root):
+        raise UsageError(f"{where} lies outside the repository {root}; --base needs a target that its revisions have.")
+    return f"{before}{tree / file.relative_to(root)}{after}" if Path(where).is_absolute() else target
+
+
+def _git(where: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(where), *arguments], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise UsageError("--base needs git, which was not found: install it, or put it on the PATH.") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise UsageError(f"git {arguments[0]} in {where}: {said}; --base needs a git repository and a revision of it.")
+    return done.stdout.strip()
+
+
+def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> dict[str, Any]:
+    """Whether b computes what a computes, in full precision and in the lowest that it runs in. Raises where that cannot be told, because
+    a's results depend on chance or on the calls before, or are not finite; audited: that was asked already."""
+    if a.call or b.call:
+        raise UsageError("--verify compares workloads; plain functions (--call) are timed only.")
+    same = (a.target, a.options) == (b.target, b.options)
+    if a.cwd != b.cwd:
+        raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
+    found: list[dict[str, Any]] = []
+    against = None if same else {"target": a.target, "options": a.options}
+    with ExitStack() as stack:
+        worker = open_worker(stack, setup, b, "verify")
+        worker.receive("open", setup.limits.prepare)
+        if not audited:
+            progress.info("can A be verified?")
+            worker.call("audit", setup.limits.prepare, against=against)
+        for numerics in worker.call("precisions", setup.limits.prepare):
+            progress.info("verifying: %s", numerics)
+            found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
+            if not found[-1]["passed"]:
+                break
+    return joined(found)
+
+
+def asdict_of(side: Side) -> dict[str, Any]:
+    known = {"target": side.target, "options": side.options, "rungs": list(side.rungs), "env": side.env}
+    return {**known, **({"original": side.original} if side.original else {})}
+
+
+def _percent(log_ratio: float) -> str:
+    change, which = math.expm1(abs(log_ratio)), "faster" if log_ratio >= 0 else "slower"
+    return f"{change:.1%} {which}" if change < 2 else f"{change + 1:.3g} times {which}"

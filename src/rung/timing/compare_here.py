@@ -1,0 +1,165 @@
+"""Python callables against each other within this process, in alternating blocks, until the answer is clear."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rung.errors import UsageError
+from rung.measure import (
+    ROUNDS,
+    SIGNED_RANK,
+    Comparison,
+    Pair,
+    Ranking,
+    Restart,
+    interleaved,
+    judge,
+    median_interval,
+    rank,
+)
+from rung.timing.compare import LETTERS, answered, described, lowered
+from rung.timing.duel import unexplained
+from rung.timing.function import Function, named
+
+# A block is short against what disturbs a machine, so that it disturbs all sides alike, and three calls long where
+# calls are short, so that its median leaves out the one that another process interrupted.
+BLOCK, CALLS = 1.5e6, 3  # ns
+SLOW = 20e6  # ns: a call that takes longer is a block by itself
+WARM_SECONDS = 8.0
+ONE_PROCESS = (
+    "all sides ran in one process: what differs from process to process (where memory landed, which code came first) is "
+    "not covered; fresh=True starts every side afresh several times."
+)
+
+
+def compare_here(
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    margin: float = 0.01,
+    seconds: float = 20.0,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Alternates short blocks of the callables until each pair is shown to differ, or to be the same within `margin`
+    (a share), or for `seconds` of timing.
+
+    calls: by name. A round (A B B A) gives one log-ratio for each pair, on a CPU of the fastest call in each block; their Hodges-Lehmann estimate and the interval
+    of the signed-rank test are the answer. Returns what `rung.timing.compare.compare` does, with `unit` "round" and
+    the one process's samples as the only restart.
+    """
+    if not 2 <= len(calls) <= len(LETTERS):
+        raise UsageError(f"a comparison needs 2 to {len(LETTERS)} callables; {len(calls)} were given.")
+    began = time.monotonic()
+    sides = {letter: Function(call, name, device) for letter, (name, call) in zip(LETTERS, calls.items(), strict=False)}
+    facts = {letter: side.open() for letter, side in sides.items()}
+    warm = {letter: side.warm(min(WARM_SECONDS, seconds)) for letter, side in sides.items()}
+    outside: dict[str, float] = {}
+
+    def block(letter: str, count: int) -> list[float]:
+        taken = sides[letter].block(count)
+        outside[letter] = max(outside.get(letter, 0.0), taken["outside"])
+        return list(taken["samples"])
+
+    count = _in_step(list(sides.values()))
+    blocks = [partial(block, k, count) for k in sides]
+    until = time.monotonic() + seconds
+    said: list[Comparison | Ranking] = []
+
+    def more(so_far: Restart) -> bool:
+        last = time.monotonic() >= until
+        found = _judged(so_far, list(sides), margin, last)
+        if found:
+            said[:] = [found]
+        return not (found and found.final)
+
+    cpu = not any(side.device.is_gpu for side in sides.values())
+    # What interrupts a program on a CPU only ever makes it slower: of a block's few calls, which share the machine's
+    # state, the fastest is the one that nothing interrupted (Chen and Revels 2016).
+    _, samples = interleaved(blocks, 1, more, typical=min if cpu else statistics.median)
+    taken = dict(zip(sides, samples, strict=True))
+    rounds = said[0].restarts
+    slow = _slow_calls(said[0], taken) if cpu else []
+    if slow:  # then the typical call is what counts, whatever it does to the interval
+        said[:] = [_judged(_by_medians(samples, rounds), list(sides), margin, True) or said[0]]
+    found = said[0].as_dict()
+    never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w["steady"]]
+    return {
+        **described(
+            {k: {"target": side.name, "options": {}, "rungs": [], "env": {}} for k, side in sides.items()},
+            margin,
+            results_compared=False,
+        ),
+        **(answered(found, None) if len(sides) == 2 else answered(None, found)),
+        "unit": "round",
+        "times": lowered({k: median_interval(v).as_dict() for k, v in taken.items()}),
+        "memory": {},
+        "first_run_seconds": lowered({k: w["first_run_seconds"] for k, w in warm.items()}),
+        "restarts": [lowered(taken)],
+        "warnings": [*never, *unexplained(outside), *slow, ONE_PROCESS],
+        "environment": facts["A"]["environment"],
+        "differs": {},
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _slow_calls(said: Comparison | Ranking, taken: Mapping[str, list[float]]) -> list[str]:
+    """Where the medians of all calls tell another story than the uninterrupted ones."""
+    pairs = said.pairs if isinstance(said, Ranking) else [Pair("A", "B", said.answer, said.speedup, said.confidence)]
+    found = []
+    for pair in pairs:
+        ratio = statistics.median(taken[pair.a]) / statistics.median(taken[pair.b])
+        slack = 1 + 2 * (said.margin or 0)
+        if not pair.speedup.low / slack <= ratio <= pair.speedup.high * slack:
+            found.append(
+                f"{pair.a} and {pair.b}: one has slow calls that the other has not, or was interrupted more; the verdict "
+                "rests on the medians."
+            )
+    return found
+
+
+def _by_medians(samples: Sequence[list[float]], rounds: int) -> Restart:
+    """The rounds again, with the median of each block instead of its fastest call."""
+    visits = []
+    for side in samples:
+        block = len(side) // (2 * rounds)
+        visits.append([statistics.median(side[k * block : (k + 1) * block]) for k in range(2 * rounds)])
+    return Restart(
+        tuple((*(v[2 * r] for v in visits), *(v[2 * r + 1] for v in reversed(visits))) for r in range(rounds))
+    )
+
+
+def _in_step(sides: Sequence[Function]) -> int:
+    """How many calls a block of each side has. The fastest of more samples is faster, and the mean of fewer calls scatters
+    more, whatever is called: so blocks have as many calls, and samples of sides of about one speed do, too."""
+    estimates = [side.estimate() for side in sides]
+    if max(estimates) < 2 * min(estimates):
+        loops = max(side.loops for side in sides)
+        for side in sides:
+            side.loops = loops
+    return _calls_a_block(max(estimates))
+
+
+def _calls_a_block(estimate: float) -> int:
+    return 1 if estimate > SLOW else max(CALLS, round(BLOCK / max(estimate, 1)))
+
+
+def _judged(so_far: Restart, names: list[str], margin: float, last: bool) -> Comparison | Ranking | None:
+    pairs = itertools.combinations(enumerate(names), 2)
+    ratios = {(a, b): so_far.log_ratios(i, j) for (i, a), (j, b) in pairs}
+    if len(names) == 2:
+        return judge(ratios["A", "B"], looks=ROUNDS, margin=margin, last=last, method=SIGNED_RANK)
+    return rank(ratios, looks=ROUNDS, margin=margin, last=last, method=SIGNED_RANK)
+
+
+def by_name(calls: tuple[Callable[[], object], ...]) -> dict[str, Callable[[], object]]:
+    """Names for callables that have none of their own to tell them apart."""
+    found: dict[str, Callable[[], object]] = {}
+    for call in calls:
+        name = named(call)
+        k = 1 + sum(n == name or n.startswith(f"{name} #") for n in found)
+        found[name if k == 1 else f"{name} #{k}"] = call
+    return found

@@ -1,0 +1,127 @@
+"""A plain function under the clock: what a worker serves, or this process holds, where no workload is given."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
+
+from rung.errors import UsageError
+from rung.hardware import Device, environment, pick
+from rung.hardware.device import cpu, synchronize
+from rung.measure import MINIMUM_RUNS
+from rung.timing.timed import Timed
+from rung.timing.work import roof
+from rung.workload.load import call_of
+
+SHORT = (
+    20_000  # ns: what a CPU does in less is called several times a sample, so that reading the clock is < 0.5 % of it
+)
+
+
+class Function(Timed):
+    """Answers as `rung.ladder.candidate.Candidate` does, as far as measuring goes. One step is one call."""
+
+    def __init__(self, call: Callable[[], object] | None = None, name: str = "", device: str | None = None) -> None:
+        self.name = name
+        if call:
+            self._call, self._wanted = call, device
+
+    def open(
+        self,
+        target: str = "",
+        options: dict[str, str] | None = None,
+        rungs: Sequence[str] = (),
+        device: str | None = None,
+    ) -> dict[str, Any]:
+        """Loads the function, unless it was given, and calls it once: only then it shows whether it uses a GPU."""
+        if rungs:
+            raise UsageError(f"{target} is called as a plain function, which no rung can change; leave the rungs out.")
+        if target:
+            self.name, self._wanted = target, device
+            self._call = call_of(target, options or {})
+        begin = time.perf_counter()
+        returned = self._call()
+        if lazy := _not_done_yet(returned):
+            raise UsageError(
+                f"{self.name} returns {lazy}, which has done nothing yet; give a function that runs it to its end."
+            )
+        if callable(returned):
+            raise UsageError(
+                f"{self.name} returns a {type(returned).__name__}, which can be called itself and was not; give a function "
+                "that calls it, or to time how it is made, one that returns nothing."
+            )
+        self.device = self._used()
+        synchronize(self.device)
+        self._first = time.perf_counter() - begin
+        return {"name": self.name, "mode": "call", "samples": None, "tokens": None, "steps": 10,
+                "environment": environment(self.device)}  # fmt: skip
+
+    def _used(self) -> Device:
+        torch = sys.modules.get("torch")
+        if self._wanted:
+            return pick(self._wanted)
+        return pick(f"cuda:{torch.cuda.current_device()}") if torch and torch.cuda.is_initialized() else cpu()
+
+    def first(self) -> float:
+        return self._first
+
+    def warm(self, seconds: float) -> dict[str, Any]:
+        """Runs until it is steady, or for `seconds`."""
+        begin = time.perf_counter()
+        if not self.device.is_gpu:
+            rough = min(self._clocked() for _ in range(MINIMUM_RUNS))
+            self.loops = max(1, round(SHORT / max(rough, 1))) if rough < SHORT / 2 else 1
+        return self._until_steady(seconds - (time.perf_counter() - begin), self._first)
+
+    def estimate(self) -> float:
+        """Nanoseconds that a sample takes, once warm. On a GPU the timer is chosen for it, unless it was: a kernel may be far shorter
+        than what the host's clock sees of it, and graphs are captured once."""
+        if self.device.is_gpu and not self._timer:
+            self._estimate = self.timer("auto", False)["sample_ns"]
+        return self._estimate
+
+    def call(self) -> None:
+        call = self._call
+        for _ in range(self.loops):
+            call()
+
+    def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
+        if cold and self.loops > 1:
+            raise UsageError(
+                f"{self.name} is too short for a CPU's clock to time a single cold call; leave --cold out."
+            )
+        return super().timer(wanted, cold)
+
+    def work(self, flops_in: str | None = None) -> dict[str, Any]:
+        """What the chip could do; what a plain function does is not counted."""
+        return roof(self.device, flops_in)
+
+
+def _not_done_yet(returned: object) -> str:
+    """What a function returned that works only when it is asked for its results; empty where it has worked. An iterator over what is
+    there already, a file among them, counts as work that was done."""
+    if inspect.isasyncgen(returned):
+        return "an asynchronous generator"
+    if inspect.isawaitable(returned) or isinstance(returned, (Generator, map, filter, zip)):
+        return f"a {type(returned).__name__}"  # a coroutine among them
+    return ""
+
+
+class Here:
+    """A served object in this process, called as a worker is."""
+
+    def __init__(self, served: Any) -> None:
+        self._served = served
+
+    def call(self, method: str, deadline: float, **arguments: Any) -> Any:
+        return getattr(self._served, method)(**arguments)
+
+
+def named(call: Callable[[], object]) -> str:
+    """What a report calls a function."""
+    inner = call.func if isinstance(call, partial) else call
+    return str(getattr(inner, "__qualname__", type(inner).__name__)).replace("<locals>.", "")

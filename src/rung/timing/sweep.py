@@ -1,0 +1,50 @@
+"""One measurement at every point of a grid of options; a point that fails is a record too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rung.errors import RungError
+from rung.launch import WorkerFailed
+from rung.measure.summary import summarize
+from rung.side import Side
+
+
+def sweep(
+    side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """`measure(side)` at every point of a grid of options, the last name varying fastest; once for no grid.
+
+    Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
+    `samples` until then, and the next point is measured. What is refused (an option that the target does not have) or
+    stopped by Ctrl-C is raised after its record, and so is what fails without a grid.
+    """
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        try:
+            record = measure(replace(side, options={**side.options, **point}))
+        except (RungError, KeyboardInterrupt) as error:
+            yield {**_partial(side.target, error), "point": point}
+            if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
+                raise
+        else:
+            yield {**record, "point": point}
+
+
+def _partial(target: str, error: BaseException) -> dict[str, Any]:
+    """What there is of a measurement that did not end: an error as every command tells it, and its samples, warm-up included."""
+    samples = getattr(error, "samples", [])
+    stopped = isinstance(error, KeyboardInterrupt)
+    return {
+        "kind": "error",
+        "target": target,
+        "status": "interrupted" if stopped else "failed",
+        "measured": False,
+        "error": "stopped by Ctrl-C or a kill" if stopped else str(error),
+        "exit_code": error.exit_code if isinstance(error, RungError) else 130,
+        "samples": samples,
+        "summary": summarize(samples) if samples else None,
+    }

@@ -1,0 +1,249 @@
+"""Workers that load, compile or verify in the background, several at once, while the coordinator times others.
+
+A task is one worker and the calls that it is sent. A pool starts tasks in the order in which they were given, as far as cores,
+GPU memory and the host's memory allow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rung.hardware.limits import free_memory
+from rung.launch import Worker, WorkerFailed, first_answer, kill_all
+from rung.side import Setup, Side
+from rung.timing.workers import open_worker, planned_variables, spare_worker
+
+progress = logging.getLogger(__name__)
+
+TICK = 0.5  # seconds between two looks at the time that is left
+LEAST_BYTES = 1 << 30  # of the host's memory, that a worker takes at the least: torch and its libraries
+
+Call = tuple[str, Mapping[str, Any]]  # a method's name and its arguments
+
+
+class Task:
+    """One side in a worker of its own, and the calls that it answers one after the other, after `open`.
+
+    answers: what it said so far, by method; took: seconds from the start of the worker to each answer; error: why no more answers
+    come. memory: bytes of the GPU that it needs.
+    """
+
+    def __init__(self, name: str, side: Side, calls: Sequence[Call], memory: float = 0.0) -> None:
+        self.name, self.side, self.memory = name, side, memory
+        self._calls = list(calls)
+        self.worker: Worker | None = None
+        self.answers: dict[str, Any] = {}
+        self.took: dict[str, float] = {}
+        self.error: WorkerFailed | None = None
+        self._began = self._since = 0.0
+        self._waiting: list[str] = []
+        self.ended = False
+        self.spare = False  # its worker is kept for later use, and given up where its memory is needed
+        self.passing = False  # its worker is of no use once it has answered
+        self.yielding = False  # it starts where there is room for what waits before it, too
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is to come: all was answered, or it failed, or it was given up."""
+        return self.ended or self.error is not None or (self.worker is not None and not self._waiting)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all was answered, and its worker can be asked more."""
+        return self.worker is not None and not self.ended and self.error is None and not self._waiting
+
+    def since_open(self, method: str) -> float:
+        """Seconds from the answer to `open` to that of a later call: without imports, which a spare worker has behind it."""
+        return self.took[method] - self.took["open"]
+
+    def start(self, worker: Worker, already: Sequence[str] = ()) -> None:
+        """already: calls that the worker was sent before."""
+        self.worker, self._began, self._since = worker, time.monotonic(), time.monotonic()
+        self._waiting = [*already, *(method for method, _ in self._calls)]
+        try:
+            for method, arguments in self._calls:
+                worker.send(method, **arguments)
+        except WorkerFailed as error:
+            self.error = error
+
+    def take(self, limit: float) -> None:
+        """Takes in what has been answered. limit: seconds for one answer, after which the worker is killed."""
+        assert self.worker is not None
+        while self._waiting and self.error is None:
+            late = time.monotonic() - self._since > limit
+            if not late and not self.worker.answered():
+                return
+            method = self._waiting[0]
+            try:
+                self.answers[method] = self.worker.receive(method, 0.0 if late else limit)
+            except WorkerFailed as error:
+                self.error = error
+                self.worker.kill()
+                return
+            self._waiting.pop(0)
+            self._since = time.monotonic()
+            self.took[method] = self._since - self._began
+            progress.debug("%s: %s after %.1f s", self.name, method, self.took[method])
+
+    def end(self) -> None:
+        """Gives it up, or its worker back once nothing more is asked of it."""
+        self.ended = True
+        if self.worker is not None:
+            self.worker.kill()
+
+
+def end_all(tasks: Iterable[Task]) -> None:
+    """Gives up several: each worker takes a moment to end, which is not waited for one after the other."""
+    given_up = list(tasks)
+    kill_all(task.worker for task in given_up if task.worker is not None)
+    for task in given_up:
+        task.end()
+
+
+class Pool:
+    """Tasks side by side: at most `most` that are not done yet, within `memory` bytes of the GPU, done ones included that still hold
+    their worker."""
+
+    def __init__(self, setup: Setup, most: int, memory: float = float("inf")) -> None:
+        self.setup, self.most, self.memory = setup, most, memory
+        self._tasks: list[Task] = []
+        self._stack = ExitStack()
+        self._wanted_spares = 0
+        self._spares: list[Worker] = []
+        self._spare_for: Side | None = None
+        self._count = 0
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        kill_all(self._spares)
+        end_all(self._tasks)
+        self._stack.close()
+
+    def add(self, task: Task, *, at_once: bool = False) -> Task:
+        """Starts it now, or once there is room. at_once: now in any case, because everything else waits for it."""
+        self._tasks.append(task)
+        if at_once:
+            self._start(task)
+        self.pump()
+        return task
+
+    def pump(self) -> None:
+        """Takes in answers, and starts what there is room for."""
+        for task in self._tasks:
+            if task.worker is not None and not task.done:
+                task.take(self.setup.limits.prepare)
+            if task.passing and task.done:
+                task.end()
+        self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
+        before = 0.0  # bytes of what still waits
+        for task in [task for task in self._tasks if task.worker is None]:
+            if self._fits(task, before if task.yielding else 0.0):
+                self._start(task)
+            else:
+                before += task.memory
+        waiting = any(task.worker is None for task in self._tasks)
+        if waiting and all(task.done for task in self._tasks if task.worker is not None):
+            self._make_room()
+        self._top_up()
+
+    def _make_room(self) -> None:
+        """Gives up workers that are kept for later use: nothing else goes on that would make room."""
+        for task in [task for task in self._tasks if task.spare and not task.ended]:
+            task.end()
+        self._tasks = [task for task in self._tasks if not task.ended]
+        first = next(task for task in self._tasks if task.worker is None)
+        self._start(first)
+
+    def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
+        """Goes on until `until()` says so; False where `left()` seconds were gone before."""
+        while True:
+            self.pump()
+            if until():
+                return True
+            remaining = left()
+            if remaining <= 0:
+                return False
+            busy = [task.worker for task in self._tasks if task.worker is not None and not task.done]
+            if busy:
+                first_answer(busy, min(TICK, remaining))
+            else:
+                time.sleep(min(0.01, remaining))
+
+    def waiting(self) -> list[str]:
+        """The names of tasks that wait for room."""
+        return [task.name for task in list(self._tasks) if task.worker is None and not task.ended]
+
+    def lacks_memory(self) -> bool:
+        """Whether tasks wait for the GPU's memory."""
+        waiting = sum(task.memory for task in self._tasks if task.worker is None and not task.ended)
+        return self.held() + waiting > self.memory
+
+    def busy(self) -> list[str]:
+        """The names of tasks that load, compile or verify now."""
+        return [task.name for task in list(self._tasks) if task.worker is not None and not task.done]
+
+    def held(self) -> float:
+        """Bytes of the GPU that tasks hold."""
+        return sum(task.memory for task in self._tasks if task.worker is not None and not task.ended)
+
+    def idle(self) -> int:
+        """How many tasks could be started now, as far as cores go."""
+        return self.most - sum(task.worker is not None and not task.done for task in self._tasks)
+
+    def _fits(self, task: Task, beside: float) -> bool:
+        """beside: bytes that others are to have."""
+        running = [t for t in self._tasks if t.worker is not None and not t.ended]
+        on_gpu = self.idle() > 0 and self.held() + task.memory + beside <= self.memory
+        return not running or (on_gpu and free_memory() >= _host_bytes())
+
+    def _start(self, task: Task) -> None:
+        if spare := self._take_spare(task.side, self.setup.logs / f"{task.name}.log"):
+            with contextlib.suppress(WorkerFailed):  # one that died meanwhile says nothing of this task
+                open_worker(self._stack, self.setup, task.side, task.name, spare)
+                task.start(spare, ["preload", "open"])
+                return
+        task.start(open_worker(self._stack, self.setup, task.side, task.name), ["open"])
+
+    def _take_spare(self, side: Side, log: Path) -> Worker | None:
+        """A worker that was started ahead, if there is one and this side sets no variables; it answers `preload` first. It ends with
+        the pool, unless it is killed before."""
+        apart = side.env or planned_variables(side, self.setup.files) or side.cwd is not None or side.call
+        if apart or not self._spares:
+            return None
+        worker = self._spares.pop(0)
+        with contextlib.suppress(OSError):
+            worker.log = worker.log.replace(log)
+        return worker
+
+    def keep_spares(self, side: Side, most: int) -> None:
+        """From now on, at most so many workers are started before they are needed, and import what this side will."""
+        self._spare_for, self._wanted_spares = side, most
+        self._top_up()
+
+    def _top_up(self) -> None:
+        if self._spare_for is None or self._wanted_spares == 0:
+            return
+        # Twice: a spare is not worth the memory that a task may need.
+        while len(self._spares) < self._wanted_spares and self.idle() > 0 and free_memory() >= 2 * _host_bytes():
+            self._count += 1
+            log: Path = self.setup.logs / f"spare-{self._count}.log"
+            self._spares.append(spare_worker(self._stack, self.setup, self._spare_for, log))
+
+
+def _host_bytes() -> int:
+    """What one more worker is taken to need of the host's memory: as much as the largest that there is."""
+    sizes = [LEAST_BYTES]
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            sizes.append(process.memory_info().rss)
+    return max(sizes)

@@ -1,0 +1,94 @@
+"""Under the clock of the process that it runs in: a step's warm-up, its timer, its samples and its memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from rung.engine.disturbed import graphs_compiled
+from rung.hardware.device import Device, memory_in_use, peak_memory, synchronize
+from rung.hardware.sensors import identity
+from rung.measure import MINIMUM_RUNS, warm_up
+from rung.measure.as_launched import Events
+from rung.measure.core_time import core_time
+from rung.measure.timers import Timer, choose
+
+
+class Timed:
+    """What can be asked of a workload's step and of a plain function alike. Every method takes and returns plain values,
+    because it may be called through a pipe.
+
+    device: where it runs. loops: how many steps a `call` is, so that it is long enough for the clock.
+    """
+
+    device: Device
+    loops = 1
+    _timer: Timer | None = None
+
+    def call(self) -> None:
+        """What is timed; it may still run when this returns."""
+        raise NotImplementedError
+
+    def _until_steady(self, seconds: float, first: float) -> dict[str, Any]:
+        """Runs until it is steady, or for `seconds`. first: seconds of the first run, which is reported apart."""
+        until = time.perf_counter() + seconds
+        samples, steady = warm_up(self._clocked, lambda: until - time.perf_counter())
+        self._estimate = statistics.median(samples[steady or MINIMUM_RUNS - 1 :])
+        return {
+            "first_run_seconds": first,
+            "runs": len(samples) * self.loops + 1,
+            "samples": samples,
+            "steady": steady is not None,
+            "memory": peak_memory(self.device),
+            "doubts": [],
+        }
+
+    def _clocked(self) -> int:
+        begin = time.perf_counter_ns()
+        self.call()
+        synchronize(self.device)
+        return round((time.perf_counter_ns() - begin) / self.loops)
+
+    def estimate(self) -> float:
+        """Nanoseconds of a step, once warm."""
+        return self._estimate
+
+    def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
+        """Chooses how `block` times, says how, and which GPU it is."""
+        self._timer, facts = choose(self.call, self.device, wanted, cold)
+        self._graphs = graphs_compiled()
+        return {**facts, "sample_ns": facts["sample_ns"] / self.loops, "gpu": identity(self.device)}
+
+    def block(self, count: int) -> dict[str, Any]:
+        """`count` samples, nanoseconds a step, each the mean of `loops`; where no timer was chosen, back to back. On a CPU with what its
+        threads got of the cores for all of them: `ran` and `waited`, nanoseconds (`rung.measure.core_time`)."""
+        before = graphs_compiled()
+        began = None if self.device.is_gpu else core_time()
+        block = (self._timer or Events(self.call, self.device)).block(max(1, count // self.loops))
+        ended = core_time() if began else None
+        got = ended.since(began) if began and ended else None
+        samples = block.samples if self.loops == 1 else [t / self.loops for t in block.samples]
+        compiled = graphs_compiled() - before
+        return {
+            "samples": samples,
+            "outside": block.outside,
+            "calls": block.calls * self.loops,
+            "compiled": compiled,
+            "cores": {"ran": got.ran, "waited": got.waited} if got else None,
+        }
+
+    def disturbances(self) -> dict[str, Any]:
+        """What changed while it was timed: graphs compiled since the timer was chosen."""
+        return {"compiled": graphs_compiled() - self._graphs}
+
+    def doubts(self) -> list[str]:
+        """Why the time may not be the one that is meant, in sentences."""
+        return []
+
+    def in_use(self) -> int:
+        """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""
+        return memory_in_use(self.device)
+
+    def memory(self) -> dict[str, int]:
+        return peak_memory(self.device)

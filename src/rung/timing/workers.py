@@ -1,0 +1,49 @@
+"""The worker of one side: what it serves, which variables it starts with, and what it is asked to load."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from rung.launch import Worker
+from rung.plan import Plan
+from rung.rungs import plan_of
+from rung.rungs.environment import FILES
+from rung.side import Setup, Side
+
+WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.timing.function:Function"
+
+
+def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, spare: Worker | None = None) -> Worker:
+    """A worker that loads one side's target under its recipe; it ends with the stack.
+
+    It is started with the variables of the recipe's plan; those that the side itself names go before. spare: a worker that was
+    started before it was known what for (`spare_worker`).
+    """
+    serves = FUNCTION if side.call else WORKLOAD
+    planned = planned_variables(side, setup.files)
+    env = {**setup.variables, **planned, **side.env}
+    worker = spare or stack.enter_context(Worker(serves, setup.logs / f"{log}.log", env, side.cwd))
+    more = {} if side.call else {"shape": side.shape, "original": side.original, "made_for": side.made_for}
+    if not side.call:
+        more |= {"one_shape": side.one_shape, "saved_model": side.saved_model}
+    more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
+    worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
+    return worker
+
+
+def spare_worker(stack: ExitStack, setup: Setup, side: Side, log: Path) -> Worker:
+    """A worker that imports what any variant of this side's target needs, and waits to be told which one it is."""
+    worker = stack.enter_context(Worker(WORKLOAD, log, setup.variables))
+    worker.send("preload", target=side.target, device=setup.device)
+    return worker
+
+
+def planned_variables(side: Side, files: Path) -> dict[str, str]:
+    """The variables that a side's rungs set."""
+    return variables(plan_of(side.rungs), files)
+
+
+def variables(plan: Plan, files: Path) -> dict[str, str]:
+    """The variables of a plan, with the folder of the climb's own files filled in."""
+    return {name: value.replace(FILES, str(files.resolve())) for name, value in plan.env}

@@ -1,0 +1,136 @@
+"""Can the baseline itself be verified? Asked before anything is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rung.engine.parts import parts
+from rung.engine.step import Step
+from rung.errors import WorkloadError, first_line
+from rung.hardware.device import Device, to_device
+from rung.plan import Plan
+from rung.verify.dropout import without_dropout
+from rung.verify.observe import Seen, identical, observe, refuse_unseen, rows, same
+from rung.verify.perturb import put, state
+from rung.workload import Workload, seeded_model, shapes
+
+
+def _apart(one: Seen, other: Seen) -> bool:
+    """Whether an output or the loss of two runs differs by more than rounding."""
+    return any(row.error > (row.floor or 1e-3) for row in rows(one, one, other, "") if row.what[0] in "ol")
+
+
+def _observed(step: Step, batch: Any) -> Seen:
+    try:
+        return observe(step, None, batch)
+    except RuntimeError as error:
+        if "does not require grad" in str(error) and (why := _no_gradient(step, batch)):
+            raise WorkloadError(f"workload {step.workload.name!r}: {why}") from error
+        raise
+
+
+def _no_gradient(step: Step, batch: Any) -> str:
+    """Why the loss cannot be differentiated, in a sentence; empty where it can."""
+    assert step.workload.loss is not None
+    step.model.zero_grad()
+    loss = step.workload.loss(step.workload.forward(step.model, batch), batch)
+    if loss.requires_grad:
+        return ""
+    if any(p.grad is not None for p in step.model.parameters()):
+        return "its forward or loss calls backward() itself, which is called for it here; return the loss (of micro-batches, their sum) and leave backward() out."
+    return "its loss has no grad_fn, so nothing can be trained by it (detached, or computed under no_grad?); return the loss as it is computed."
+
+
+def _place(step: Step, batch: Any, name: str) -> str:
+    """Where in the output a quantity lies, as it is written in Python; `name` is as `rung.verify.observe` has it."""
+    if name == "loss":
+        return name
+    paths = [path for path, part in parts(step(batch)[1])[0] if isinstance(part, torch.Tensor)]
+    return "output" + paths[int(name.removeprefix("output") or 0)]
+
+
+def audit(workload: Workload, device: Device) -> list[str]:
+    """Checks that the baseline itself can be verified; returns the names of parameters without a gradient.
+
+    Refuses, with a sentence: results that are not finite, that depend on torch's random state or on the calls before, inputs that
+    do not change with the seed, shapes on which it raises (`one_shape_only` tells beforehand of those that are derived), and a
+    training step in which most trainable parameters get no gradient.
+    """
+    workload = without_dropout(workload)
+    step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
+    first, second = workload.inputs(1), workload.inputs(2)
+    if same(first, second):
+        raise WorkloadError(
+            f"workload {workload.name!r}: inputs(1) and inputs(2) are equal; inputs must depend on the seed."
+        )
+    values = {k: v.clone() for k, v in state(step.model).items()}
+    seen = []
+    for seed in (1, 2, 2):
+        put(step.model, values)
+        step.fresh()
+        torch.manual_seed(seed)
+        seen.append(_observed(step, to_device(first, device)))
+    refuse_unseen(workload, seen[0])
+    if odd := next((name for name, t in seen[0].values.items() if not bool(t.isfinite().all())), None):
+        put(step.model, values)  # those that such a step has left may not even run
+        wrong = seen[0].values[odd].isfinite().logical_not()
+        raise WorkloadError(
+            f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite on fresh weights ({int(wrong.sum())} of "
+            f"{wrong.numel()} numbers), and nothing can be told from that; give other inputs, or weights made otherwise."
+        )
+    if _apart(seen[1], seen[2]):
+        raise WorkloadError(
+            f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps something "
+            "from call to call (a counter, an attribute, what it writes to its inputs), so no candidate can be compared with it."
+        )
+    if _apart(seen[0], seen[1]):
+        raise WorkloadError(
+            f"workload {workload.name!r}: its result depends on torch's random state (dropout at a rate that is written in the forward, sampling?), "
+            "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
+        )
+    if workload.mode == "infer":
+        torch.manual_seed(2)
+        if _apart(seen[2], observe(step, None, to_device(first, device))):
+            now = state(step.model)
+            moved = next((name for name in values if not identical(values[name], now[name])), "a buffer")
+            raise WorkloadError(
+                f"workload {workload.name!r}: {moved} changes from call to call, and its results with it, so no candidate can be compared with it."
+            )
+    for make in shapes(workload)[1:]:
+        try:
+            step(to_device(make(1), device))
+        except Exception as error:
+            raise WorkloadError(
+                f"workload {workload.name!r}: it runs on inputs(1), but on another shape it raised "
+                f"{type(error).__name__}: {first_line(error)}; give Workload(other_shapes=(lambda seed: ...,))."
+            ) from error
+    if workload.mode == "infer":
+        return []
+    trainable = {n: p for n, p in step.model.named_parameters() if p.requires_grad}
+    # Few rows may leave an expert without a token: what counts is a gradient in any of the steps.
+    without = [n for n, p in trainable.items() if p.grad is None and all(s.gradients.get(n) is None for s in seen)]
+    if 2 * len(without) > len(trainable):
+        shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+        raise WorkloadError(
+            f"workload {workload.name!r}: {len(without)} of {len(trainable)} trainable parameters get no gradient "
+            f"({shown}): part of the model runs outside autograd, so it does not train; mend that first."
+        )
+    return without
+
+
+def one_shape_only(workload: Workload, device: Device) -> str:
+    """Why a workload that names no other shape runs on the measured one alone, in a few words; empty where it runs on the one that
+    is derived. Where the model refuses a size, that is its nature and no fault of a candidate."""
+    if workload.other_shapes or workload.one_shape:
+        return ""
+    try:
+        derived = shapes(workload)[1](1)
+    except WorkloadError:
+        return "its inputs share no first dimension, so no other shape can be derived"
+    try:
+        Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)(to_device(derived, device))
+    except Exception as error:
+        return f"on another number of rows it raised {type(error).__name__}: {first_line(error)}"
+    return ""

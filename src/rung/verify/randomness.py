@@ -1,0 +1,106 @@
+"""Does a candidate draw its dropout as the baseline does?
+
+Two programs never draw the same masks, so single runs cannot be compared; the distribution of many can. Of every output,
+of the loss and of every gradient, the runs of both, from the same weights and batch, are asked two things: are their
+means as near, and do they scatter as widely, as two sets of the baseline's own would? A permutation test says how
+far apart chance puts them. It sees a dropout that was lost, one that is replayed with the same mask, another rate, a missing
+1/(1-p); of many dropouts, one that is lost alone only where it makes a difference in some gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rung.verify.observe import GRADIENT, observe
+from rung.verify.perturb import perturbed
+from rung.workload import Batch
+
+RUNS = 24  # of each
+PERMUTATIONS = 4000  # a difference is claimed where none of them is as large: a false alarm in 4000
+MOST_ELEMENTS = 1 << 14  # of one tensor that are looked at
+ROUNDING = 1e-4  # scatter below this share of a tensor's size is no dropout, of a tensor as of an element
+
+
+def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> str | None:
+    """What differs in the candidate's random results, as a sentence, or None.
+
+    baseline, candidate: steps with equal weights and dropout on; warm: runs before a captured step replays.
+    """
+    weights = perturbed(baseline.model, 0, 0.0)
+    torch.manual_seed(0)  # once: what draws anew in each run is what is asked
+    mine = _runs(baseline, weights, batch, 0)
+    sizes = sorted(float(np.abs(runs).mean()) for name, runs in mine.items() if name.startswith(GRADIENT))
+    usual = sizes[len(sizes) // 2] if sizes else 0.0
+    random = [name for name, runs in mine.items() if _scatters(runs, usual if name.startswith(GRADIENT) else 0.0)]
+    if not random:
+        return None
+    theirs = _runs(candidate, weights, batch, warm)
+    for name in random:
+        if name not in theirs or theirs[name].shape != mine[name].shape or not np.isfinite(theirs[name]).all():
+            return f"with dropout on, the candidate's {name} is missing, of another form or not finite"
+    if not any(_scatters(theirs[name]) for name in random):
+        return "the candidate gives the same results run after run where the baseline's dropout makes them differ"
+    unlike = _unlike({name: (mine[name], theirs[name]) for name in random})
+    if unlike is None:
+        return None
+    ratio = float(theirs[unlike].std(axis=0).mean() / mine[unlike].std(axis=0).mean())
+    return (
+        f"with dropout on, the candidate's {unlike} is not distributed as the baseline's: over {RUNS} runs it scatters "
+        f"{ratio:.2f} times as much"
+    )
+
+
+def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) -> dict[str, np.ndarray]:
+    """By tensor, (RUNS, elements) float32: the outputs, the loss and the gradients of each run."""
+    found: dict[str, list[np.ndarray]] = {}
+    for k in range(warm + RUNS):
+        seen = observe(step, weights, batch)
+        gradients = {GRADIENT + name: g for name, g in seen.gradients.items() if g is not None}
+        for name, tensor in {**seen.values, **gradients}.items():
+            if k >= warm and tensor.is_floating_point() and not tensor.is_sparse:
+                found.setdefault(name, []).append(_part(tensor))
+    return {name: np.stack(runs) for name, runs in found.items() if len({len(run) for run in runs}) == 1}
+
+
+def _part(t: torch.Tensor) -> np.ndarray:
+    flat = t.reshape(-1)
+    return np.asarray(flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1].float().cpu().numpy())  # numpy has no bfloat16
+
+
+def _scatters(runs: np.ndarray, usual: float = 0.0) -> bool:
+    """usual: the size of its like. All of a gradient may be rounding, as that of a bias under a batch norm, which is zero."""
+    return bool(runs.std(axis=0).max(initial=0.0) > ROUNDING * max(np.abs(runs).mean(), usual))
+
+
+def _unlike(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> str | None:
+    """The tensor whose two sets of runs are further apart than chance ever put any tensor's, if there is one."""
+    random = np.random.default_rng(0)
+    halves = np.where(np.arange(2 * RUNS) < RUNS, 1.0, -1.0) / RUNS
+    signs = np.stack([halves, *(random.permutation(halves) for _ in range(PERMUTATIONS))])
+    names, scores = [], []
+    for name, (a, b) in pairs.items():
+        for statistic in _statistics(np.concatenate([a, b]), signs):
+            names.append(name)
+            scores.append((statistic - statistic.mean()) / (statistic.std() or 1.0))
+    largest = np.max(scores, axis=0)
+    if (largest[1:] >= largest[0]).any():
+        return None
+    return names[int(np.argmax([score[0] for score in scores]))]
+
+
+def _statistics(points: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each row of signs (which run belongs to whom, over RUNS): how far apart the means are, and the scatters.
+
+    The logarithm of the squared distance, because its tail is short; every element that dropout moves counts alike, whatever its
+    size. What scatters by rounding alone, as the gradient of a key's bias, which is zero, is as different as two programs' rounding.
+    """
+    spread = points.std(axis=0)
+    moved = spread > ROUNDING * np.abs(points).mean()
+    points = (points[:, moved] - points[:, moved].mean(axis=0)) / spread[moved]
+    products = points @ points.T
+    apart = np.log(np.maximum(((signs @ products) * signs).sum(axis=1), 1e-12))
+    wide = np.abs(signs @ np.log(np.maximum(np.diag(products), 1e-12)))
+    return apart, wide

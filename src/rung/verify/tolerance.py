@@ -1,0 +1,50 @@
+"""How far off a candidate may be: the untouched model's own error, some times over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rung.plan import Numerics
+from rung.verify.observe import Row
+from rung.verify.verdict import Check
+
+# How many times the untouched model's own error a candidate may have. In full precision a re-ordered sum may
+# well be ten times off while a real mistake is thousands; at low precision a mistake may be only ten times off.
+# fp8 is judged by bfloat16's error, whose unit in the last place is 1/32 of FP8's: on sharp weights an honest product
+# was seen at 8 times, a layer zeroed at 40 times of it.
+ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 16.0}
+# Half of the median error of its kind is any quantity's noise; of gradients, whatever their sizes: SDPA in the place of attention
+# by hand needs a fifth of the median (seven architectures at toy size, in bfloat16).
+MEDIAN = 0.5
+# Errors below this are rounding, whatever the untouched model's are: a few ulp of the format's products.
+FLOOR = {"exact": 2e-6, "tf32": 1e-4, "bf16": 1e-3, "fp8": 0.02}
+# The same of a workload in float64: some hundred ulp of it, and a hundred thousandth of what float32 would be off by.
+FLOOR_DOUBLE = 1e-12
+
+
+def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> list[Check]:
+    """A quantity's noise is the untouched model's worst error over the cases: one lucky case must not make
+    a candidate wrong. A single number (the loss) may be right by chance, so its kind's median counts too; and a gradient is
+    next to nothing beside others, so theirs does. double: the workload computes in float64 itself."""
+    least = FLOOR_DOUBLE if double and numerics == "exact" else FLOOR[numerics]
+
+    def kind(what: str) -> str:
+        return "output" if what == "loss" or what.startswith("output") else what.split(" ")[0]
+
+    worst: dict[str, float] = {}
+    by_kind: dict[str, list[float]] = {}
+    for row in found:
+        if math.isfinite(row.noise):
+            worst[row.what] = max(worst.get(row.what, 0.0), row.noise)
+            by_kind.setdefault(kind(row.what), []).append(row.noise)
+    checks = []
+    for row in found:
+        if numerics == "tf32" and kind(row.what) == "scale":
+            continue  # float32 cut off to TF32, not rounded, has a common factor
+        of_kind = sorted(by_kind.get(kind(row.what), [0.0]))
+        usual = max(of_kind[len(of_kind) // 2] if not row.floor else 0.0, row.beside)
+        noise = max(worst.get(row.what, 0.0), MEDIAN * usual)
+        tolerance = max(ALLOWED[numerics] * noise, least, row.floor, row.kink)
+        checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance, row.why))
+    return checks

@@ -1,0 +1,157 @@
+"""What a few optimizer steps do to the weights, and what an optimizer was told: where a candidate's optimizer is another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rung.hardware.device import Device
+from rung.verify.faint import Faint
+from rung.verify.observe import Row, identical, large, plainly, relative
+from rung.verify.perturb import inexact, put, state
+from rung.workload import Batch
+
+# Settings of an optimizer that say how it computes, not what.
+HOW = {"params", "fused", "foreach", "capturable", "lr"}
+SHARE = 0.1  # of a GPU's free memory, that the weights between steps may take there; moving them takes longer than the steps
+# The weights at which step k begins, in the workload's precision; None: where the step before it ended.
+Start = Callable[[int], dict[str, torch.Tensor] | None]
+
+
+class Path:
+    """The weights between the reference's steps, at which the steps of all others begin, too. Without that, one element whose
+    first sign is rounding alone moves all that comes after it; so it is for large models. Counters are everyone's own."""
+
+    def __init__(self, weights: dict[str, torch.Tensor], steps: int, device: Device) -> None:
+        self._weights = [weights]
+        size = steps * sum(t.numel() * t.element_size() for t in weights.values())
+        stay = device.is_gpu and size < SHARE * torch.cuda.mem_get_info(device.index)[0]
+        self._where = device.torch_name if stay else "cpu"
+
+    def keep(self, model: torch.nn.Module) -> None:
+        """At the reference, after each of its steps."""
+        if not large(model):
+            first, found = self._weights[0], state(model).items()
+            rounded = {n: t.detach().to(first[n].dtype, copy=True) for n, t in found if inexact(t)}
+            self._weights.append({n: t.to(self._where) for n, t in rounded.items()})
+
+    def start(self, k: int) -> dict[str, torch.Tensor] | None:
+        return self._weights[k] if k < len(self._weights) else None
+
+
+@dataclass(frozen=True)
+class Training:
+    """`count` optimizer steps, the k-th on `batch(k)` and from given weights, the last of them at half the learning rate."""
+
+    count: int
+    batch: Callable[[int], Batch]
+    device: Device
+
+    def change(
+        self,
+        step: Any,
+        start: Start,
+        run: Callable[[Any, Batch], Any] = lambda step, batch: step(batch),
+        after: Callable[[torch.nn.Module], None] = lambda model: None,
+    ) -> dict[str, torch.Tensor]:
+        """Of every weight, what all steps together change, in float64: those of a large model lie in the host's memory.
+        after: is shown the model after every step, its gradients still in place."""
+        step.fresh()
+        found: dict[str, torch.Tensor] = {}
+        before: dict[str, torch.Tensor] = {}
+        given = start(0)
+        for k in range(self.count):
+            if given is not None:
+                put(step.model, {**state(step.model), **given})
+                before = given
+            last = k == self.count - 1
+            if last:
+                _slower(step.optimizer)
+            run(step, self.batch(k))
+            after(step.model)
+            given = None if last else start(k + 1)
+            if last or given is not None:
+                self._add(found, before, step.model)
+        if large(step.model):
+            step.model.zero_grad(set_to_none=True)
+            step.fresh()
+        return found
+
+    def _add(self, found: dict[str, torch.Tensor], before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
+        where = "cpu" if large(model) else self.device.torch_name
+        for name, t in state(model).items():
+            if inexact(t):
+                moved = (plainly(t).double() - plainly(before[name].to(t.device)).double()).to(where)
+                found[name] = found[name] + moved if name in found else moved
+
+    def rows(
+        self,
+        truth: dict[str, torch.Tensor],
+        mine: dict[str, torch.Tensor],
+        theirs: dict[str, torch.Tensor],
+        faint: Faint,
+    ) -> list[Row]:
+        """A row for every weight that changes, without the elements that are told by rounding alone.
+
+        Below full precision the untouched model's error is of all elements: those that are left out were chosen by its own errors, and
+        without them it would be off by less than by chance. What is left out is at least finite, and no larger than twice the
+        largest change there is.
+        """
+        found = []
+        most = 2 * max((float(t.abs().max()) for t in truth.values() if t.numel()), default=0.0)
+        for name, right in truth.items():
+            if bool(right.any()) or bool(theirs[name].any()):
+                told, own, other = faint.left_out(name, right, mine[name], theirs[name])
+                error, noise = relative(other, told), relative(own, told)
+                too_large = not bool(((theirs[name].abs() <= most) | (theirs[name] == other)).all())
+                why = "" if not bool(theirs[name].isfinite().all()) else self._why(name, right, too_large)
+                error = math.inf if too_large else error
+                if faint.numerics != "exact":
+                    noise = max(noise, relative(mine[name], right))
+                found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", error, noise, why=why))
+        return found
+
+    def _why(self, name: str, right: torch.Tensor, too_large: bool) -> str:
+        """What an infinite error of a change means that is finite itself."""
+        if too_large and bool(right.any()):
+            return f"change of {name} is more than twice what the untouched model changes of any weight"
+        what = f"elements of {name}" if bool(right.any()) else name
+        return f"the untouched model does not change {what} over {self.count} steps and the candidate does"
+
+    def other_integers(self, baseline: torch.nn.Module, candidate: torch.nn.Module) -> list[str]:
+        """Of what is no real or complex number, as counters are, what the candidate's steps left otherwise."""
+        theirs = state(candidate)
+        return [
+            f"after {self.count} steps the candidate's {n} is another than the baseline's"
+            for n, t in state(baseline).items()
+            if not inexact(t) and not identical(t, theirs[n])
+        ]
+
+
+def other_settings(mine: Any, theirs: Any) -> list[str]:
+    """What an optimizer was told that the workload's own was not: three steps may hardly show it."""
+    said = []
+    for a, b in zip(_groups(mine), _groups(theirs), strict=False):
+        said += [f"the candidate's optimizer has {k} = {b.get(k)}, the baseline's {a[k]}"
+                 for k in a if k not in HOW and k in b and a[k] != b[k]]  # fmt: skip
+        if len(a["params"]) != len(b["params"]):
+            said.append(
+                f"the candidate's optimizer steps {len(b['params'])} parameters, the baseline's {len(a['params'])}"
+            )
+    return said
+
+
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    """None where there is no optimizer, or one that is not torch's."""
+    return getattr(optimizer, "param_groups", [])
+
+
+def _slower(optimizer: Any) -> None:
+    """Half the learning rate, as a scheduler would set it: a rate that was built in shows."""
+    for group in _groups(optimizer):
+        if group.get("lr") is not None:  # some find their own
+            group["lr"] = group["lr"] / 2

@@ -1,0 +1,92 @@
+"""What verification found: every comparison with its tolerance, and the verdict over them. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rung.plan import Numerics
+
+NOTHING = "nothing of it could be compared: its output, a loss or gradients hold nothing that can be seen"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison; error, noise and tolerance are relative L2 errors against the reference. why: what an infinite error
+    means, where it is not that something is not finite."""
+
+    what: str
+    precision: Numerics
+    case: str
+    error: float
+    noise: float
+    tolerance: float
+    why: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return math.isfinite(self.error) and self.error <= self.tolerance
+
+    def sentence(self) -> str:
+        if not math.isfinite(self.error):
+            return f"{self.why or f'{self.what} is not finite'} ({self.precision}, {self.case})"
+        return (
+            f"{self.what} is off by {self.error:.1e}, {self.error / max(self.noise, 1e-30):.0f}x the untouched "
+            f"model's own {self.noise:.1e}; {self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
+        )
+
+
+@dataclass
+class Verification:
+    """What was compared and what failed. `worst` is the check nearest to, or farthest over, its tolerance."""
+
+    checks: list[Check] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    cases: int = 0
+    precisions: list[str] = field(default_factory=list)
+    reference: str = "float64"
+
+    @property
+    def wrong(self) -> bool:
+        """Whether something was found that refuses the candidate."""
+        return bool(self.failures) or any(not c.passed for c in self.checks)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.checks) and not self.wrong
+
+    def as_dict(self) -> dict[str, Any]:
+        bad = [c for c in self.checks if not c.passed]
+        ranked = sorted(self.checks, key=lambda c: _rank(c.error / c.tolerance))
+        worst = ranked[-1] if ranked else None
+        said = self.failures + [c.sentence() for c in sorted(bad, key=lambda c: -_rank(c.error))[:20]]
+        return {
+            "passed": self.passed,
+            "cases": self.cases,
+            "checks": len(self.checks),
+            "precisions": self.precisions,
+            "reference": self.reference,
+            "failures": said if self.checks or said else [NOTHING],
+            "worst": {**asdict(worst), "ratio": worst.error / max(worst.noise, 1e-30)} if worst else None,
+        }
+
+
+def _rank(x: float) -> float:
+    return x if math.isfinite(x) else math.inf
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One verification out of those of each precision (`Verification.as_dict`), the more exact one first."""
+    worst = [p["worst"] for p in parts if p["worst"]]
+    return {
+        "passed": all(p["passed"] for p in parts),
+        "cases": sum(p["cases"] for p in parts),
+        "checks": sum(p["checks"] for p in parts),
+        "precisions": [n for p in parts for n in p["precisions"]],
+        "reference": parts[0]["reference"] if len({p["reference"] for p in parts}) == 1 else "float32",
+        "failures": [f for p in parts for f in p["failures"]],
+        "worst": max(worst, key=lambda w: _rank(w["error"] / w["tolerance"])) if worst else None,
+        "seconds": sum(p.get("seconds", 0.0) for p in parts),
+    }

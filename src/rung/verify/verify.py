@@ -1,0 +1,320 @@
+"""Does a candidate compute what the baseline computes? Outputs, loss, every gradient, and the weights after steps.
+
+The measure of an error is the untouched model's own: both are compared with a float64 reference, on fresh
+inputs and perturbed weights, and a candidate may be off by no more than a few times what the unchanged model is
+off at the same precision. Rewrites are judged in full precision first, where a dropped mask or a changed eps
+stands thousands of times above the noise, and only then at the precision that the user allowed or wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.engine.capture import WARM_CALLS
+from rung.engine.step import Step, matmul_precision
+from rung.errors import WorkloadError, first_line
+from rung.hardware.device import Device, to_device
+from rung.plan import Numerics, Plan
+from rung.verify.dropout import active, without_dropout
+from rung.verify.faint import Faint
+from rung.verify.kinks import Moves, beside_kinks
+from rung.verify.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows, same
+from rung.verify.own_model import copied
+from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
+from rung.verify.randomness import other_randomness
+from rung.verify.reference import Reference, exactly, full_precision, jittered, own_precision
+from rung.verify.tolerance import judge
+from rung.verify.training import Path, Training, other_settings
+from rung.verify.unsteady import unsteady
+from rung.verify.untouched import changed, changed_settings, fingerprint, functions, process, replaced
+from rung.verify.values import other_integers, other_values, settled, value_rows, varying
+from rung.verify.verdict import Verification
+from rung.workload import Batch, Workload, seeded_model, shapes
+
+SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
+OPTIMIZER_STEPS = 3
+
+Build = Callable[[torch.nn.Module, Plan], Any]
+
+
+class CandidateFailed(Exception):
+    """The candidate raised; the untouched workload ran on the same batch."""
+
+
+def verify(
+    workload: Workload,
+    plan: Plan,
+    device: Device,
+    build: Build | None = None,
+    precisions: Sequence[Numerics] | None = None,
+    alone: bool = True,
+    backwards: bool = False,
+) -> Verification:
+    """Compares a candidate with the reference, first in full precision, then at the lowest that it runs in.
+
+    build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these; alone: whether no other
+    process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32;
+    backwards: whether the first shape comes last, because another process compiles it meanwhile.
+    Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
+    """
+    result = Verification()
+    for numerics in precisions or plan.phases(own_precision(workload, seeded_model(workload), device)):
+        result.precisions.append(numerics)
+        exact = numerics == "exact"
+        judged = exactly(workload) if exact else workload
+        with full_precision() if exact else matmul_precision(plan.at(numerics)):
+            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone).verify(backwards)
+            # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
+            if exact and not result.wrong:
+                result.failures += _with_dropout(judged, plan.at(numerics), device, build)
+        if result.wrong:
+            break
+    return result
+
+
+def precompile(workload: Workload, plan: Plan, device: Device) -> None:
+    """Runs a candidate once on the last shape as `verify` builds it in full precision, and with dropout as well, so that its compiled
+    code is in the cache when another process verifies it. Nothing is compared."""
+    at = replace(plan.at("exact"), capture=False)
+    judged = without_dropout(exactly(workload))
+    with full_precision():
+        step = Step(judged, seeded_model(judged).to(device.torch_name), at, device)
+        step(to_device(shapes(judged)[-1](SEEDS[0] + 100), device))
+        if workload.mode == "train" and active(model := seeded_model(exactly(workload))):
+            step = Step(exactly(workload), model.to(device.torch_name), at, device)
+            step(to_device(shapes(workload)[-1](SEEDS[0]), device))
+
+
+def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None) -> list[str]:
+    """What the candidate does otherwise once dropout is on: everything else is compared without it."""
+    model = seeded_model(workload).to(device.torch_name)
+    if workload.mode != "train" or not active(model):
+        return []
+    baseline = Step(workload, copied(model), Plan(), device)
+    batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
+    try:
+        candidate = _theirs(build or (lambda m, at: Step(workload, m, at, device)), model, plan)
+        different = other_randomness(baseline, candidate, batch, WARM_CALLS + 1 if plan.capture else 0)
+    except CandidateFailed as failed:
+        return [f"{failed} (with dropout on)"]
+    return [different] if different else []
+
+
+def _theirs(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except (WorkloadError, torch.OutOfMemoryError):  # which says nothing of what is computed
+        raise
+    except Exception as error:
+        raise CandidateFailed(f"the candidate raised {type(error).__name__}: {first_line(error)}") from error
+
+
+class _At:
+    """The comparison at one precision."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        device: Device,
+        build: Build | None,
+        numerics: Numerics,
+        result: Verification,
+        alone: bool,
+    ) -> None:
+        self.workload, self.plan, self.device, self.numerics, self.result = workload, plan, device, numerics, result
+        self.model = seeded_model(workload).to(device.torch_name)
+        self.reference = Reference(workload, self.model, device, alone)
+        self.baseline = Step(workload, copied(self.model), plan.precision_only(), device)
+        self.build = build or (lambda model, at: Step(workload, model, at, device))
+        self.rows: list[Row] = []
+        self.varying: set[str] = set()
+        self.settled: set[str] = set()
+        self.double = False  # the workload's own precision
+
+    def verify(self, backwards: bool) -> None:
+        mine = copied(self.model)
+        with contextlib.suppress(Exception):  # what the workload itself loads and sets when it first runs is its own
+            self._look_at_the_untouched()
+        before, settings, torchs = fingerprint(mine), process(), functions(mine)
+        try:
+            self.candidate = _theirs(self.build, mine, self.plan)
+            self.result.failures += self._moved_by_preparing(mine)
+            numbered = list(enumerate(shapes(self.workload)))
+            for index, make in reversed(numbered) if backwards else numbered:
+                self._until_replayed(make)
+                for seed in SEEDS:
+                    self._case(make, seed, f"{self._shape(index)}, seed {seed}")
+            if self.workload.mode == "train":
+                self._trained()
+            if self.plan.linears:
+                self.result.failures += self.candidate.unlike()
+        except CandidateFailed as failed:
+            self.result.failures.append(f"{failed} ({self.numerics})")
+        checks = judge(self.rows, self.numerics, self.double)
+        self.result.checks += checks
+        if not all(check.passed for check in checks):
+            cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
+            keeps = self.plan.keeps_weights
+            self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
+        self.result.failures += changed(before, fingerprint(mine)) + changed_settings(settings) + replaced(torchs)
+        if self.reference.name != "float64":
+            self.result.reference = self.reference.name
+
+    def _look_at_the_untouched(self) -> None:
+        """Which plain values of its output vary, which integers no float decides, and whether float64 is its own precision."""
+        batch = to_device(self.workload.inputs(0), self.device)
+        runs = [observe(self.baseline, None, batch)]
+        if any(value is not None for value in runs[0].plain.values()):
+            runs += [observe(self.baseline, state(self.model), batch) for _ in range(2)]
+        self.varying = varying(runs)
+        self.double = self.reference.no_more_precise(batch)
+        if not all(map(inexact, runs[0].values.values())):
+            elsewhere = pytree.tree_map(lambda t: moved_on(t) if isinstance(t, torch.Tensor) else t, batch)
+            self.settled = settled(runs[0], observe(self.baseline, unlike(self.model), elsewhere))
+
+    def _moved_by_preparing(self, prepared: torch.nn.Module) -> list[str]:
+        """Weights that are others once the candidate is prepared: nothing else would show it, because every run is
+        given weights of its own."""
+        moved = [n for n, w in state(self.model).items() if not identical(w, state(prepared)[n])]
+        return [f"the candidate changes the weights when it is prepared, {moved[0]} first"] if moved else []
+
+    def _shape(self, index: int) -> str:
+        """What a shape is called: who reads it may not know that the second one was derived."""
+        if not index or self.workload.other_shapes:
+            return f"shape {index + 1}"
+        rows = next(t.shape[0] for t in pytree.tree_leaves(shapes(self.workload)[1](0)) if isinstance(t, torch.Tensor))
+        return f"shape 2: a batch of {rows} rows derived from yours"
+
+    def _until_replayed(self, make: Callable[[int], Batch]) -> None:
+        """What is replayed is judged in its replays, not in the calls that come before."""
+        for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
+            _theirs(self.candidate, to_device(make(0), self.device))
+
+    def _case(self, make: Callable[[int], Batch], seed: int, case: str) -> None:
+        batch = to_device(make(seed + 100), self.device)
+        weights, truth, mine = self._untouched(seed, batch)
+        given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
+        if self.plan.keeps_weights:  # others may have it prepared and recorded anew
+            put(self.candidate.model, weights)
+            self._until_replayed(make)
+        theirs = _theirs(observe, self.candidate, None if self.plan.keeps_weights else weights, given)
+        self._compare(truth, mine, theirs, case, weights, batch)
+        if not same(batch, given):
+            self.result.failures.append(f"the candidate changes its inputs ({self.numerics}, {case})")
+        if self.workload.mode == "infer":
+            self._again(make, seed, weights, case)
+        self.result.cases += 1
+
+    def _again(self, make: Callable[[int], Batch], seed: int, weights: dict[str, torch.Tensor], case: str) -> None:
+        """Another batch on the same weights, which must still be there: an answer may be cached by either."""
+        batch = to_device(make(seed + 200), self.device)
+        truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
+        self._compare(
+            truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch", weights, batch
+        )
+        if self.reference.name != "float64":
+            return  # the baseline's weights were moved by an ulp
+        theirs, own = state(self.candidate.model), state(self.baseline.model)
+        given = self._noisy(weights, seed)  # the baseline's own may be an ulp off
+        moved_by = [(not identical(theirs[n], w), not identical(own[n], given[n])) for n, w in weights.items()]
+        for who, says in (
+            ((True, False), "the candidate changes the weights, {}"),
+            ((False, True), "the candidate leaves as it was what the workload updates, {}"),
+        ):
+            moved = [n for n, by in zip(weights, moved_by, strict=True) if by == who]
+            if moved:
+                self.result.failures.append(f"{says.format(moved[0])} first ({self.numerics}, {case})")
+
+    def _untouched(self, seed: int, batch: Batch) -> tuple[dict[str, torch.Tensor], Seen, Seen]:
+        """Weights on which the untouched model is finite, and what the reference and it give there."""
+        for strength in (1.0, 0.5, 0.1, 0.0):
+            weights = perturbed(self.model, seed, strength)
+            try:
+                truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
+            except Exception as error:
+                raise WorkloadError(
+                    f"workload {self.workload.name!r}: the untouched workload raised {type(error).__name__} while it was "
+                    f"compared with: {first_line(error)}"
+                ) from error
+            refuse_unseen(self.workload, mine)
+            if truth.finite and mine.finite:
+                return weights, truth, mine
+        raise WorkloadError(
+            f"workload {self.workload.name!r}: the untouched workload is not finite at {self.numerics} precision on the "
+            f"inputs of seed {seed + 100}, so nothing can be compared with it."
+        )
+
+    def _mine(self, weights: dict[str, torch.Tensor], batch: Batch, seed: int) -> Seen:
+        return observe(self.baseline, self._noisy(weights, seed), batch)
+
+    def _noisy(self, weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+        """Where the reference is no more precise than the baseline, rounding is shown by weights moved by an ulp."""
+        return weights if self.reference.name == "float64" and not self.double else jittered(weights, seed)
+
+    def _compare(
+        self, truth: Seen, mine: Seen, theirs: Seen, case: str, weights: dict[str, torch.Tensor], batch: Batch
+    ) -> None:
+        said = f"{self.numerics}, {case}"
+        self.result.failures += missing(mine, theirs, said) + other_values(truth, mine, theirs, said, self.varying)
+        self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
+        self.rows += self._kinked(
+            rows(truth, mine, theirs, case),
+            lambda moved: rows(truth, mine, observe(self.baseline, moved(weights), batch), case),
+        ) + value_rows(truth, mine, theirs, case, self.varying)
+
+    def _kinked(self, found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[Row]:
+        return beside_kinks(found, moved) if self.numerics == "exact" and self.workload.mode == "train" else found
+
+    def _trained(self) -> None:
+        """The change of every weight over a few optimizer steps on fresh batches, each from equal weights."""
+        weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
+        count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
+        training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
+        faint, path = Faint(self.numerics), Path(weights, count, self.device)
+
+        def seen(model: torch.nn.Module) -> None:
+            faint.look(model)
+            path.keep(model)
+
+        def noisy(k: int) -> dict[str, torch.Tensor] | None:
+            given = path.start(k)
+            return None if given is None else self._noisy(given, k)
+
+        truth = training.change(
+            self.reference.step,
+            lambda k: None if k else weights,
+            lambda step, batch: step(self.reference.cast(batch)),
+            seen,
+        )
+        mine = training.change(self.baseline, noisy, after=faint.compare)
+        theirs = training.change(self.candidate, path.start, _theirs)
+
+        def elsewhere(moved: Moves) -> list[Row]:
+            def start(k: int) -> dict[str, torch.Tensor] | None:
+                given = path.start(k)
+                return None if given is None else moved(given)
+
+            return training.rows(truth, mine, training.change(self.baseline, start), faint)
+
+        self.rows += self._kinked(training.rows(truth, mine, theirs, faint), elsewhere)
+        self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
+        self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
+        if path.start(1) is not None:
+            self._sees_its_update()
+
+    def _sees_its_update(self) -> None:
+        """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""
+        left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
+        if all(bool(t.isfinite().all()) for t in left.values()):
+            batch = to_device(self.workload.inputs(600), self.device)
+            theirs = _theirs(observe, self.candidate, None, batch)
+            truth, mine = self.reference.run(left, batch), self._mine(left, batch, 0)
+            self._compare(truth, mine, theirs, "after optimizer steps", left, batch)

@@ -1,0 +1,157 @@
+"""Is what was timed what is verified? A candidate could compute only where it is looked at, or only what it never saw.
+
+After the timed blocks the same process times one more, by the same calls. Around each of its steps, not in it, the weights
+and the batch before and what the step gave are copied; every second batch is refilled in place. All of it is then
+compared with the untouched workload. In inference, steps on new inputs are timed beside steps on the same inputs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.engine.step import Step
+from rung.hardware.device import Device, synchronize
+from rung.plan import Plan
+from rung.verify.dropout import active
+from rung.verify.observe import Row, Seen, missing, noted, observe, rows
+from rung.verify.own_model import copied
+from rung.verify.perturb import state
+from rung.verify.reference import Reference, own_precision
+from rung.verify.tolerance import judge
+from rung.workload import Batch, Workload, seeded_model
+
+NEW = 10_000  # the first seed of inputs that nothing has seen
+PAIRS, MOST_PAIRS = 9, 27  # of a step on new inputs and one on the same again; the most where they seem to differ
+ALIKE = 1.1  # times as long: chance on a busy machine
+SECONDS = (
+    10.0  # that they may take, however long a step is; where they seem to differ three times as long, for PAIRS of them
+)
+SLACK = 3.0  # times verification's tolerances: of two cases only, on weights as training left them
+CASE = "while it was timed"
+
+
+class Watched:
+    """What some steps were given, and what they gave."""
+
+    def __init__(self) -> None:
+        self.cases: list[tuple[dict[str, torch.Tensor], Batch, Seen]] = []
+        self.idle: list[bool] = []  # whether no weight moved, of every training step
+        self.full = False  # there was no memory for the copies, and nothing more is kept
+
+    def before(self, step: Step, batch: Batch) -> None:
+        with self._room():
+            self._weights = {n: t.detach().clone() for n, t in state(step.model).items()}
+            self._batch = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
+
+    def after(self, step: Step, result: tuple[Any, Any]) -> None:
+        if self.full:
+            return
+        with self._room():
+            self.cases.append((self._weights, self._batch, noted(step, *result)))
+            still = (torch.equal(t, self._weights[n]) for n, t in state(step.model).items())
+            self.idle.append(step.training and all(still))
+
+    def give_up(self) -> None:
+        self.full = True
+        self.cases, self._weights, self._batch = [], {}, None
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            self.give_up()
+
+
+def refill(batch: Batch, other: Batch) -> bool:
+    """Writes the content of another batch into the tensors of this one, where nothing but that is another."""
+    old, new = pytree.tree_leaves(batch), pytree.tree_leaves(other)
+    if pytree.tree_structure(batch) != pytree.tree_structure(other) or not all(map(_alike, old, new)):
+        return False  # of another shape, it may have to be compiled
+    for mine, theirs in zip(old, new, strict=True):
+        if isinstance(mine, torch.Tensor):
+            mine.copy_(theirs)
+    return True
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype
+    return type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b)
+
+
+def against_the_untouched(workload: Workload, plan: Plan, device: Device, watched: Watched) -> list[str]:
+    """What the steps gave otherwise than the untouched workload does from the same weights and batch, in sentences.
+
+    With dropout on only the weights are looked at: no two programs draw the same masks. Raises what the untouched
+    workload raises, torch.OutOfMemoryError where it does not fit.
+    """
+    if any(watched.idle):
+        return [f"the weights do not change in a step ({CASE})"]
+    model = seeded_model(workload).to(device.torch_name)
+    if workload.mode == "train" and active(model):
+        return []
+    numerics = plan.phases(own_precision(workload, model, device))[-1]
+    reference = Reference(workload, model, device)
+    baseline = Step(workload, copied(model), plan.precision_only(), device)
+    said: list[str] = []
+    found: list[Row] = []
+    for weights, batch, theirs in watched.cases:
+        truth, mine = reference.run(weights, batch), observe(baseline, weights, batch)
+        if truth.finite and mine.finite:
+            said += missing(mine, theirs, CASE)
+            found += rows(truth, mine, theirs, CASE)
+    bad = [c for c in judge(found, numerics) if not c.error <= SLACK * c.tolerance]
+    return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
+
+
+def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device) -> float | None:
+    """How many times as long a step takes on new inputs as on the same inputs again. The new ones lie in the old ones' memory; None
+    where inputs are seldom of the same shapes. Before both there is a step: while inputs are made the caches go cold, and the GPU has
+    nothing to do.
+
+    On a busy machine the same step takes three times as long as it did a moment ago. So it is the least of what can be said: of the
+    fastest on each, and of three in four pairs; on a CPU by wall time and by CPU time, which leaves out waiting for a core."""
+    clocks = [time.perf_counter_ns] if device.is_gpu else [time.perf_counter_ns, time.process_time_ns]
+
+    def timed(batch: Batch) -> list[int]:
+        synchronize(device)
+        begin = [clock() for clock in clocks]
+        step(batch)
+        synchronize(device)
+        return [clock() - since for clock, since in zip(clocks, begin, strict=True)]
+
+    new: list[list[int]] = []
+    again: list[list[int]] = []
+
+    def longer() -> float:
+        found = []
+        for clock in range(len(clocks)):
+            first, second = [max(1, took[clock]) for took in new], [max(1, took[clock]) for took in again]
+            pairs = sorted(a / b for a, b in zip(first, second, strict=True))
+            found += [min(first) / min(second), pairs[len(pairs) // 4]]
+        return min(found)
+
+    def enough() -> bool:
+        seconds = time.monotonic() - began
+        if longer() < ALIKE:
+            return len(new) >= PAIRS or seconds > SECONDS
+        return len(new) >= MOST_PAIRS or seconds > (SECONDS if len(new) >= PAIRS else 3 * SECONDS)
+
+    tries, began = 0, time.monotonic()
+    while len(new) < 2 or not enough():
+        batch, tries = batches[len(new) % len(batches)], tries + 1
+        if not refill(batch, make(NEW + 100 + tries)):
+            if tries >= MOST_PAIRS:
+                return None
+            continue
+        timed(batches[(len(new) + 1) % len(batches)])
+        new.append(timed(batch))
+        again.append(timed(batch))
+    return longer()
