@@ -57,7 +57,10 @@ def test_what_is_below_all_rooms_imports_none(module: str) -> None:
 
 
 def test_a_side_knows_errors_alone() -> None:
-    assert {name for name in imports(ROOT / "side.py") if name.startswith("rung")} == {"rung.errors", "rung.errors.UsageError"}
+    assert {name for name in imports(ROOT / "side.py") if name.startswith("rung")} == {
+        "rung.errors",
+        "rung.errors.UsageError",
+    }
 
 
 @pytest.mark.parametrize("room", ["trace", "analysis", "report", "runs"])
