@@ -108,5 +108,5 @@ class Replayed:
     def witness(self) -> Any:
         return self.said["witness"]
 
-    def verify(self, numerics: str, alone: bool) -> Any:
+    def verify(self, numerics: str, alone: bool, backwards: bool) -> Any:
         return self.said["verify"]
