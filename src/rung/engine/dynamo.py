@@ -1,5 +1,5 @@
 """What Dynamo does with a function: where it breaks the graph, why it compiles again. Its private names are used here
-and in `surgery/graph/captured.py` alone; a test asks the installed torch for each of them."""
+and in `rewrites/graph/captured.py` alone; a test asks the installed torch for each of them."""
 
 from __future__ import annotations
 

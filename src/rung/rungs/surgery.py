@@ -228,7 +228,7 @@ FUSED_GATE_UP = Rung(
     "fewer matrix products", both(rewritten("fused-gate-up"), fewer("gemms", "matrix products")),
 )  # fmt: skip
 
-GROUPED = r"sm(90|10\d)"  # where torch's grouped product leaves the sizes on the GPU (surgery/grouped_mm.py)
+GROUPED = r"sm(90|10\d)"  # where torch's grouped product leaves the sizes on the GPU (rewrites/grouped_mm.py)
 
 
 def _experts_apply(c: Context) -> Inapplicable | None:

@@ -116,7 +116,9 @@ def test_every_mode_has_a_title_and_rungs_of_the_ladder() -> None:
 
 
 @pytest.fixture
-def climb(tmp_path: Path) -> Callable[..., tuple[State, Added]]:
+def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[State, Added]]:
+    monkeypatch.setattr(checks, "usable_cores", lambda: 2)
+
     def made(facts: dict[str, Any]) -> tuple[State, Added]:
         made, pool = state(tmp_path), Added()
         made.run.write("manifest.json", MANIFEST)

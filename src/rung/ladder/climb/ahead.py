@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.checks import end_checks, precision_of, precompiling, verifying
+from rung.ladder.climb.checks import end_checks, verifying
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
@@ -76,11 +76,8 @@ def _verify_next(state: State) -> None:
     if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
         end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])
         state.next_ahead = []
-    phases = plan_of(stack).phases(state.facts["own_precision"])
-    there = {precision_of(check) for check in state.next_ahead}
-    if missing := [n for n in phases if n not in there]:
-        state.next_ahead += verifying(state, stack, missing, name)
-        precompiling(state, stack, name)
+    if not state.next_ahead:
+        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.facts["own_precision"]), name)
 
 
 def prepared_rung(state: State) -> Rung | None:

@@ -18,7 +18,8 @@ COMPILED = 1.1
 
 def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
     """Has workers verify a candidate in the background, one a precision. In full precision, of which nobody else compiles the code, the
-    shapes come in their order. Elsewhere the candidate's own worker compiles the first shape meanwhile, so that comes last."""
+    shapes come in their order, and a further worker compiles the last one ahead. Elsewhere the candidate's own worker compiles the first
+    shape meanwhile, so that comes last."""
     note_verified(state)
     peak = _peak(state)
     checks = [
@@ -34,6 +35,8 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
         task.passing = True
         state.pool.add(task)
     state.checking += checks
+    if "exact" in precisions:
+        precompiling(state, stack, name)
     return checks
 
 
@@ -67,10 +70,7 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
     checks = [*(ahead if usable else ()), *answered_before(state, stack, name)]
     there = {precision_of(task) for task in checks}
     missing = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there]
-    checks += verifying(state, stack, missing, name)
-    if "exact" in missing:
-        precompiling(state, stack, name)
-    return checks
+    return checks + verifying(state, stack, missing, name)
 
 
 def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]:

@@ -24,7 +24,6 @@ from rung.ladder.climb.checks import (
     checks_of,
     end_checks,
     precision_of,
-    precompiling,
     verifying,
     verifying_bytes,
 )
@@ -99,10 +98,10 @@ def _timed_before(state: State) -> dict[str, dict[str, Any]]:
 def _verified_ahead(state: State, rungs: Sequence[str], name: str) -> None:
     """Begins to verify the mode that is likely to be the fastest, while it compiles."""
     state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.facts["own_precision"]), name)
-    precompiling(state, rungs, name)
 
 
 def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
+    """A worker that is to prepare a mode, not started yet. again: what its log's name ends with where it is not the mode's first."""
     return Task(f"01-{NAME}-{name}{again}", state.side(rungs), WARM, state.mode_bytes)
 
 
