@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -452,3 +453,58 @@ def test_a_target_runs_in_this_process_as_a_user_would_write_it(tmp_path: Path) 
         fresh.Target(f"{ZOO / 'handwritten.py'}:make", {**options, "train": "true"}, "exact"), "eager"
     )
     assert training.step_ms
+
+
+def test_none_is_timed_before_all_are_ready_or_beside_another(tmp_path: Path) -> None:
+    from fresh import _Turn
+
+    first, second = _Turn(str(tmp_path / "turn")), _Turn(str(tmp_path / "turn"))
+    events: list[str] = []
+
+    def go(turn: Any, name: str) -> None:
+        turn.take()
+        events.append(f"{name} begins")
+        time.sleep(0.1)
+        events.append(f"{name} ends")
+        turn.file.close()  # as the end of its process does
+
+    one = threading.Thread(target=go, args=(first, "first"))
+    one.start()
+    one.join(0.2)
+    assert one.is_alive()
+    assert events == []  # the second is not ready
+    two = threading.Thread(target=go, args=(second, "second"))
+    two.start()
+    one.join(10)
+    two.join(10)
+    assert [e.split()[1] for e in events] == ["begins", "ends"] * 2
+    _Turn(None).take()  # alone, there is nobody to wait for
+
+
+def test_plain_processes_that_begin_together_run_once_more_alone_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import zoo
+    from fresh import TURN, Climb, Timed
+    from rows import Results
+
+    begun: list[tuple[str, bool]] = []
+    together = threading.Barrier(3, timeout=10)
+
+    def timed(target: Any, mode: str, env: Any, limit: float) -> Timed:
+        begun.append((mode, TURN in env))
+        if TURN in env:
+            together.wait()
+            if mode == "default":
+                return Timed(mode=mode, error="OutOfMemoryError: too little", kind="out of memory")
+        return Timed(mode=mode, ready_s=1.0, step_ms=2.0, device="CPU")
+
+    monkeypatch.setattr(zoo, "timed", timed)
+    monkeypatch.setattr(zoo, "climb", lambda *_: Climb(budget_s=10, wall_s=1.0, exit=0, why="nothing was kept"))
+    file = tmp_path / "rows.jsonl"
+    assert run(zoo, monkeypatch, file, "own/unet:infer", "--gpus", "0") == 0
+    assert sorted(begun) == [("default", False), ("default", True), ("eager", True), ("reduce-overhead", True)]
+    (row,) = Results(file).rows
+    assert row.done
+    assert not row.reason
+    assert sorted((t.mode, t.step_ms) for t in row.plain) == [("default", 2.0), ("reduce-overhead", 2.0)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ EAGER, RECIPE = (
 )  # what a process may run beside the modes of torch.compile; after the colon, a recipe's file
 WARM, STEPS, FEWEST = 5, 30, 5  # steps before the clock runs; those timed, and at least so many where a step is slow
 SECONDS = 20.0  # of timing: after these, no further step is begun
+TURN = "CASE_TURN"  # a variable: the file by which processes that begin together take turns at the clock
 CORES = "CASE_CORES"  # a variable: the cores, with commas between them, that a process and what it starts may use
 CUT = 40  # lines of a process's last words that are kept
 # Runs `rung`, and prints what each of the climb's workers took for its calls: a line each, with the text WORKER before it.
@@ -284,7 +286,7 @@ def _finished(command: Sequence[str], env: Mapping[str, str], limit: float) -> _
 # ---- in the fresh process --------------------------------------------------------------------------------
 
 
-def here(target: Target, mode: str) -> Timed:
+def here(target: Target, mode: str, turn: _Turn) -> Timed:
     """In this process, which does nothing else."""
     began = psutil.Process().create_time()
     import torch
@@ -316,6 +318,7 @@ def here(target: Target, mode: str) -> Timed:
     for k in range(3):
         one(k)
     ready = time.time() - began
+    turn.take()
     for k in range(WARM):
         one(k)
     samples: list[float] = []
@@ -330,6 +333,23 @@ def here(target: Target, mode: str) -> Timed:
         peak_bytes=next(iter(peak_memory(device).values())), parameters=sum(p.numel() for p in model.parameters()), device=device.name,
         torch=str(torch.__version__),
     )  # fmt: skip
+
+
+class _Turn:
+    """Of processes on one GPU: all get ready at the same time, and none is timed before all are ready or beside another. Without a file
+    there is nobody to wait for. The kernel gives a lock back when its process ends, however it ends."""
+
+    def __init__(self, path: str | None) -> None:
+        self.file = open(path, "ab") if path else None  # noqa: SIM115 - until the process ends
+        self._lock(fcntl.LOCK_SH)
+
+    def take(self) -> None:
+        self._lock(fcntl.LOCK_UN)
+        self._lock(fcntl.LOCK_EX)
+
+    def _lock(self, kind: int) -> None:
+        if self.file:
+            fcntl.flock(self.file, kind)
 
 
 def _step(w: Any, model: Any, mode: str, numerics: str, device: Any) -> Callable[[Any], None]:
@@ -380,10 +400,11 @@ def main() -> None:
     parser.add_argument("mode")
     parser.add_argument("file", type=Path)
     given = parser.parse_args()
+    turn = _Turn(os.environ.get(TURN))  # before the slow imports: none is ready by then
     if cores := os.environ.get(CORES):
         os.sched_setaffinity(0, map(int, cores.split(",")))
     try:
-        found = here(Target(**given.target), given.mode)
+        found = here(Target(**given.target), given.mode, turn)
     except Exception as error:
         from rung.errors import first_line, where
 

@@ -22,9 +22,12 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 import msgspec
@@ -32,7 +35,7 @@ from making import INFER, Case
 from rows import LIBRARIES, SEED, Header, Results, Row, drawn
 
 sys.path.append(str(Path(__file__).parents[1] / "climb"))
-from fresh import CORES, EAGER, RECIPE, Climb, Stopped, Target, Timed, climbed, cold, stop, timed
+from fresh import CORES, EAGER, RECIPE, TURN, Climb, Stopped, Target, Timed, climbed, cold, stop, timed
 
 FAMILIES = ("huggingface", "timm_models", "diffusion", "handwritten")  # files beside this one
 MODES = ("default", "reduce-overhead")
@@ -161,17 +164,35 @@ class Run:
         if row.done:
             return
         row.versions = self.versions  # of the climb, which is the last to run
-        for part in parts(row, case, given.modes, self.results.rows):
+        for group in parts(row, case, given.modes, self.results.rows, together=bool(env)):
             if time.monotonic() > self.end:
                 self.late = True
                 return
-            said = part(env)
-            with self.lock:
-                self.results.write()
-            say(f"{head}: {said}")
+            self._group(head, group, env)
         with self.lock:
             row.done = True
             self.results.write()
+
+    def _group(self, head: str, group: Sequence[Part], env: dict[str, str]) -> None:
+        """Runs parts that begin together. Those that found too little memory beside the others run once more, alone."""
+
+        def one(part: Part, more: dict[str, str]) -> bool:
+            said = part(env | more)
+            if more and part.lacked_memory:
+                return False
+            with self.lock:
+                part.keep()
+                self.results.write()
+            say(f"{head}: {said}")
+            return True
+
+        if len(group) == 1:
+            one(group[0], {})
+            return
+        with tempfile.TemporaryDirectory(prefix="turn-") as folder, ThreadPoolExecutor(len(group)) as pool:
+            enough = list(pool.map(one, group, repeat({TURN: f"{folder}/turn"})))
+        for part in (p for p, had in zip(group, enough, strict=True) if not had):
+            one(part, {})
 
 
 def _places(gpus: Sequence[int] | None) -> list[dict[str, str]]:
@@ -185,44 +206,57 @@ def _places(gpus: Sequence[int] | None) -> list[dict[str, str]]:
 
 
 class Part:
-    """One process of a row, which is called to run it and says in a line what came of it."""
+    """One process of a row, which is called to run it and says in a line what came of it. `keep` writes that into the row."""
 
     def __init__(self, row: Row, target: Target, mode: str = "") -> None:
         self.row, self.target, self.mode = row, target, mode
+        self.timed: Timed | None = None
+        self.climb: Climb | None = None
 
     def __call__(self, env: dict[str, str]) -> str:
         if not self.mode:
-            self.row.climb = climb(self.target, self.row.budget_s, env)
-            return said_of(self.row.climb)
+            self.climb = climb(self.target, self.row.budget_s, env)
+            return said_of(self.climb)
         with cold(env) as whole:
-            found = timed(self.target, self.mode, whole, PLAIN_LIMIT)
-        if self.mode == EAGER:
-            self.row.eager = found
-            if found.error:
-                self.row.reason = found.error
-        else:
-            self.row.plain = [*self.row.plain, found]
-        return f"{self.mode} {_time(found)}"
+            self.timed = timed(self.target, self.mode, whole, PLAIN_LIMIT)
+        return f"{self.mode} {_time(self.timed)}"
+
+    @property
+    def lacked_memory(self) -> bool:
+        return self.timed is not None and self.timed.kind == "out of memory"
+
+    def keep(self) -> None:
+        if self.climb:
+            self.row.climb = self.climb
+        elif self.timed and self.mode == EAGER:
+            self.row.eager = self.timed
+            self.row.reason = self.timed.error
+        elif self.timed:
+            self.row.plain = [*self.row.plain, self.timed]
 
 
-def parts(row: Row, case: Case, modes: Sequence[str], others: Sequence[Row]) -> Iterator[Part]:
-    """What is still to be run for a row: eager, each mode, and the climb. What a row of another budget has timed is taken from there."""
+def parts(
+    row: Row, case: Case, modes: Sequence[str], others: Sequence[Row], together: bool = False
+) -> Iterator[list[Part]]:
+    """What is still to be run for a row: eager, each mode, and the climb. What a row of another budget has timed is taken from there.
+    together: eager and the modes begin at the same time, and only their timing is one after the other."""
     target = Target(case.target, case.all_options(row.variant, row.toy), row.numerics)
     twins = [other for other in others if other is not row and other.same_runs(row)]
     row.eager = row.eager or next((twin.eager for twin in twins if twin.eager), None)
-    if row.eager is None:
-        yield Part(row, target, EAGER)
-    if row.reason:
-        return
+    missing = [] if row.eager else [EAGER]
     for mode in modes:
         if any(t.mode == mode for t in row.plain):
             continue
         if same := next((t for twin in twins for t in twin.plain if t.mode == mode), None):
             row.plain = [*row.plain, same]
         else:
-            yield Part(row, target, mode)
-    if row.climb is None:
-        yield Part(row, target)
+            missing.append(mode)
+    plain = [Part(row, target, mode) for mode in missing]
+    for group in [plain] if together and plain else [[part] for part in plain]:
+        if not row.reason:
+            yield group
+    if row.climb is None and not row.reason:
+        yield [Part(row, target)]
 
 
 def climb(target: Target, budget: float, more: dict[str, str]) -> Climb:
