@@ -9,18 +9,21 @@ from __future__ import annotations
 import copy
 import types
 from collections.abc import Iterator
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.hooks import RemovableHandle
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 NAMED = (type, types.FunctionType, types.BuiltinFunctionType)  # told apart by identity: an activation, a class
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 INNER = ("_modules", "_parameters", "_buffers", *HOOKS)
 MOST = 16  # states that are told apart
+NEEDS_GRADIENT = attrgetter("requires_grad")
 DEEP = 3  # lists in lists that are looked into
 KNOWN = ("torch.", "transformers.", "peft.")  # whose hooks compute, or do nothing unless they are asked
 
@@ -40,6 +43,7 @@ class Given:
         self._scan()
         self._addresses = self._lie()
         self._states.append((_kept(self._now()), self._found))
+        self._as_left = self._leave()
 
     @property
     def hooked(self) -> str:
@@ -51,6 +55,13 @@ class Given:
         first seen, anew where tensors moved; once there are more than the most that are told apart, it is None for good."""
         if self._number is None:
             return None, False
+        if self._as_left.holds():
+            return self._number, False
+        found = self._looked()
+        self._as_left = self._leave()
+        return found
+
+    def _looked(self) -> tuple[int | None, bool]:
         moved = self._lie() != self._addresses
         if not moved and self._recognised():
             return self._number, False
@@ -70,6 +81,12 @@ class Given:
             self._scan()
             self._addresses = self._lie()
             self._states[self._number] = _kept(self._now()), self._found
+            self._as_left = self._leave()
+
+    def _leave(self) -> _AsLeft:
+        attributes = (table.get(name) for table, name in self._attributes)
+        tensors = [t for t in (*self._tensors(), *attributes) if isinstance(t, torch.Tensor)]
+        return _AsLeft(self._modules, tensors, bool(self._scripted))
 
     def _recognised(self) -> bool:
         try:
@@ -117,6 +134,60 @@ class Given:
         return [*(table.get(name) for table, name in self._holders), *inside]
 
 
+class _AsLeft:
+    """A model as it was left: whether it still is, at a quarter of the cost of reading it anew. It is asked before every replay, while
+    the GPU waits: 1.2 ms for the 1534 modules of HRNet-W18 and 0.1 ms for the 276 of ViT-B, where reading took 5.3 ms and 0.3 ms (one
+    core of a CPU).
+
+    What is one object is taken as equal, and all else as changed. So it may see a change where there is none, and never the other way.
+    """
+
+    def __init__(self, modules: list[nn.Module], tensors: list[torch.Tensor], scripted: bool) -> None:
+        tables = [vars(m) for m in modules]
+        hooks = [table[name] for table in tables for name in HOOKS]
+        mutable = [(t, k, v) for t in tables for k, v in t.items() if k not in INNER and _mutable(v)]
+        inner = [table[name] for table in tables for name in INNER if name not in HOOKS]
+        # What is changed in place stays one object, and what a hook is attached to, too: then nothing is known without reading it all.
+        self._known = not (scripted or any(hooks) or any(True in _hooked(t) for t in tensors))
+        self._empty = [*hooks, *(value for _, _, value in mutable if not value)]
+        self._filled = [(table, name, copy.deepcopy(value)) for table, name, value in mutable if value]
+        self._modules, self._tensors = modules, tensors
+        self._tables, self._then = [*tables, *inner], [dict(table) for table in (*tables, *inner)]
+        self._types = list(map(type, modules))
+        self._lying = [t for t in tensors if _lies(t)]
+        self._addresses = list(map(torch.Tensor.data_ptr, self._lying))
+        self._trained = list(map(NEEDS_GRADIENT, tensors))
+        self._handles = RemovableHandle.next_id
+
+    def holds(self) -> bool:
+        if not self._known or any(self._empty):
+            return False
+        if self._handles != RemovableHandle.next_id:  # hooks were attached since, to something in this process
+            if any(True in _hooked(t) for t in self._tensors):
+                return False
+            self._handles = RemovableHandle.next_id
+        return (
+            self._same_objects()
+            and list(map(torch.Tensor.data_ptr, self._lying)) == self._addresses
+            and list(map(NEEDS_GRADIENT, self._tensors)) == self._trained
+            and list(map(type, self._modules)) == self._types
+        )
+
+    def _same_objects(self) -> bool:
+        try:
+            with Themselves():
+                return self._tables == self._then and all(t[name] == then for t, name, then in self._filled)
+        except Exception:  # of another object, whatever its `__eq__` raises
+            return False
+
+
+class Themselves(TorchFunctionMode):
+    """Two tensors are equal where they are one, whatever they hold; nobody waits for the GPU to say so."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> bool:
+        return False
+
+
 def put_elsewhere(model: nn.Module, before: dict[str, torch.Tensor]) -> bool:
     """Whether a run put other numbers in a buffer's place, in another tensor: an average kept up by `self.mean = ...` is read by a replay
     where it lay, and never where the replay leaves it. before: the buffers before it ran. Numbers that are set anew, equal ones, are none."""
@@ -138,8 +209,20 @@ def _where(tensor: Any) -> int | None:
     """An address; a wrapped or sparse tensor has none of its own, and what is in the place of a tensor has none."""
     if not isinstance(tensor, torch.Tensor):
         return None
-    plain = type(tensor) is nn.Parameter or not is_traceable_wrapper_subclass(tensor)
-    return tensor.data_ptr() if plain and tensor.layout is torch.strided else id(tensor)
+    return tensor.data_ptr() if _lies(tensor) else id(tensor)
+
+
+def _lies(tensor: torch.Tensor) -> bool:
+    """Whether it has an address of its own."""
+    plain = type(tensor) in (nn.Parameter, torch.Tensor) or not is_traceable_wrapper_subclass(tensor)
+    return plain and tensor.layout is torch.strided
+
+
+def _mutable(value: Any) -> bool:
+    """Whether an attribute is compared by what it holds, and that may change in place."""
+    if not isinstance(value, (list, tuple, set, dict)) or not _plain(value):
+        return False
+    return not isinstance(value, tuple) or any(map(_mutable, value))
 
 
 def _plain(value: Any, deep: int = DEEP) -> bool:

@@ -11,7 +11,8 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+
+from rung.engine.given import Themselves
 
 PARAMS = itemgetter("params")
 NOTHING = object()  # where a group lacks a name
@@ -36,7 +37,7 @@ class GivenOptimizer:
 
     def changed(self) -> str:
         """What is another than when it settled, in words; empty where nothing is."""
-        with _Themselves():
+        with Themselves():
             if list(self._state()) != self._kept:
                 self._kept = []  # a state that was replaced need not wait for the next step
                 return "the state"
@@ -68,10 +69,3 @@ class GivenOptimizer:
             return list(map(self._numbers_of, groups))
         except KeyError:
             return [tuple(group.get(name, NOTHING) for name in self._told) for group in groups]
-
-
-class _Themselves(TorchFunctionMode):
-    """Two tensors are equal where they are one, whatever they hold; nobody waits for the GPU to say so."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> bool:
-        return False

@@ -19,15 +19,15 @@ from rung.engine.given import MOST, Given
 
 
 class Gated(nn.Module):
-    """A model with all that may change between two calls."""
+    """A model with all that may change between two calls. A scripted part is read anew each time, and so is all beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, scripted: bool = True) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
         self.register_buffer("shift", torch.zeros(4))
         self.gate, self.active, self.table, self.nested = True, ["a"], {"a": 1}, [[1]]
         self.scale, self.extra, self.act = 1.0, torch.ones(1), torch.relu
-        self.scripted = torch.jit.script(nn.Dropout(0.5))
+        self.scripted = torch.jit.script(nn.Dropout(0.5)) if scripted else nn.Dropout(0.5)
         self.register_buffer("edges", torch.eye(4).to_sparse(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -60,14 +60,16 @@ CHANGES: dict[str, Callable[[Gated], Any]] = {
 MOVES: dict[str, Callable[[Gated], Any]] = {
     "weights assigned": lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True),
     "another dtype": lambda m: m.to(torch.float64),
+    "the data of a weight": lambda m: setattr(m.layers[0].weight, "data", torch.ones(4, 4)),
     "a buffer": lambda m: setattr(m, "shift", torch.ones(4)),
     "an attribute": lambda m: setattr(m, "extra", torch.full_like(m.extra, 2)),
 }
 
 
+@pytest.mark.parametrize("scripted", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_another_state_and_the_first_is_known_again(change: str) -> None:
-    model = Gated()
+def test_a_change_is_another_state_and_the_first_is_known_again(change: str, scripted: bool) -> None:
+    model = Gated(scripted)
     seen = Given(model)
     assert [seen.look(), seen.look()] == [(0, False)] * 2
     CHANGES[change](model)
@@ -75,9 +77,10 @@ def test_a_change_is_another_state_and_the_first_is_known_again(change: str) -> 
     assert [seen.look(), seen.look()] == [(0 if moved else 1, moved), (0 if moved else 1, False)]
 
 
+@pytest.mark.parametrize("scripted", [False, True])
 @pytest.mark.parametrize("move", MOVES)
-def test_tensors_that_moved_are_told_once(move: str) -> None:
-    model = Gated()
+def test_tensors_that_moved_are_told_once(move: str, scripted: bool) -> None:
+    model = Gated(scripted)
     seen = Given(model)
     MOVES[move](model)
     assert [seen.look(), seen.look()] == [(0, True), (0, False)]
@@ -103,7 +106,7 @@ def test_values_that_change_where_they_lie_are_no_change() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["train", "eval", "gate", "list"]), max_size=12))
 def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> None:
-    model = Gated()
+    model = Gated(scripted=False)
     seen, numbers = Given(model), {}
     for step in steps:
         if step == "gate":
@@ -117,6 +120,25 @@ def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> N
         key = model.training, model.gate, tuple(model.active)
         assert numbers.setdefault(key, number) == number
     assert len(set(numbers.values())) == len(numbers)
+
+
+def test_a_model_that_nobody_changed_is_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Gated(scripted=False)
+    seen = Given(model)
+    monkeypatch.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
+    assert seen.look() == (0, False)
+    torch.zeros(1, requires_grad=True).register_hook(print)  # a hook, and not of this model
+    assert seen.look() == (0, False)
+
+
+def test_a_hook_that_is_gone_again_is_noticed() -> None:
+    model = Gated(scripted=False)
+    seen = Given(model)
+    handle = model.layers[0].weight.register_hook(lambda gradient: gradient * 2)
+    assert seen.look() == (1, False)
+    assert seen.look() == (1, False)
+    handle.remove()
+    assert seen.look() == (0, False)
 
 
 def test_a_model_that_is_changed_at_every_call_is_given_up_for_good() -> None:
