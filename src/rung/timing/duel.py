@@ -37,7 +37,8 @@ progress = logging.getLogger(__name__)
 
 PROFILED_STEPS = 3
 DELAY = 2e6  # nanoseconds of a block that pipes and the scheduler may take on a busy machine
-ROUNDS_SECONDS = {"gpu": 2.0, "cpu": 4.0}  # of a restart, unless these are more than 10 rounds or fewer than 4
+ROUNDS_SECONDS = {"gpu": 2.0, "cpu": 4.0}  # of a restart, unless these are more than 10 rounds or fewer than the fewest
+FEWEST_ROUNDS = 4
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
 # Where the sides wait for cores that others have: times as many rounds, as long as they take no longer than so many times the usual.
 HARDER = 3
@@ -236,8 +237,8 @@ class Start:
         self.facts.pop(side, None)
         self.state.pop(side, None)
 
-    def timed(self, duel: Duel) -> Restart:
-        """Alternates blocks of all sides."""
+    def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
+        """Alternates blocks of all sides. briefly: in the fewest rounds, for a first answer."""
         duel.warm.append(self.state)
         duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
         gpu = self._on_gpu()
@@ -246,7 +247,7 @@ class Start:
         duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.get("doubts", ())]
         estimates = {side: self._ask(side, "estimate") for side in self.workers}
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
-        rounds = _rounds(_once(estimates.values(), gpu), gpu)
+        rounds = FEWEST_ROUNDS if briefly else _rounds(_once(estimates.values(), gpu), gpu)
         got: dict[str, list[tuple[float, CoreTime]]] = {}
         blocks = [partial(self._block, side, counts[side], duel, got) for side in self.workers]
         began = time.monotonic()
@@ -364,7 +365,7 @@ def blocks_seconds(estimates: Sequence[float], gpu: bool) -> float:
 
 
 def _rounds(once: float, gpu: bool) -> int:
-    return max(4, min(10, round(ROUNDS_SECONDS["gpu" if gpu else "cpu"] / once)))
+    return max(FEWEST_ROUNDS, min(10, round(ROUNDS_SECONDS["gpu" if gpu else "cpu"] / once)))
 
 
 def _once(estimates: Iterable[float], gpu: bool) -> float:

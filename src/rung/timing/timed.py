@@ -25,21 +25,32 @@ class Timed:
     device: Device
     loops = 1
     _timer: Timer | None = None
+    _launched = 1.0  # share of the last step that was waited for, after which the host had launched it all
 
     def call(self) -> None:
         """What is timed; it may still run when this returns."""
         raise NotImplementedError
 
     def _until_steady(self, seconds: float, first: float) -> dict[str, Any]:
-        """Runs until it is steady, or for `seconds`. first: seconds of the first run, which is reported apart."""
+        """Runs until it is steady, or for `seconds`. first: seconds of the first run, which is reported apart. `launching` is the share of
+        a step after which the host had launched it all: where it is small, the GPU waits for no launch."""
         until = time.perf_counter() + seconds
-        samples, steady = warm_up(self._clocked, lambda: until - time.perf_counter())
-        self._estimate = statistics.median(samples[steady or MINIMUM_RUNS - 1 :])
+        launching: list[float] = []
+
+        def clocked() -> int:
+            took = self._clocked()
+            launching.append(self._launched)
+            return took
+
+        samples, steady = warm_up(clocked, lambda: until - time.perf_counter())
+        begin = steady or MINIMUM_RUNS - 1
+        self._estimate = statistics.median(samples[begin:])
         return {
             "first_run_seconds": first,
             "runs": len(samples) * self.loops + 1,
             "samples": samples,
             "steady": steady is not None,
+            "launching": statistics.median(launching[begin:]),
             "memory": peak_memory(self.device),
             "doubts": [],
         }
@@ -47,8 +58,11 @@ class Timed:
     def _clocked(self) -> int:
         begin = time.perf_counter_ns()
         self.call()
+        launched = time.perf_counter_ns() - begin
         synchronize(self.device)
-        return round((time.perf_counter_ns() - begin) / self.loops)
+        took = time.perf_counter_ns() - begin
+        self._launched = launched / max(took, 1)
+        return round(took / self.loops)
 
     def estimate(self) -> float:
         """Nanoseconds of a step, once warm."""

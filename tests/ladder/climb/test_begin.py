@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from made_up import GIB, MANIFEST, STEP, answered, on_a_gpu, state
 
+from rung.errors import WorkloadError
 from rung.ladder.climb import begin as beginning
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
@@ -116,6 +117,17 @@ def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch:
 def test_a_workload_that_the_audit_refuses_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
     made, _ = begun(tmp_path, survey=WorkerFailed("its results are not finite", "refused"))
     with pytest.raises(WorkerFailed, match="not finite"):
+        surveyed(made)
+    assert made.run.maybe("manifest.json") is None
+
+
+def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    made, _ = begun(tmp_path, survey=WorkerFailed("CUDA out of memory", "out of memory"))
+    on_a_gpu(made, {"allocated": 45 * GIB})
+    vars(made).pop("gpu_bytes", None)
+    with pytest.raises(
+        WorkloadError, match=r"one of this workload takes 46\.0 GiB of the GPU's 80\.0: climb it with a smaller batch"
+    ):
         surveyed(made)
     assert made.run.maybe("manifest.json") is None
 

@@ -27,6 +27,7 @@ GPU: dict[str, Any] = {
     "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",
     "matches": {}, "skipped": [], "inductor": {"max_autotune": False, "triton.cudagraphs": False}, "own_precision": "exact",
 }  # fmt: skip
+INFERENCE = GPU
 TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
 CPU = {**GPU, "gpu": False, "arch": "x86_64"}
 
@@ -141,6 +142,19 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     assert not {*made.racing} & {*SLOW}
     assert all(task.worker is None for task in made.racing.values())
     assert all(bool(task.memory) == facts["gpu"] for task in pool.tasks)
+
+
+def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_first(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in (racing, checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    made, pool = climb(INFERENCE)
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}, "launching": 0.01})
+    assert "01-plain-default" in pool.names
+    assert not any("capture" in task.side.rungs for task in pool.tasks)
+    assert made.likely == "default"
+    assert list(made.racing) == ["default", "compile-and-graph", "reduce-overhead"]
 
 
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
@@ -270,6 +284,17 @@ def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., 
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     race = racing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
     assert racing.at_higher_precision(made, race) == {}
+
+
+@pytest.mark.parametrize(("parts", "asked"), [({"gemm": 5e6}, True), ({"conv": 5e6}, False), ({}, True)])
+def test_a_precision_that_changes_nothing_of_the_step_is_not_blamed_for_a_slow_mode(
+    climb: Callable[..., tuple[State, Added]], parts: dict[str, float], asked: bool
+) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics, made.breakdown = "tf32", {"parts": parts}
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    race = racing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 0.8)}, "cuda-graph")
+    assert bool(racing.at_higher_precision(made, race)) is asked
 
 
 def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precision(

@@ -403,6 +403,19 @@ def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
     assert guessed(kernels=1) == guessed(kernels=10)
 
 
+def test_what_compiling_took_here_says_more_than_the_number_of_kernels(tmp_path: Path) -> None:
+    made, long, short = state(tmp_path), rung("long", 0.5, prepares=80), rung("short", 0.5)
+
+    def guessed() -> float:
+        return seconds(made, long) - seconds(made, short)
+
+    before = guessed()
+    tried(made, "plain", "inconclusive", modes=[{"rungs": ["compile"], "prepared_seconds": 4.0, "speedup": 1.0}, {"rungs": ["capture"], "prepared_seconds": 90.0, "speedup": 1.0}, {"rungs": ["compile", "max-autotune"], "prepared_seconds": 300.0, "speedup": 1.0}])  # fmt: skip
+    assert guessed() == pytest.approx(before * 4.0 / BY_NAME["compile"].prepares)
+    tried(made, "plain", "inconclusive", modes=[{"rungs": ["compile"], "prepared_seconds": 400.0, "speedup": 1.0}])
+    assert guessed() == pytest.approx(before)
+
+
 def test_what_the_best_took_to_prepare_is_what_the_next_takes(tmp_path: Path) -> None:
     one = rung("one", 0.5)
     assert seconds(state(tmp_path / "a", loading=30.0), one) > seconds(state(tmp_path / "b", loading=10.0), one)

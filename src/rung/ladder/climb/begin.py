@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from rung.errors import RungError, UsageError
+from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.state import crowded
@@ -149,10 +149,17 @@ def audited(state: State) -> None:
 
 def _refuse(state: State, error: WorkerFailed) -> None:
     """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
+    why: RungError = error
+    if error.lacked_memory and state.untouched is not None and state.facts["gpu"]:
+        takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
+        why = WorkloadError(
+            f"a climb runs several processes of a workload side by side, and one of this workload takes {takes:.1f} GiB of the GPU's "
+            f"{has:.1f}: climb it with a smaller batch."
+        )
     if not state.attempts:
         for name in ("manifest.json", "recipe.toml", "result.json"):
             (state.run.directory / name).unlink(missing_ok=True)
-    raise error
+    raise why from (None if why is error else error)
 
 
 def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:

@@ -29,10 +29,10 @@ from rung.ladder.climb.checks import (
 )
 from rung.ladder.climb.modes import MODES, SLOW, mode_of, modes, title
 from rung.ladder.climb.restarts import time_for_blocks
-from rung.ladder.climb.schedule import PRECISIONS
+from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
-from rung.rungs import plan_of
+from rung.rungs import BY_NAME, plan_of
 from rung.timing.duel import Duel, SideFailed, Start, between
 from rung.timing.tasks import Task, end_all
 
@@ -47,6 +47,13 @@ LIKELY = ("compile-and-graph", "default")
 ANEW = ("reduce-overhead",)  # finds little of its code in the cache: compiled once the best mode so far is verified
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
+# Of a step, after which the host has launched it all: with less, no graph of launches can save anything, even if the step got ten times as
+# fast by torch.compile or a lower precision.
+BUSY_GPU = 0.05
+SLOWER = 0.98  # times as fast as the untouched model: a precision is given up for less
+BRIEFLY = (
+    45.0  # seconds that are left, below which modes are timed in the fewest rounds: each costs twice as much otherwise
+)
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
 
 
@@ -69,16 +76,27 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
     is ready, for they find its code in the cache. warm: what the untouched workload's worker said."""
     peak = float(max(warm["memory"].values()))
     state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
-    wanted = modes(state.context(), slow=False)
+    state.busy = warm.get("launching", 1.0) < BUSY_GPU
+    wanted = _modes(state, slow=False)
     state.racing = {name: prepared_mode(state, name, rungs) for name, rungs in wanted.items()}
     timed = _timed_before(state)
     for name in _first(state):
         if name not in timed:
             state.pool.add(state.racing[name])
-    likely = next((name for name in LIKELY if name in state.racing and not timed), "")
+    likely = next((name for name in state.racing if name in LIKELY and not timed), "")
     if likely and _verifies_beside(state, peak):
         state.likely = likely
         _verified_ahead(state, wanted[likely], f"01-{NAME}")
+
+
+def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """The modes, the one first that is to compile first. Where the GPU is busy, a graph of launches only adds a copy of the inputs: the one
+    of the model as it is is left out, and compiled code comes without one first."""
+    found = modes(state.context(), slow, without)
+    if not state.busy:
+        return found
+    compiled = {name: rungs for name, rungs in found.items() if mode_of(name) != "cuda-graph"}
+    return dict(sorted(compiled.items(), key=lambda mode: mode_of(mode[0]) != "default"))
 
 
 def _verifies_beside(state: State, peak: float) -> bool:
@@ -107,7 +125,7 @@ def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = ""
 
 def _first(state: State) -> list[str]:
     """One mode that compiles, and those that do not."""
-    compile_first = next((name for name in MODES if name in state.racing and "compile" in MODES[name]), None)
+    compile_first = next((name for name in state.racing if "compile" in MODES[name]), None)
     return [name for name in state.racing if name == compile_first or "compile" not in MODES[name]]
 
 
@@ -208,7 +226,7 @@ def _all_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[st
     """The modes that are still to be prepared, once the audit has told what the workload permits."""
     best = result.modes.get(result.best, {"rungs": ()})
     without = [name for name in result.without if name not in best["rungs"]]
-    new = modes(state.context(), state.left() > SLOW_SECONDS, without)
+    new = _modes(state, state.left() > SLOW_SECONDS, without)
     wanted = {name: task for name, task in later.items() if name in new}
     seen = {*state.racing, *result.modes}
     wanted |= {name: prepared_mode(state, name, new[name]) for name in new if name not in seen}
@@ -224,10 +242,10 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     timed = {n: m["speedup"] for n, m in result.modes.items() if lowest in m["rungs"] and "speedup" in m}
     graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
     gain = graph if graph is not None else max(timed.values(), default=1.0)
-    if not lowest or gain >= 1.0:
+    if not lowest or gain >= SLOWER or not _does_something(state, lowest):
         return {}
     result.without = (*result.without, lowest)
-    wanted = modes(state.context(), False, result.without)
+    wanted = _modes(state, False, result.without)
     first = next((name for name in wanted if "compile" in wanted[name]), "")
     tasks = {
         name: prepared_mode(state, name, rungs)
@@ -248,6 +266,12 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
         text = f"the untouched model is slower with {lowest}; the plain modes are prepared without it, too."
         state.say("warning", {"text": text})
     return tasks
+
+
+def _does_something(state: State, precision: str) -> bool:
+    """Whether a precision changes any part of the untouched step, by its profile: where it does not, it made nothing slower."""
+    context = state.context()
+    return not context.parts or BY_NAME[precision].predict(context).high >= 1 + LEAST_GAIN
 
 
 def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
@@ -325,7 +349,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     duel = Duel()
     start = Start.of(state.setup_within(state.left()), sides)
     try:
-        restart = start.timed(duel)
+        restart = start.timed(duel, briefly=state.left() < BRIEFLY)
         duel.restarts.append(restart)
     except SideFailed as failure:
         failed = failure.side

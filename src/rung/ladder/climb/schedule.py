@@ -139,9 +139,20 @@ def _deciding(state: State, prepares: float, precisions: int) -> float:
 
 
 def _guessed(state: State, guess: float) -> float:
+    """A rung's own guess of what preparing takes, for this step: by what compiling it took here, else by how many kernels it has."""
+    if compiled := _compiling(state):
+        return guess * min(1.0, compiled / BY_NAME["compile"].prepares)
     seen = state.breakdown or {}
     kernels = seen.get("kernels") or A_PRODUCT * seen.get("gemms", 0.0) or KERNELS
     return guess * min(1.0, max(LEAST_OF_A_GUESS, kernels / KERNELS))
+
+
+def _compiling(state: State) -> float:
+    """Seconds that a plain mode took to prepare which compiled this step, without those that search for kernels; 0 where none did."""
+    racing = state.begun.get("plain")
+    raced = [*(m for a in state.attempts for m in a.get("modes", ())), *(racing.modes.values() if racing else ())]
+    usual = [m for m in raced if "compile" in m["rungs"] and "max-autotune" not in m["rungs"]]
+    return max((float(m.get("prepared_seconds") or 0.0) for m in usual), default=0.0)
 
 
 def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) -> Setup:
