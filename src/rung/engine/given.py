@@ -7,6 +7,8 @@ weights that are loaded with `assign=True` or a module in the place of another w
 from __future__ import annotations
 
 import copy
+import enum
+import functools
 import types
 from collections.abc import Iterator
 from operator import attrgetter, itemgetter
@@ -46,6 +48,11 @@ class Given:
         self._as_left = self._leave()
 
     @property
+    def number(self) -> int | None:
+        """Of the state that the model was last seen in."""
+        return self._number
+
+    @property
     def hooked(self) -> str:
         """The first module with a hook of the user's, whose Python no replay would run; empty where there is none."""
         return self._found if self._number is None else self._states[self._number][1]
@@ -60,6 +67,20 @@ class Given:
         found = self._looked()
         self._as_left = self._leave()
         return found
+
+    def lies_as_left(self) -> bool:
+        """Whether all tensors lie where they lay when the model was last looked at, so that what a graph reads of it is there; False where
+        `is_as_left` will not know."""
+        return self._number is not None and self._as_left.lies()
+
+    def is_as_left(self) -> bool:
+        """Whether the model is in the state in which it was last seen, and all tensors lie where they lay; False where it may not be."""
+        return self._number is not None and self._as_left.holds()
+
+    def writes(self) -> list[int] | None:
+        """How often each tensor of the model was written to; None where that is not known, or where an attribute may hold others."""
+        opaque = any(_may_hold_tensors(table.get(name)) for table, name in self._others)
+        return None if opaque or self._scripted else self._as_left.versions()
 
     def _looked(self) -> tuple[int | None, bool]:
         moved = self._lie() != self._addresses
@@ -147,17 +168,26 @@ class _AsLeft:
         hooks = [table[name] for table in tables for name in HOOKS]
         mutable = [(t, k, v) for t in tables for k, v in t.items() if k not in INNER and _mutable(v)]
         inner = [table[name] for table in tables for name in INNER if name not in HOOKS]
+        filled = [table for table in (*tables, *inner) if table]
         # What is changed in place stays one object, and what a hook is attached to, too: then nothing is known without reading it all.
         self._known = not (scripted or any(hooks) or any(True in _hooked(t) for t in tensors))
-        self._empty = [*hooks, *(value for _, _, value in mutable if not value)]
+        self._empty = [*hooks, *(table for table in inner if not table), *(v for _, _, v in mutable if not v)]
         self._filled = [(table, name, copy.deepcopy(value)) for table, name, value in mutable if value]
         self._modules, self._tensors = modules, tensors
-        self._tables, self._then = [*tables, *inner], [dict(table) for table in (*tables, *inner)]
+        # The objects themselves, so that their memory is not another's before they are looked at again.
+        self._tables, self._then = filled, list(map(dict, filled))
         self._types = list(map(type, modules))
         self._lying = [t for t in tensors if _lies(t)]
         self._addresses = list(map(torch.Tensor.data_ptr, self._lying))
         self._trained = list(map(NEEDS_GRADIENT, tensors))
         self._handles = RemovableHandle.next_id
+
+    def lies(self) -> bool:
+        return self._known and list(map(torch.Tensor.data_ptr, self._lying)) == self._addresses
+
+    def versions(self) -> list[int] | None:
+        """How often each tensor was written to; None where one does not count that."""
+        return None if any(t.is_inference() for t in self._tensors) else [t._version for t in self._tensors]
 
     def holds(self) -> bool:
         if not self._known or any(self._empty):
@@ -168,7 +198,7 @@ class _AsLeft:
             self._handles = RemovableHandle.next_id
         return (
             self._same_objects()
-            and list(map(torch.Tensor.data_ptr, self._lying)) == self._addresses
+            and self.lies()
             and list(map(NEEDS_GRADIENT, self._tensors)) == self._trained
             and list(map(type, self._modules)) == self._types
         )
@@ -216,6 +246,29 @@ def _lies(tensor: torch.Tensor) -> bool:
     """Whether it has an address of its own."""
     plain = type(tensor) in (nn.Parameter, torch.Tensor) or not is_traceable_wrapper_subclass(tensor)
     return plain and tensor.layout is torch.strided
+
+
+def _may_hold_tensors(value: Any, deep: int = DEEP, outermost: bool = True) -> bool:
+    """Whether an attribute leads to tensors, by what it holds and by the attributes of that; what is too deep to look into may."""
+    if isinstance(value, torch.Tensor):
+        return not outermost
+    if isinstance(value, (*PLAIN, *NAMED, enum.Enum, torch.layout, torch.memory_format)):
+        return False
+    if isinstance(value, (nn.Module, torch.Generator)) or deep < 0:
+        return True
+    if isinstance(value, dict):
+        inside: Any = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        inside = value
+    elif isinstance(value, functools.partial):
+        inside = (value.func, value.args, value.keywords)
+    elif isinstance(value, types.MethodType):
+        return not isinstance(value.__self__, nn.Module)
+    elif not hasattr(value, "__dict__") or hasattr(value, "__slots__"):
+        return True
+    else:
+        inside = vars(value).values()
+    return any(_may_hold_tensors(v, deep - 1, False) for v in inside)
 
 
 def _mutable(value: Any) -> bool:
