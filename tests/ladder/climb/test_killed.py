@@ -109,6 +109,7 @@ def test_a_climb_that_is_killed_again_and_again_loses_nothing_and_ends(tmp_path:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_kill_at_fifty_moments(tmp_path: Path, mark: str) -> None:
     killed = 0
     while killed < 50:
