@@ -36,6 +36,27 @@ def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path_factory.getbasetemp() / "rung-cache"))
 
 
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory):
+    """The variables under which `replayed.Replayed` says again what a real worker said."""
+    from climbing import MICRO
+    from replayed import record
+
+    return record(MICRO, tmp_path_factory.mktemp("recorded") / "said")
+
+
+@pytest.fixture(scope="session")
+def fp8_on_a_cpu():
+    """Older torch (2.11 is) takes one scale for a whole tensor on a CPU; on GPUs a scale a row is as old as 2.6."""
+    import torch
+
+    one, eight = torch.ones(16, 1), torch.ones(16, 16).to(torch.float8_e4m3fn)
+    try:
+        torch._scaled_mm(eight, eight.t(), scale_a=one, scale_b=one.t(), out_dtype=torch.bfloat16)
+    except RuntimeError:
+        pytest.skip(f"torch {torch.__version__} has no FP8 product with a scale a row on a CPU")
+
+
 def pytest_collection_finish():
     """Torch's modules are not looked through for garbage again and again, nor what compiling makes at every turn."""
     gc.collect()

@@ -9,7 +9,7 @@ import torch
 from rung.cli.main import main
 from rung.recipes.recipe import Recipe
 
-MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
+MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
 
 
 @pytest.fixture

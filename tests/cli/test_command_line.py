@@ -18,7 +18,7 @@ from rung.ladder.climb import Climb
 from rung.recipes.recipe import Recipe
 from rung.runs import Run
 
-MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
+MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
 TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--batch-size", "2"]  # fmt: skip
 
 

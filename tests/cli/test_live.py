@@ -22,7 +22,7 @@ from rung.cli import live
 from rung.cli.common import say
 from rung.cli.live import CLEAR
 
-MICRO = f"{Path(__file__).parents[1] / 'ladder' / 'micro.py'}:make"
+MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
 COMMAND = (sys.executable, "-c", "from rung.cli.main import command; command()")
 log = logging.getLogger("rung.somewhere")
 

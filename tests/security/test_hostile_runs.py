@@ -17,7 +17,7 @@ from rung.errors import InputError, UsageError
 from rung.ladder.climb import resume
 from rung.recipes.recipe import Recipe
 
-# Of a climb of tests/ladder/pointwise.py on two CPU cores, without its traces and logs.
+# Of a climb of tests/helpers/pointwise.py on two CPU cores, without its traces and logs.
 RUN = Path(__file__).parents[1] / "data" / "run_directory"
 KNOWN = (0, 1, 2, 3, 4)
 VALUES: list[Any] = [

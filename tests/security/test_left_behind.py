@@ -20,7 +20,7 @@ import pytest
 from rung.runs import Run, keep, temporary_folder
 from rung.runs.temporary import LOCK, remove_left_behind
 
-MICRO = f"{Path(__file__).parents[1] / 'ladder/micro.py'}:make"
+MICRO = f"{Path(__file__).parents[1] / 'helpers/micro.py'}:make"
 COMMAND = [sys.executable, "-c", "from rung.cli.main import command; command()"]
 # A function whose process starts another that leaves its group.
 DAEMON = (

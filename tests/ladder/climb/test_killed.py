@@ -18,7 +18,7 @@ from rung.recipes.recipe import Recipe
 from rung.runs import Run
 from rung.workload.load import load
 
-MICRO = f"{Path(__file__).parents[1] / 'micro.py'}:make"
+MICRO = f"{Path(__file__).parents[2] / 'helpers' / 'micro.py'}:make"
 COMMAND = [sys.executable, "-m", "rung", "climb"]
 ENDED = 400.0  # seconds within which a sitting that is not killed ends, on a machine that does other work as well
 

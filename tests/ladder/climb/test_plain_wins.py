@@ -9,7 +9,7 @@ from climbing import rung
 
 from rung.recipes.recipe import Recipe
 
-POINTWISE = f"{Path(__file__).parents[1] / 'pointwise.py'}:make"
+POINTWISE = f"{Path(__file__).parents[2] / 'helpers' / 'pointwise.py'}:make"
 BUDGET = 60
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "ladder"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "ladder"))
 
 import architectures
 import torch

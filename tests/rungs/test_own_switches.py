@@ -1,4 +1,4 @@
-"""What a model's class says of its switch, of a stand-in for Hugging Face's; with transformers: tests/ladder/execution/test_switches.py."""
+"""What a model's class says of its switch, of a stand-in for Hugging Face's; with transformers: tests/engine/test_switches.py."""
 
 from typing import Any
 

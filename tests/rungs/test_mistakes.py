@@ -111,7 +111,7 @@ def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
 
 
-# Their mistakes are in tests/ladder/surgery/test_rewrites_gone_wrong.py.
+# Their mistakes are in tests/rewrites/test_rewrites_gone_wrong.py.
 REWRITES = {rung.name for rung in (*SURGERY, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
 
 # What changes nothing can go wrong in nothing.

@@ -1,6 +1,6 @@
 """What an implementation of each rung could get wrong, injected where the rung works.
 
-Rewrites of the graph have a table of their own: tests/ladder/surgery/test_rewrites_gone_wrong.py.
+Rewrites of the graph have a table of their own: tests/rewrites/test_rewrites_gone_wrong.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from replayed import REPLAYED
 from rung.side import Setup, Side
 from rung.timing import workers
 
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "ladder"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "ladder"))
 import ranked
 from ranked import Ranked, answer, groups
 

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from aiter_standin import row, write_aiter
+from torch import nn
 
 from rung.hardware import aiter
 from rung.hardware.device import cpu

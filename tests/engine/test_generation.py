@@ -14,7 +14,7 @@ from rung.verify.verify import verify
 from rung.workload import Workload, load, seeded_model
 
 pytest.importorskip("transformers", reason="needs transformers")
-EXAMPLE = Path(__file__).parents[3] / "examples" / "hf_generate.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hf_generate.py"
 TOY = {"hidden": "32", "layers": "2", "heads": "4", "prompt": "8", "new": "4"}
 CPU = pick("cpu")
 
