@@ -236,7 +236,7 @@ FACTS = {"mode": "infer", "gpu": True, "arch": "sm90", "dtype": "torch.bfloat16"
         ({}, None),
         ({"arch": "gfx942"}, "gfx942"),
         ({"dtype": "torch.float32"}, "bfloat16"),
-        ({"mode": "train"}, "every step"),
+        ({"mode": "train"}, "for inference"),
         ({"matches": {}}, "no loop over experts"),
     ],
     ids=["here", "another chip", "float32", "training", "no experts"],

@@ -105,7 +105,7 @@ def test_it_applies_where_a_compiled_step_trains_on_a_gpu_and_parts_are_read() -
     here = Context(Plan(compile=True, passes=("fused-gate-up",)), "bf16", facts, {}, {})
     assert rung.applies(here) is None
     assert rung.applies(replace(here, plan=Plan(compile=True), facts={**facts, "captured": {"split": 4}})) is None
-    for change, says in (({"gpu": False}, "by itself"), ({"mode": "infer"}, "no gradients")):
+    for change, says in (({"gpu": False}, "for GPUs"), ({"mode": "infer"}, "for training")):
         assert says in str(rung.applies(replace(here, facts={**facts, **change})))
     assert rung.applies(replace(here, plan=Plan(compile=True, passes=("fused-qkv", "triton-rope")))) is None
     unrotated = Plan(compile=True, passes=("fused-qkv",))

@@ -168,7 +168,7 @@ def test_it_applies_where_a_compiled_step_trains_in_tf32_on_hopper() -> None:
     assert rung.applies(here) is None
     own = {**facts, "matmul_precision": "high"}
     assert rung.applies(replace(here, plan=Plan(compile=True), facts=own)) is None
-    for change, says in (({"mode": "infer"}, "no gradients"), ({"arch": "gfx942"}, "sm90"), ({"amp": "torch.bfloat16"}, "16 bits"),
+    for change, says in (({"mode": "infer"}, "for training"), ({"arch": "gfx942"}, "sm90"), ({"amp": "torch.bfloat16"}, "16 bits"),
                          ({"dtype": "torch.bfloat16"}, "16 bits")):  # fmt: skip
         assert says in str(rung.applies(replace(here, facts={**facts, **change})))
     for plan, says in ((Plan(compile=True), "TF32"), (Plan(tf32=True), "torch.compile"), (Plan(tf32=True, bf16=True, compile=True), "16 bits")):  # fmt: skip

@@ -123,7 +123,7 @@ def test_a_variable_may_need_a_chip_a_version_a_contract_and_a_rung_beside_it() 
 
     assert says() == "None"
     assert "nothing reads it on gfx950" in says(arch="gfx950")
-    assert "does not read it" in says(torch="2.13.0+rocm7.2")
+    assert "nothing reads it in this torch: it is for torch before 2.13" in says(torch="2.13.0+rocm7.2")
     assert "the numeric contract is exact" in says(numerics="exact")
     assert "together with tf32" in says(tf32=False)
     assert "together with channels-last" in str(BY_NAME["miopen-nhwc"].applies(context()))

@@ -56,7 +56,7 @@ def test_settings_need_torch_compile_and_something_to_work_on() -> None:
     assert rung.applies(context()) is None
     assert "not in effect" in str(rung.applies(context(Plan())))
     assert "less than 2%" in str(rung.applies(context(parts={"gemm": 1.0, "pointwise": 99.0})))
-    assert "mode infer" in str(BY_NAME["freezing"].applies(context(mode="train")))
+    assert "for inference" in str(BY_NAME["freezing"].applies(context(mode="train")))
     assert "max_autotune, which is not in effect" in str(BY_NAME["epilogue-first"].applies(context()))
     tuned = plan_of(["compile", "max-autotune"])
     assert BY_NAME["epilogue-first"].applies(context(tuned)) is None
@@ -77,7 +77,7 @@ def test_a_setting_is_for_the_architectures_that_it_names() -> None:
     for arch, whether in {"sm90": True, "sm100": True, "sm80": False, "gfx942": False, "gfx90a": False}.items():
         no = rung.applies(Context(known.plan, "bf16", {**known.facts, "arch": arch}, PARTS, {}))
         assert (no is None) == whether
-        assert no is None or no.why == f"{arch} has nothing of the kind."
+        assert no is None or no.why == f"it is for sm90 and later: others have nothing of the kind (this is {arch})."
 
 
 def test_settings_add_up_and_rungs_that_exclude_each_other_take_each_others_place() -> None:

@@ -40,7 +40,7 @@ def test_it_needs_torch_compile_and_something_to_take_the_place_of() -> None:
         assert left.why.endswith("its kernel runs on a GPU")
     no = BY_NAME["triton-cross-entropy"].applies(context(mode="infer"))
     assert no is not None
-    assert no.why == "inference has no loss."
+    assert no.why == "it is for training."
 
 
 def test_the_kernels_name_in_the_trace_is_its_proof() -> None:

@@ -21,9 +21,9 @@ from rung.plan import Numerics, Plan
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import TF32_ATTENTION
+from rung.rungs.graph_rewrites import GRAPH_REWRITES
 from rung.rungs.inductor import never
 from rung.rungs.kernels import KERNELS
-from rung.rungs.surgery import SURGERY
 from rung.verify import verify as verifying
 from rung.workload import Workload, seeded_model
 
@@ -112,7 +112,7 @@ def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -
 
 
 # Their mistakes are in tests/rewrites/test_rewrites_gone_wrong.py.
-REWRITES = {rung.name for rung in (*SURGERY, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
+REWRITES = {rung.name for rung in (*GRAPH_REWRITES, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
 
 # What changes nothing can go wrong in nothing.
 NEVER = {name for name in BY_NAME if never(name)}

@@ -12,13 +12,13 @@ from rung.rungs.attention import CUDNN_ATTENTION, TF32_ATTENTION
 from rung.rungs.compiling import CASTS_TOGETHER, COMPILE, DYNAMIC, REGIONS
 from rung.rungs.eight_bits import EIGHT_BITS
 from rung.rungs.environment import ENVIRONMENT
+from rung.rungs.graph_rewrites import GRAPH_REWRITES
 from rung.rungs.graphs import CAPTURE
 from rung.rungs.inductor import INDUCTOR
 from rung.rungs.kernels import KERNELS
 from rung.rungs.own_switches import OWN_SWITCHES
 from rung.rungs.precision import BF16, TF32
-from rung.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Rung
-from rung.rungs.surgery import SURGERY
+from rung.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Requirement, Rung
 from rung.rungs.training import (
     FLOAT32_GRADIENTS,
     FUSED_OPTIMIZER,
@@ -28,12 +28,23 @@ from rung.rungs.training import (
 )
 
 __all__ = [
-    "BY_NAME", "LADDER", "Context", "Counters", "Evidence", "Inapplicable", "Prediction", "Proof", "Rung", "added",
-    "chosen", "plan_of",
-]  # fmt: skip
+    "BY_NAME",
+    "LADDER",
+    "Context",
+    "Counters",
+    "Evidence",
+    "Inapplicable",
+    "Prediction",
+    "Proof",
+    "Requirement",
+    "Rung",
+    "added",
+    "chosen",
+    "plan_of",
+]
 
 # Where predictions are equal, in this order: what frees the step from its launches comes before what makes kernels
-# faster, because nothing else can be seen before; the precision before surgery, because it changes which surgery pays.
+# faster, because nothing else can be seen before; the precision before rewrites, because it changes which rewrites pay.
 LADDER: tuple[Rung, ...] = (
     TF32,
     COMPILE,
@@ -41,7 +52,7 @@ LADDER: tuple[Rung, ...] = (
     CAPTURE,
     BF16,
     *OWN_SWITCHES,
-    *SURGERY,
+    *GRAPH_REWRITES,
     CUDNN_ATTENTION,
     TF32_ATTENTION,
     *KERNELS,

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from rung.rungs.proofs import rewritten
-from rung.rungs.rung import FOR_GPUS, NOT_FOUND, OTHER_MODE, Context, Inapplicable, Rung, already
-from rung.rungs.surgery import with_pass
+from rung.rungs.graph_rewrites import graph_rewrite
+from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, already
 
 JOINS = ("fused-qkv", "fused-gate-up")
 BEST, WORST = 0.85, 1.03  # of the time of the products that are tuned, as a first guess
 
 
-def _applies(c: Context) -> Inapplicable | None:
-    if c.training:
-        return Inapplicable("it is for inference.", group=OTHER_MODE)
-    if not c.gpu:
-        return Inapplicable("it is for GPUs.", group=FOR_GPUS)
+def _known(c: Context) -> Inapplicable | None:
     facts = c.facts.get("aiter")
     if facts is None:
         return Inapplicable("the graph could not be captured, so its products are not known.")
-    if facts["missing"]:
-        return Inapplicable(f"{facts['missing']}.")
-    if c.facts.get("dtype") != "torch.bfloat16" and not c.plan.bf16:
-        return Inapplicable("its tables are for products in bfloat16; nothing runs in bfloat16 so far.")
-    if not facts["tuned"] and not facts["left"]:
-        return Inapplicable("no linear layer found in the captured graph.", group=NOT_FOUND)
-    if not facts["tuned"]:
+    return Inapplicable(f"{facts['missing']}.") if facts["missing"] else None
+
+
+def _tuned(c: Context) -> Inapplicable | None:
+    facts = c.facts["aiter"]
+    if facts["tuned"]:
+        return None
+    if facts["left"]:
         return already(_nothing_tuned(facts))
-    return None
+    return Inapplicable("no linear layer found in the captured graph.", group=NOT_FOUND)
 
 
 def _nothing_tuned(facts: dict[str, Any]) -> str:
@@ -59,9 +56,20 @@ def _flop(shape: tuple[int, int, int, bool], said: str, layers: tuple[int, int] 
     return m * n * k * layers[joined]
 
 
-AITER_GEMM = Rung(
-    "aiter-gemm", 5, "tuned matrix products of aiter", "reassociated",
-    "linear layers whose shape is in aiter's tables are computed by the kernel that was the fastest when it was tuned",
-    _applies, _shrinks, with_pass("aiter-gemm"),
-    "products by the kernels that aiter's tables name", rewritten("aiter-gemm"), prepares=30.0,
-)  # fmt: skip
+AITER_GEMM = graph_rewrite(
+    name="aiter-gemm",
+    level=5,
+    title="tuned matrix products of aiter",
+    contract="reassociated",
+    changes="linear layers whose shape is in aiter's tables are computed by the kernel that was the fastest when it was tuned",
+    requires=(
+        INFERENCE,
+        GPU,
+        Requirement("aiter, and a chip that it has tables for", _known),
+        BFLOAT16,
+        Requirement("linear layers of tuned shapes", _tuned),
+    ),
+    shrinks=_shrinks,
+    effect="products by the kernels that aiter's tables name",
+    prepares=30.0,
+)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.rungs.proofs import both, counted, named, told
-from rung.rungs.rung import FOR_GPUS, Context, Evidence, Inapplicable, Proof, Rung, already
+from rung.rungs.graph_rewrites import inductor_rewrite
+from rung.rungs.proofs import both, counted, named
+from rung.rungs.requirements import AUTOCAST, CAST_WEIGHTS, COMPILED, GPU, unless
+from rung.rungs.rung import Context, Evidence, Inapplicable, Proof, Requirement, Rung
 
 SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
 MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a thought
@@ -26,20 +28,22 @@ def _compile_shrinks(c: Context) -> dict[str, tuple[float, float]]:
 
 
 COMPILE = Rung(
-    "compile", 2, "torch.compile", "reassociated", "forward and loss as one compiled function, static shapes",
-    lambda c: None,
-    _compile_shrinks,
-    lambda p: replace(p, compile=True, regions=False),
-    "Inductor compiled the captured graphs", counted("compiled_graphs", "graphs compiled"),
-    # A first run on 16 cores: 36 s for 12 layers in training.
-    replaces=("compile-regions",), core=True, prepares=40.0,
-)  # fmt: skip
+    name="compile",
+    level=2,
+    title="torch.compile",
+    contract="reassociated",
+    changes="forward and loss as one compiled function, static shapes",
+    shrinks=_compile_shrinks,
+    change=lambda p: replace(p, compile=True, regions=False),
+    effect="Inductor compiled the captured graphs",
+    proof=counted("compiled_graphs", "graphs compiled"),
+    replaces=("compile-regions",),
+    core=True,
+    prepares=40.0,  # a first run on 16 cores: 36 s for 12 layers in training
+)
 
 
-def _regions_apply(c: Context) -> Inapplicable | None:
-    blocks = int(c.facts.get("blocks", 0))
-    if blocks < MANY_BLOCKS:
-        return Inapplicable(f"the model has no {MANY_BLOCKS} blocks of one class in a row, called by itself.")
+def _whole_takes_long(c: Context) -> Inapplicable | None:
     if "compile" in c.failed:
         return None
     if not c.plan.compile:
@@ -52,18 +56,31 @@ def _regions_apply(c: Context) -> Inapplicable | None:
 
 
 REGIONS = Rung(
-    "compile-regions", 2, "repeated blocks compiled once", "reassociated",
-    "the blocks that repeat are compiled, one for all of them, and what is around them runs as it is",
-    _regions_apply,
+    name="compile-regions",
+    level=2,
+    title="repeated blocks compiled once",
+    contract="reassociated",
+    changes="the blocks that repeat are compiled, one for all of them, and what is around them runs as it is",
+    requires=(
+        unless(
+            f"{MANY_BLOCKS} blocks of one class in a row",
+            lambda c: int(c.facts.get("blocks", 0)) >= MANY_BLOCKS,
+            f"the model has no {MANY_BLOCKS} blocks of one class in a row, called by itself.",
+        ),
+        Requirement("torch.compile of the whole takes a minute, or fails", _whole_takes_long),
+    ),
     # Against the eager step, where compiling the whole failed, it gives less than that; against compile, nothing.
-    lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
-    lambda p: replace(p, compile=False, regions=True),
-    "blocks compiled by themselves", both(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
-    replaces=("compile", "dynamic-shapes"), prepares=20.0, spares="first run",
-)  # fmt: skip
+    shrinks=lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
+    change=lambda p: replace(p, compile=False, regions=True),
+    effect="blocks compiled by themselves",
+    proof=both(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
+    replaces=("compile", "dynamic-shapes"),
+    prepares=20.0,
+    spares="first run",
+)
 
 
-def _dynamic_applies(c: Context) -> Inapplicable | None:
+def _shapes_vary(c: Context) -> Inapplicable | None:
     if not c.plan.compile:
         return Inapplicable("it is for what torch.compile makes of the whole model, which is not in effect so far.")
     if c.plan.passes:
@@ -87,37 +104,28 @@ def _fewer_graphs(e: Evidence) -> Proof:
 
 
 DYNAMIC = Rung(
-    "dynamic-shapes", 2, "one graph for all shapes", "reassociated",
-    "the sizes of the inputs are variables of the compiled code; with `capture`, each shape is still a graph to replay",
-    _dynamic_applies,
-    lambda c: {},  # it makes no step faster; what it costs on the measured shape is measured
-    lambda p: replace(p, dynamic=True),
-    "fewer graphs compiled over the shapes", _fewer_graphs,
-    prepares=40.0, spares="graphs",
-)  # fmt: skip
+    name="dynamic-shapes",
+    level=2,
+    title="one graph for all shapes",
+    contract="reassociated",
+    changes="the sizes of the inputs are variables of the compiled code; with `capture`, each shape is still a graph to replay",
+    requires=(Requirement("torch.compile of the whole, without rewrites, and inputs that vary", _shapes_vary),),
+    shrinks=lambda c: {},  # it makes no step faster; what it costs on the measured shape is measured
+    change=lambda p: replace(p, dynamic=True),
+    effect="fewer graphs compiled over the shapes",
+    proof=_fewer_graphs,
+    prepares=40.0,
+    spares="graphs",
+)
 
-
-def _casts_apply(c: Context) -> Inapplicable | None:
-    if not c.gpu:
-        return Inapplicable("it is one kernel of a GPU in the place of many.", group=FOR_GPUS)
-    if not c.autocast:
-        return Inapplicable("the step does not run under autocast, which casts the weights in every step.")
-    if c.facts.get("dtype") != "torch.float32":
-        return already(f"the weights are {c.facts.get('dtype')}: they are not cast.")
-    if not c.plan.compiles:
-        return Inapplicable("it changes what torch.compile makes of the casts, and that is not in effect so far.")
-    if c.plan.keeps_weights:
-        return already("the weights of linear layers are kept in 8 bits: they are not cast.")
-    return None
-
-
-CASTS_TOGETHER = Rung(
-    "casts-together", 2, "weights cast in one operation", "exact",
-    "autocast's copies of all weights are made by one operation of torch, joined weights part by part; no kernels cast them one by one",
-    _casts_apply,
-    lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
-    lambda p: replace(p, within=(*p.within, "casts-together")),
-    "torch's kernels that copy many tensors",
-    both(told("pass casts-together", True, "the rewrite of casts"), named(r"multi_tensor_apply.*Copy", "such copies")),
-    prepares=20.0,
-)  # fmt: skip
+CASTS_TOGETHER = inductor_rewrite(
+    name="casts-together",
+    level=2,
+    title="weights cast in one operation",
+    contract="exact",
+    changes="autocast's copies of all weights are made by one operation of torch, joined weights part by part; no kernels cast them one by one",
+    requires=(GPU, AUTOCAST, CAST_WEIGHTS, COMPILED),
+    shrinks=lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
+    effect="torch's kernels that copy many tensors",
+    shown=("the rewrite of casts", named(r"multi_tensor_apply.*Copy", "such copies")),
+)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rung.plan import CONTRACTS, Plan
-from rung.rungs.precision import allowed
 from rung.rungs.proofs import both, counted, told
-from rung.rungs.rung import FOR_GPUS, Context, Inapplicable, Rung, already
+from rung.rungs.requirements import GPU, allowed, share_of, unless
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 from rung.toml import shipped
 
-LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
 LEAST_MEMORY = 0.2  # of what is reserved, not in use at the peak: with less, sparing it is not worth the restarts
 FILES = "{files}"
 
@@ -33,34 +32,53 @@ def left() -> Mapping[str, str]:
     return found
 
 
-def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]:
-    def applies(c: Context) -> Inapplicable | None:
-        if not c.gpu:
-            return Inapplicable("it concerns GPUs.", group=FOR_GPUS)
-        if row["vendor"] not in ("any", c.facts.get("vendor")):
-            return already(f"nothing reads it on this device: it is for {row['vendor'].upper()} GPUs.")
-        if not re.fullmatch(row.get("arch", ".*"), str(c.facts.get("arch", ""))):
-            return already(f"nothing reads it on {c.facts.get('arch')}.")
-        if row.get("before") and not _older(str(c.facts.get("torch", "")), row["before"]):
-            return already(f"torch {c.facts.get('torch')} does not read it: it is for those before {row['before']}.")
-        if row["contract"] in CONTRACTS and (no := allowed(c, row["contract"])):
-            return no
-        here = {**c.facts.get("variables", {}), **dict(c.plan.env)}
-        if all(here.get(name) == value for name, value in row["env"].items()):
-            return already(f"{', '.join(f'{k}={v}' for k, v in row['env'].items())} holds already.")
-        if chosen := [f"{name}={here[name]}" for name in row.get("unless", ()) if here.get(name)]:
-            return already(f"{chosen[0]} is set, and is left as it is.")
-        if row.get("with") and not getattr(c.plan, row["with"]):
-            return Inapplicable(
-                f"it matters together with {row['with'].replace('_', '-')}, which is not in effect so far."
-            )
-        if row.get("spares") == "memory" and (no := _no_memory_to_spare(c)):
-            return no
-        if row.get("needs") and c.parts and c.share(row["needs"]) < LEAST_SHARE:
-            return Inapplicable(f"less than {LEAST_SHARE:.0%} of the step is {row['needs']}.")
-        return None
+def _requires(row: Mapping[str, Any]) -> Iterator[Requirement]:
+    yield GPU
+    if row["vendor"] != "any":
+        what = f"{row['vendor'].upper()} GPUs"
+        yield _read(what, lambda c: c.facts.get("vendor") == row["vendor"], f"on this device: it is for {what}")
+    if "arch" in row:
+        yield Requirement(
+            row["chips"],
+            lambda c: (
+                None
+                if re.fullmatch(row["arch"], str(c.facts.get("arch", "")))
+                else already(f"nothing reads it on {c.facts.get('arch')}.")
+            ),
+        )
+    if "before" in row:
+        old = f"torch before {row['before']}"
+        yield _read(
+            old, lambda c: _older(str(c.facts.get("torch", "")), row["before"]), f"in this torch: it is for {old}"
+        )
+    if row["contract"] in CONTRACTS:
+        yield allowed(row["contract"])
+    yield Requirement("no such choice made already", lambda c: _set_already(row, c))
+    if "with" in row:
+        other = row["with"].replace("_", "-")
+        yield unless(
+            other,
+            lambda c: getattr(c.plan, row["with"]),
+            f"it matters together with {other}, which is not in effect so far.",
+        )
+    if row.get("spares") == "memory":
+        yield Requirement("reserved memory that is not in use", _no_memory_to_spare)
+    if "needs" in row:
+        yield share_of(row["needs"])
 
-    return applies
+
+def _read(what: str, holds: Callable[[Context], object], elsewhere: str) -> Requirement:
+    """Elsewhere the variable changes nothing."""
+    return Requirement(what, lambda c: None if holds(c) else already(f"nothing reads it {elsewhere}."))
+
+
+def _set_already(row: Mapping[str, Any], c: Context) -> Inapplicable | None:
+    here = {**c.facts.get("variables", {}), **dict(c.plan.env)}
+    if all(here.get(name) == value for name, value in row["env"].items()):
+        return already(f"{', '.join(f'{k}={v}' for k, v in row['env'].items())} holds already.")
+    if chosen := [f"{name}={here[name]}" for name in row.get("unless", ()) if here.get(name)]:
+        return already(f"{chosen[0]} is set, and is left as it is.")
+    return None
 
 
 def _no_memory_to_spare(c: Context) -> Inapplicable | None:
@@ -89,11 +107,21 @@ def _rung(row: Mapping[str, Any]) -> Rung:
         proofs.append(counted("tuned_products", "tuned products in use"))
     shrinks = {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
     return Rung(
-        row["name"], 1, row["title"], row["contract"], row["changes"],
-        _applies(row), lambda c: shrinks, _change(row), row["effect"], both(*proofs),
-        replaces=tuple(row.get("replaces", ())), prepares=float(row.get("prepares", 0)),
-        spares=row.get("spares", "step"), first=tuple(row.get("first", {}).items()),
-    )  # fmt: skip
+        name=row["name"],
+        level=1,
+        title=row["title"],
+        contract=row["contract"],
+        changes=row["changes"],
+        requires=tuple(_requires(row)),
+        shrinks=lambda c: shrinks,
+        change=_change(row),
+        effect=row["effect"],
+        proof=both(*proofs),
+        replaces=tuple(row.get("replaces", ())),
+        prepares=float(row.get("prepares", 0)),
+        spares=row.get("spares", "step"),
+        first=tuple(row.get("first", {}).items()),
+    )
 
 
 ENVIRONMENT = tuple(_rung(row) for row in settings())

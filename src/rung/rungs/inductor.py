@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rung.plan import Plan
 from rung.rungs.graphs import GRAPH_LAUNCH
 from rung.rungs.proofs import both, counted, fewer, occurs, told
-from rung.rungs.rung import FOR_GPUS, OTHER_CHIP, OTHER_MODE, Context, Inapplicable, Proof, Rung, already
+from rung.rungs.requirements import COMPILED, GPU, INFERENCE, TRAINING, chip, share_of, unless
+from rung.rungs.rung import Context, Inapplicable, Proof, Requirement, Rung, already
 from rung.toml import shipped
-
-LEAST_SHARE = 0.02  # of the step: with less of what a setting works on, there is nothing to gain
 
 
 def settings() -> tuple[Mapping[str, Any], ...]:
@@ -36,30 +35,32 @@ def never(name: str) -> str:
     return next((str(row["never"]) for row in settings() if row["name"] == name and "never" in row), "")
 
 
-def _applies(row: Mapping[str, Any]) -> Callable[[Context], Inapplicable | None]:
-    def applies(c: Context) -> Inapplicable | None:
-        if row.get("gpu") and not c.gpu:
-            return Inapplicable("it concerns GPUs.", group=FOR_GPUS)
-        if row.get("mode") and row["mode"] != c.facts["mode"]:
-            return Inapplicable(f"it is for workloads in mode {row['mode']}.", group=OTHER_MODE)
-        if not made_for(row["name"], str(c.facts.get("arch", ""))):
-            return Inapplicable(f"{c.facts.get('arch')} has nothing of the kind.", group=OTHER_CHIP)
-        here = c.facts.get("inductor", {})
-        if unknown := [name for name in row["options"] if name not in here]:
-            return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")
-        if all(here[name] == value for name, value in row["options"].items()):
-            return already(f"{', '.join(row['options'])} has this value already.")
-        if "never" in row:
-            return already(f"{row['never']}.")
-        if not c.plan.compiles:
-            return Inapplicable("it is a setting of torch.compile, which is not in effect so far.")
-        if row.get("with") and not dict(c.plan.inductor).get(row["with"]):
-            return Inapplicable(f"it works together with {row['with']}, which is not in effect so far.")
-        if row.get("needs") and c.parts and c.share(row["needs"]) < LEAST_SHARE:
-            return Inapplicable(f"less than {LEAST_SHARE:.0%} of the step is {row['needs'].replace('_', ' ')}.")
-        return None
+def _requires(row: Mapping[str, Any]) -> Iterator[Requirement]:
+    if row.get("gpu"):
+        yield GPU
+    if "mode" in row:
+        yield TRAINING if row["mode"] == "train" else INFERENCE
+    if "arch" in row:
+        yield chip(row["arch"], row["chips"], "others have nothing of the kind")
+    yield Requirement("an Inductor that has the setting, at another value", lambda c: _settable(row, c))
+    yield COMPILED
+    if "with" in row:
+        yield unless(
+            row["with"],
+            lambda c: dict(c.plan.inductor).get(row["with"]),
+            f"it works together with {row['with']}, which is not in effect so far.",
+        )
+    if "needs" in row:
+        yield share_of(row["needs"])
 
-    return applies
+
+def _settable(row: Mapping[str, Any], c: Context) -> Inapplicable | None:
+    here = c.facts.get("inductor", {})
+    if unknown := [name for name in row["options"] if name not in here]:
+        return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")
+    if all(here[name] == value for name, value in row["options"].items()):
+        return already(f"{', '.join(row['options'])} has this value already.")
+    return already(f"{row['never']}.") if "never" in row else None
 
 
 def _change(row: Mapping[str, Any]) -> Callable[[Plan], Plan]:
@@ -83,10 +84,19 @@ def _rung(row: Mapping[str, Any]) -> Rung:
         proofs = [lambda e: Proof(False, row["never"])]
     shrinks = {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
     return Rung(
-        row["name"], 2, row["title"], "reassociated", row["changes"],
-        _applies(row), lambda c: shrinks, _change(row), row["effect"], both(*proofs),
-        replaces=tuple(row.get("replaces", ())), prepares=float(row["prepares"]),
-    )  # fmt: skip
+        name=row["name"],
+        level=2,
+        title=row["title"],
+        contract="reassociated",
+        changes=row["changes"],
+        requires=tuple(_requires(row)),
+        shrinks=lambda c: shrinks,
+        change=_change(row),
+        effect=row["effect"],
+        proof=both(*proofs),
+        replaces=tuple(row.get("replaces", ())),
+        prepares=float(row["prepares"]),
+    )
 
 
 INDUCTOR = tuple(_rung(row) for row in settings())

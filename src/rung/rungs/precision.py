@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.plan import CONTRACTS
 from rung.rungs.proofs import told
-from rung.rungs.rung import FOR_GPUS, NOT_ALLOWED, OTHER_CHIP, Context, Inapplicable, Rung, already
+from rung.rungs.requirements import GPU, allowed
+from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung, already
 
 
-def allowed(c: Context, contract: str) -> Inapplicable | None:
-    """None where the climb's numeric contract covers this one."""
-    if CONTRACTS.index(c.numerics) < CONTRACTS.index(contract):  # type: ignore[arg-type]
-        return Inapplicable(
-            f"the numeric contract is {c.numerics}; allow it with --numerics {contract}.", group=NOT_ALLOWED
-        )
-    return None
-
-
-def turned_on_the_way(c: Context) -> Inapplicable | None:
-    """None where products are TF32 on a chip that takes their factors in one order only (PTX, wgmma), as Hopper does."""
-    if c.facts.get("arch") != "sm90":
-        return Inapplicable("it is for sm90, whose TF32 products take factors in one order only.", group=OTHER_CHIP)
-    if c.autocast or c.facts.get("dtype") != "torch.float32":
-        return Inapplicable("products are not computed in float32: in 16 bits the chip takes factors in both orders.")
-    if not c.tf32:
-        return Inapplicable("float32 products do not use TF32 so far.")
-    return None
-
-
-def _tf32_applies(c: Context) -> Inapplicable | None:
-    if not c.gpu:
-        return Inapplicable("TF32 is a GPU's matrix format.", group=FOR_GPUS)
-    if no := allowed(c, "tf32"):
-        return no
+def _float32_products(c: Context) -> Inapplicable | None:
     if c.rates and c.rates["tf32"] <= c.rates["fp32"]:
         return Inapplicable("this chip's TF32 rate is its float32 rate.", group=OTHER_CHIP)
     if c.plan.bf16:
@@ -51,9 +27,7 @@ def _tf32_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     return {"gemm": (ratio * 0.9, min(1.0, ratio * 3.5)), "attention": (0.4, 1.0)}
 
 
-def _bf16_applies(c: Context) -> Inapplicable | None:
-    if no := allowed(c, "bf16"):
-        return no
+def _not_under_autocast(c: Context) -> Inapplicable | None:
     if c.facts["amp"]:
         return already(f"the workload already runs under autocast ({c.facts['amp']}).")
     if c.facts["dtype"] != "torch.float32":
@@ -75,13 +49,27 @@ def _bf16_shrinks(c: Context) -> dict[str, tuple[float, float]]:
 
 
 TF32 = Rung(
-    "tf32", 1, "TF32 matrix products", "tf32", 'torch.set_float32_matmul_precision("high")',
-    _tf32_applies, _tf32_shrinks, lambda p: replace(p, tf32=True),
-    "float32 products may use TF32", told("precision", "high", "float32 matmul precision"),
-)  # fmt: skip
+    name="tf32",
+    level=1,
+    title="TF32 matrix products",
+    contract="tf32",
+    changes='torch.set_float32_matmul_precision("high")',
+    requires=(GPU, allowed("tf32"), Requirement("products in float32", _float32_products)),
+    shrinks=_tf32_shrinks,
+    change=lambda p: replace(p, tf32=True),
+    effect="float32 products may use TF32",
+    proof=told("precision", "high", "float32 matmul precision"),
+)
 
 BF16 = Rung(
-    "bf16", 1, "bfloat16 autocast", "bf16", "forward and loss under torch.autocast(dtype=torch.bfloat16)",
-    _bf16_applies, _bf16_shrinks, lambda p: replace(p, bf16=True),
-    "the step runs under autocast", told("autocast", "torch.bfloat16", "autocast"),
-)  # fmt: skip
+    name="bf16",
+    level=1,
+    title="bfloat16 autocast",
+    contract="bf16",
+    changes="forward and loss under torch.autocast(dtype=torch.bfloat16)",
+    requires=(allowed("bf16"), Requirement("float32 weights without autocast", _not_under_autocast)),
+    shrinks=_bf16_shrinks,
+    change=lambda p: replace(p, bf16=True),
+    effect="the step runs under autocast",
+    proof=told("autocast", "torch.bfloat16", "autocast"),
+)

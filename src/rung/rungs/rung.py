@@ -126,16 +126,23 @@ class Proof:
     says: str
 
 
-Applies = Callable[[Context], Inapplicable | None]
 Shrinks = Callable[[Context], dict[str, tuple[float, float]]]
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """A precondition of a rung. needs: what has to hold, in a few words; refuses: None where it holds, else why it does not."""
+
+    needs: str
+    refuses: Callable[[Context], Inapplicable | None]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rung:
     """One step of the ladder: a change of the plan, and all that is known of it.
 
     contract     what it may do to numbers: `exact`, `reassociated`, `tf32`, `bf16` or `fp8`.
-    applies      None, or why it is not tried here.
+    requires     its preconditions. The first that does not hold is the reason why it is not tried.
     shrinks      for the parts that it works on, the factors that should be left of their time, at best and at worst.
     change       the plan with the rung in it. Nothing else is changed, so leaving it out again undoes it.
     effect       what it should do beside being faster, and `proof` whether it did.
@@ -153,7 +160,7 @@ class Rung:
     title: str
     contract: str
     changes: str
-    applies: Applies
+    requires: tuple[Requirement, ...] = ()
     shrinks: Shrinks
     change: Callable[[Plan], Plan]
     effect: str
@@ -164,6 +171,15 @@ class Rung:
     spares: str = "step"
     first: tuple[tuple[str, str], ...] = ()
     members: tuple[Rung, ...] = ()
+
+    def applies(self, context: Context) -> Inapplicable | None:
+        """None, or why it is not tried here."""
+        return next((no for required in self.requires if (no := required.refuses(context))), None)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """All that has to hold for it to apply, in a few words each."""
+        return tuple(required.needs for required in self.requires)
 
     def predict(self, context: Context) -> Prediction:
         """Amdahl's law over the parts of the profile: what the rung leaves alone takes as long as before."""

@@ -8,7 +8,7 @@ from typing import Any
 from rung.ladder.climb.state import Request, State
 from rung.rungs import Rung
 from rung.rungs.proofs import told
-from rung.rungs.rung import Inapplicable
+from rung.rungs.requirements import unless
 from rung.runs import Run
 from rung.side import Side
 from rung.timing.tasks import Task
@@ -33,9 +33,10 @@ def rung(
     name: str, left: float, *, core: bool = False, prepares: float = 0.0, no: str = "", alone: bool = False
 ) -> Rung:
     """A rung that leaves this share of the matrix products' time; alone: it cannot be one of several."""
+    refused = (unless("what is missing", lambda c: False, no),) if no else ()
     return Rung(
-        name, 2, name, "exact", name, lambda c: Inapplicable(no) if no else None, lambda c: {"gemm": (left, left)},
-        lambda p: p, "it shows", told(name, True, "x"), core=core, prepares=prepares,
+        name=name, level=2, title=name, contract="exact", changes=name, requires=refused, shrinks=lambda c: {"gemm": (left, left)},
+        change=lambda p: p, effect="it shows", proof=told(name, True, "x"), core=core, prepares=prepares,
         first=(("A", "1"),) if alone else (),
     )  # fmt: skip
 

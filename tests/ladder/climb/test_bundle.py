@@ -30,7 +30,7 @@ from rung.measure import Comparison, Interval
 from rung.plan import Plan
 from rung.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
 from rung.rungs.proofs import told
-from rung.rungs.rung import Inapplicable
+from rung.rungs.requirements import COMPILED
 from rung.timing.tasks import Task
 from rung.timing.work import rates
 
@@ -63,10 +63,7 @@ def test_who_takes_long_to_prepare_for_little_stays_out() -> None:
 
 
 def test_who_needs_another_one_comes_in_with_it_and_who_replaces_one_stays_out() -> None:
-    def needs(c: Context) -> Inapplicable | None:
-        return None if c.plan.compile else Inapplicable("not compiled")
-
-    after = replace(rung("after", 0.5), applies=needs)
+    after = replace(rung("after", 0.5), requires=(COMPILED,))
     first = replace(rung("first", 0.9), change=lambda p: replace(p, compile=True))
     instead = replace(rung("instead", 0.2), replaces=("first",))
     variables = replace(rung("variables", 0.2), change=lambda p: replace(p, env=(("A", "1"),)))
@@ -82,7 +79,7 @@ def test_who_needs_another_one_comes_in_with_it_and_who_replaces_one_stays_out()
 def test_who_applies_only_beside_the_others_is_among_them(tmp_path: Path) -> None:
     first = replace(rung("first", 0.9), change=lambda p: replace(p, compile=True))
     other = rung("other", 0.8)
-    after = replace(rung("after", 0.5), applies=lambda c: None if c.plan.compile else Inapplicable("not compiled"))
+    after = replace(rung("after", 0.5), requires=(COMPILED,))
     made = short_of(state(tmp_path), [first, other])
     assert sorted(members(bundle(made, [first, other, after]))) == ["after", "first", "other"]
 

@@ -347,11 +347,18 @@ def as_one(context: Context, members: Sequence[Rung]) -> Rung:
 
     count = f"{len(members)} more" if context.plan != Plan() else f"{len(members)}"
     whole = Rung(
-        NAME, max(r.level for r in members), f"a bundle of {count} rungs, which the budget is too short to try one at a time",
-        max((r.contract for r in members), key=STRONGER.index), ", ".join(r.name for r in members), lambda c: None,
-        lambda c: shrinks, lambda p: reduce(lambda plan, r: r.change(plan), members, p), "each of them is in effect", proof,
-        prepares=max(r.prepares for r in members), members=tuple(members),
-    )  # fmt: skip
+        name=NAME,
+        level=max(r.level for r in members),
+        title=f"a bundle of {count} rungs, which the budget is too short to try one at a time",
+        contract=max((r.contract for r in members), key=STRONGER.index),
+        changes=", ".join(r.name for r in members),
+        shrinks=lambda c: shrinks,
+        change=lambda p: reduce(lambda plan, r: r.change(plan), members, p),
+        effect="each of them is in effect",
+        proof=proof,
+        prepares=max(r.prepares for r in members),
+        members=tuple(members),
+    )
     return whole
 
 

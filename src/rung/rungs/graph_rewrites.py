@@ -1,0 +1,379 @@
+"""Level 3: rewrites of the graph that Dynamo captures (rung.rewrites), and how a rung of such a rewrite is declared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rung.plan import Plan
+from rung.rungs.proofs import Prove, both, counted, fewer, rewritten, told
+from rung.rungs.requirements import (
+    AUTOCAST,
+    CAST_WEIGHTS,
+    COMPILED,
+    GPU,
+    INFERENCE,
+    KNOWN_SIZES,
+    TRAINING,
+    allowed,
+    chip,
+    finds,
+    unless,
+)
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.tokens import shrinks_by_tokens
+
+
+def graph_rewrite(
+    *,
+    name: str,
+    of: str = "",
+    before: tuple[Requirement, ...] = (),
+    requires: tuple[Requirement, ...] = (),
+    after: str = "",
+    shown: tuple[Prove, ...] = (),
+    **declared: Any,
+) -> Rung:
+    """A rung whose change is the rewrite of its name, and whose proof is that it rewrote something.
+
+    of: what the survey looked for in the captured graph, where it did; before, requires: its other preconditions, those that are asked
+    before that and after it; after: a rewrite that runs before it, and makes what it takes; shown: further proofs; declared: the rest, as
+    of `Rung`.
+    """
+
+    def change(plan: Plan) -> Plan:
+        return replace(plan, passes=tuple(dict.fromkeys((*plan.passes, *([after] if after else []), name))))
+
+    found = finds(name, of) if of else ()
+    proof = both(rewritten(name), *shown) if shown else rewritten(name)
+    return Rung(name=name, requires=(*before, *found, *requires), change=change, proof=proof, **declared)
+
+
+def inductor_rewrite(*, name: str, shown: tuple[str, Prove], **declared: Any) -> Rung:
+    """A rung whose change is the rewrite of its name in Inductor's own graphs. shown: what the worker tells of it, in words, and a proof
+    from the trace or the memory; declared: the rest, as of `Rung`."""
+    words, seen = shown
+    proof = both(told(f"pass {name}", True, words), seen)
+    return Rung(
+        name=name, change=lambda p: replace(p, within=(*p.within, name)), proof=proof, **{"prepares": 20.0, **declared}
+    )
+
+
+def _written_out(c: Context) -> tuple[float, float]:
+    """What hand-written attention takes at least of the time of products and of pointwise kernels, by the sizes in the graph:
+    its part of the operations, and its scores through memory once in each direction. Of training, three times that of forward.
+    """
+    times = 3 if c.training else 1
+    found = c.facts.get("written_out", {})
+    flop, scores = found.get("flop", 0), found.get("scores", 0)
+    total, bandwidth = c.facts.get("workload", {}).get("flops"), c.facts.get("bandwidth")
+    pointwise = c.parts.get("pointwise", 0.0)
+    moved = 2 * times * scores * (2 if c.half else 4)
+    return (
+        min(1.0, times * flop / total) if total else 0.0,
+        min(1.0, moved / bandwidth * 1e9 / pointwise) if bandwidth and pointwise else 0.0,
+    )
+
+
+def _sdpa_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    if c.share("attention") >= 0.005:
+        return {"attention": (0.15, 0.8), "pointwise": (0.85, 1.0), "launch_gap": (0.7, 1.0)}
+    # The profile does not tell attention apart, as that of a captured graph: its products and pointwise kernels are among others.
+    products, pointwise = _written_out(c)
+    return {
+        "gemm": (1 - 0.85 * products, 1 - 0.2 * products),
+        "pointwise": (min(0.85, 1 - pointwise), 1 - 0.2 * pointwise),
+        "launch_gap": (0.7, 1.0),
+    }
+
+
+SDPA = graph_rewrite(
+    name="sdpa",
+    level=3,
+    title="scaled_dot_product_attention",
+    contract="reassociated",
+    changes="hand-written attention becomes F.scaled_dot_product_attention, causal and grouped-query where it is",
+    of="hand-written attention",
+    shrinks=_sdpa_shrinks,
+    effect="attention by F.scaled_dot_product_attention",
+)
+
+_, LEAN = finds("lean-sdpa", "attention with a mask tensor or repeated heads")
+
+
+def _lean_found(c: Context) -> Inapplicable | None:
+    # Once the model's own switch has put SDPA in the place of what the survey found, its masks are there to be seen.
+    switched = dict(c.plan.switches).get("attention") == "sdpa" and c.facts["matches"].get("sdpa")
+    return None if switched else LEAN.refuses(c)
+
+
+LEAN_SDPA = graph_rewrite(
+    name="lean-sdpa",
+    level=3,
+    title="attention without mask tensors and repeated heads",
+    contract="reassociated",
+    changes="SDPA is told that its mask is the causal one, or none, where that is proved; grouped heads are not repeated",
+    requires=(KNOWN_SIZES, Requirement(LEAN.needs, _lean_found)),
+    shrinks=lambda c: {"attention": (0.25, 0.95), "pointwise": (0.7, 1.0), "copy": (0.5, 1.0)},
+    effect="attention calls without a mask tensor or a repeat",
+)
+
+FLEX = graph_rewrite(
+    name="flex-attention",
+    level=3,
+    title="FlexAttention where scores are capped, rows have a sink or a window slides",
+    contract="reassociated",
+    changes="attention with capped scores (`tanh`), sinks or a sliding window becomes FlexAttention: one kernel, hidden blocks left out",
+    of="attention with capped scores, sinks or a sliding window",
+    requires=(GPU, COMPILED),
+    shrinks=lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)},
+    effect="attention by FlexAttention, and no scores between two matrix products",
+    prepares=20.0,
+)
+
+FLEX_FOR_SDPA = graph_rewrite(
+    name="flex-for-sdpa",
+    level=3,
+    title="FlexAttention in the place of other attention",
+    contract="reassociated",
+    changes="attention without a mask, or with the causal one, becomes FlexAttention: hidden blocks are left out in float32, too",
+    before=(
+        unless(
+            "products in float32",
+            lambda c: not c.half,
+            "in 16 bits SDPA's own kernels leave hidden blocks out, and are faster.",
+        ),
+    ),
+    of="attention without a mask or with the causal one",
+    requires=(GPU, COMPILED),
+    shrinks=lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
+    after="sdpa",  # which makes calls of what is written by hand
+    effect="attention by FlexAttention",
+    prepares=20.0,
+)
+
+UNCOPIED = graph_rewrite(
+    name="uncopied-attention",
+    level=3,
+    title="attention reads its inputs where they lie",
+    contract="reassociated",
+    changes="copies of q, k and v into a dense layout, right before an attention call, are left out: its kernels take strides",
+    of="copy in front of an attention call",
+    shrinks=lambda c: {"pointwise": (0.9, 1.0), "copy": (0.7, 1.0)},
+    effect="fewer kernels",
+    shown=(fewer("kernels", "kernels"),),
+)
+
+IN_PLACE_CACHE = graph_rewrite(
+    name="in-place-cache",
+    level=3,
+    title="a cache's new rows written where they lie",
+    contract="exact",
+    changes="a write to a part of a cache is said as one to the whole, which the compiler does in place; the part is not copied",
+    of="write to a part of a cache",
+    shrinks=lambda c: {"pointwise": (0.4, 1.0), "copy": (0.3, 1.0)},
+    effect="fewer kernels",
+    shown=(fewer("kernels", "kernels"),),
+)
+
+HOISTED = graph_rewrite(
+    name="hoisted-constants",
+    level=3,
+    title="tables worked out once",
+    contract="reassociated",
+    changes="tables that depend on constants only, as the angles of rotary embeddings, are computed once and read",
+    of="table of constants that costs arithmetic",
+    shrinks=lambda c: {"pointwise": (0.75, 1.0)},
+    effect="tables read and not recomputed",
+)
+
+
+def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    before, after = (float(c.facts.get(k, {}).get("layer_flop", 0)) for k in ("captured", "rewritten"))
+    left = after / before if before else 1.0
+    return {"gemm": (0.9 * left, min(1.0, 1.1 * left)), "pointwise": (left, 1.0)}
+
+
+NARROW_LOGITS = graph_rewrite(
+    name="narrow-logits",
+    level=3,
+    title="logits of the tokens that are read",
+    contract="reassociated",
+    changes="a layer of which the workload reads some rows only, as the last token's logits, computes only those",
+    of="layer whose rows are sliced afterwards",
+    shrinks=_narrow_logits_shrinks,
+    effect="fewer rows in the output layer",
+)
+
+FUSED_CROSS_ENTROPY = graph_rewrite(
+    name="fused-cross-entropy",
+    level=3,
+    title="cross-entropy without the logits",
+    contract="reassociated",
+    changes="output layer and cross-entropy run a few rows at a time, so that the logits of all tokens never exist together",
+    before=(TRAINING,),
+    of="cross-entropy over a layer's output",
+    shrinks=lambda c: {"pointwise": (0.6, 1.0), "gemm": (1.0, 1.1)},
+    effect="output layer and loss a few rows at a time",
+)
+
+GROUPED_EXPERTS = graph_rewrite(
+    name="grouped-experts",
+    level=3,
+    title="all experts in one product",
+    contract="reassociated",
+    changes="tokens are sorted by the expert that they chose, and each layer of all experts is one grouped product",
+    of="loop over experts",
+    requires=(
+        INFERENCE,  # in training, the weights of its experts would be copied together in every step, for their gradients
+        GPU,
+        chip(
+            r"sm(90|10\d)", "sm90 and sm100", "torch's grouped product waits for the sizes elsewhere"
+        ),  # rewrites/grouped_mm.py
+        Requirement(
+            "weights in bfloat16",
+            lambda c: (
+                None
+                if c.facts.get("dtype") == "torch.bfloat16"
+                else Inapplicable(
+                    f"torch's grouped product is for weights in bfloat16; these are {c.facts.get('dtype')}."
+                )
+            ),
+        ),
+    ),
+    shrinks=lambda c: {"launch_gap": (0.1, 0.7), "idle": (0.2, 1.0), "gemm": (0.6, 1.1), "pointwise": (0.5, 1.0)},
+    effect="no product of an expert's own",
+    shown=(fewer("kernels", "kernels"),),
+    prepares=20.0,
+)
+
+FUSED_QKV = graph_rewrite(
+    name="fused-qkv",
+    level=3,
+    title="one GEMM for q, k and v",
+    contract="reassociated",
+    changes="linear layers that read the same input become one; in inference their weights move next to one another",
+    of="sibling projections",
+    shrinks=shrinks_by_tokens("fused-qkv"),
+    effect="fewer matrix products",
+    shown=(fewer("gemms", "matrix products"),),
+)
+
+FUSED_GATE_UP = graph_rewrite(
+    name="fused-gate-up",
+    level=3,
+    title="one GEMM for gate and up",
+    contract="reassociated",
+    changes="the two projections of a gated feed-forward become one",
+    of="gate and up projections",
+    shrinks=shrinks_by_tokens("fused-gate-up"),
+    effect="fewer matrix products",
+    shown=(fewer("gemms", "matrix products"),),
+)
+
+FOLDED_BATCH_NORM = graph_rewrite(
+    name="folded-batch-norm",
+    level=3,
+    title="batch norm in the convolution",
+    contract="reassociated",
+    changes="a batch norm in evaluation becomes part of the weights of the convolution before it, worked out in the graph",
+    of="batch norm after a convolution",
+    shrinks=lambda c: {"pointwise": (0.7, 1.0)},
+    effect="no batch norm of its own",
+)
+
+
+def _contiguous(c: Context) -> Inapplicable | None:
+    if c.facts.get("contiguous_convolutions"):
+        return None
+    return already("the weights of its convolutions are laid out so, or by their owner, or others hold their memory.")
+
+
+def captured(operator: str, what: str) -> Requirement:
+    """The captured graph has such an operator."""
+    return unless(
+        what,
+        lambda c: c.facts.get("captured", {}).get(operator),
+        f"no {what} found in the captured graph.",
+        NOT_FOUND,
+    )
+
+
+CHANNELS_LAST = Rung(
+    name="channels-last",
+    level=3,
+    title="convolutions with channels innermost",
+    contract="reassociated",
+    changes="the weights of 2-D convolutions lie in channels-last layout, and activations follow them",
+    requires=(captured("conv2d", "2-D convolution"), Requirement("weights in the usual layout", _contiguous)),
+    shrinks=lambda c: {"convolution": (0.6, 1.05), "pointwise": (0.8, 1.0)},
+    change=lambda p: replace(p, channels_last=True),
+    effect="weights in channels-last layout",
+    proof=counted("channels_last", "weights in channels-last layout"),
+)
+
+AUTOCAST_TO_BFLOAT16 = unless(
+    "autocast to bfloat16",
+    lambda c: c.plan.bf16 or c.facts.get("amp") == "torch.bfloat16",
+    "it needs autocast to bfloat16, which is not in effect so far.",
+)
+
+BF16_STREAM = graph_rewrite(
+    name="bf16-stream",
+    level=3,
+    title="residual stream in bfloat16",
+    contract="bf16",
+    changes="what autocast leaves in float32 is added to bfloat16 branches in bfloat16; norms compute in float32 as before",
+    requires=(
+        allowed("bf16"),
+        AUTOCAST_TO_BFLOAT16,
+        # Counted in the graph as its author wrote it, mostly without autocast, where no sum mixes precisions yet.
+        captured("sum", "sum of two activations, as a residual is,"),
+    ),
+    # On one H100, 12 layers of width 1024 in training, 8192 tokens, compiled: 0.97 of the step was left, 0.4 GiB less.
+    shrinks=lambda c: {"pointwise": (0.75, 1.0)},
+    effect="sums of float32 and bfloat16 taken in bfloat16",
+)
+
+
+def _casts_left(c: Context) -> dict[str, tuple[float, float]]:
+    """Six bytes an element, four read and two written, are no longer moved: at the memory's bandwidth, or at half of it."""
+    bandwidth, read = c.facts.get("bandwidth"), c.facts.get("weights_read", {}).get("4", 0)
+    among = c.parts.get("copy", 0.0) + c.parts.get("pointwise", 0.0)
+    if not bandwidth or not among:
+        return {"copy": (0.3, 1.0), "pointwise": (0.7, 1.0)}
+    spared = min(0.95, 6e9 * read / bandwidth / among)
+    left = (max(0.05, 1 - 2 * spared), 1 - spared)
+    return {"copy": left, "pointwise": left}
+
+
+BF16_WEIGHTS = graph_rewrite(
+    name="bf16-weights",
+    level=3,
+    title="weights kept in bfloat16",
+    contract="bf16",
+    changes="what autocast makes of the weights in every call is made once and kept, beside the weights: half as much memory again; a weight that was changed is cast anew",
+    # In training the weights are others at every step.
+    requires=(allowed("bf16"), INFERENCE, AUTOCAST, CAST_WEIGHTS, KNOWN_SIZES),
+    shrinks=_casts_left,
+    effect="products that read kept weights",
+)
+
+GRAPH_REWRITES = (
+    SDPA,
+    LEAN_SDPA,
+    FLEX,
+    FLEX_FOR_SDPA,
+    UNCOPIED,
+    IN_PLACE_CACHE,
+    HOISTED,
+    NARROW_LOGITS,
+    FUSED_CROSS_ENTROPY,
+    GROUPED_EXPERTS,
+    FUSED_QKV,
+    FUSED_GATE_UP,
+    FOLDED_BATCH_NORM,
+    CHANNELS_LAST,
+    BF16_STREAM,
+    BF16_WEIGHTS,
+)
