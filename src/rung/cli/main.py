@@ -34,6 +34,7 @@ COMMANDS = {
     "doctor": "is this machine set up to be fast, and to measure honestly?",
     "report": "show a run again: on the terminal, and as a page",
     "runs": "list what was climbed before",
+    "rungs": "list what a climb can try, and what each rung needs",
 }
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -86,12 +86,12 @@ def plan_of(names: Sequence[str]) -> Plan:
 
 
 def chosen(names: Sequence[str]) -> list[Rung]:
-    """The rungs of these names; an unknown name is refused with those that are like it, or else with all, and one that comes
+    """The rungs of these names; an unknown name is refused with those that are like it, and one that comes
     twice, whose change would be made twice."""
     for name in names:
         if name not in BY_NAME:
             near = difflib.get_close_matches(name, BY_NAME, n=3)
-            known = f"did you mean {' or '.join(near)}?" if near else f"the ladder has {', '.join(BY_NAME)}."
+            known = f"did you mean {' or '.join(near)}?" if near else "`rung rungs` lists those that there are."
             raise UsageError(f"there is no rung {name!r}; {known}")
         if names.count(name) > 1:
             raise UsageError(f"{name} is named {names.count(name)} times; once is enough.")

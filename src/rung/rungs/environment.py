@@ -51,9 +51,9 @@ def _requires(row: Mapping[str, Any]) -> Iterator[Requirement]:
         yield _read(
             old, lambda c: _older(str(c.facts.get("torch", "")), row["before"]), f"in this torch: it is for {old}"
         )
-    if row["contract"] in CONTRACTS:
+    if row["contract"] in CONTRACTS[1:]:
         yield allowed(row["contract"])
-    yield Requirement("no such choice made already", lambda c: _set_already(row, c))
+    yield Requirement("", lambda c: _set_already(row, c))
     if "with" in row:
         other = row["with"].replace("_", "-")
         yield unless(

@@ -292,7 +292,7 @@ def _contiguous(c: Context) -> Inapplicable | None:
 def captured(operator: str, what: str) -> Requirement:
     """The captured graph has such an operator."""
     return unless(
-        what,
+        what.partition(",")[0],
         lambda c: c.facts.get("captured", {}).get(operator),
         f"no {what} found in the captured graph.",
         NOT_FOUND,

@@ -37,7 +37,7 @@ BFLOAT16 = unless(
     "it is for products in bfloat16, and nothing runs in bfloat16 so far.",
 )
 KNOWN_SIZES = unless(
-    "fixed sizes",
+    "",
     lambda c: not c.plan.dynamic,
     "it needs to know the sizes in the graph, and dynamic-shapes leaves them open.",
 )

@@ -131,7 +131,8 @@ Shrinks = Callable[[Context], dict[str, tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Requirement:
-    """A precondition of a rung. needs: what has to hold, in a few words; refuses: None where it holds, else why it does not."""
+    """A precondition of a rung. needs: what has to hold, in a few words, or "" where that goes without saying; refuses: None where it
+    holds, else why it does not."""
 
     needs: str
     refuses: Callable[[Context], Inapplicable | None]
@@ -178,8 +179,8 @@ class Rung:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """All that has to hold for it to apply, in a few words each."""
-        return tuple(required.needs for required in self.requires)
+        """What has to hold for it to apply, in a few words each."""
+        return tuple(required.needs for required in self.requires if required.needs)
 
     def predict(self, context: Context) -> Prediction:
         """Amdahl's law over the parts of the profile: what the rung leaves alone takes as long as before."""

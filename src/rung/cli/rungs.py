@@ -1,0 +1,61 @@
+"""`rung rungs`: what a climb can try."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rung.cli.common import ROOT, add_command
+from rung.cli.output import show_styled
+from rung.errors import InputError, RungError, UsageError
+
+EXAMPLE = """\
+examples:
+  rung rungs                       all of them, with what they need
+  rung rungs --level 3             rewrites of the graph
+  rung rungs fused-qkv capture     all that is known of two of them
+"""
+
+
+def add(commands: Any, help_text: str) -> None:
+    parser = add_command(commands, "rungs", help_text, EXAMPLE, run)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="all that is known of these")
+    parser.add_argument("--level", type=int, choices=range(1, 6), help="of this level of the ladder alone")
+    parser.add_argument(
+        "--in",
+        dest="root",
+        type=Path,
+        default=ROOT,
+        metavar="DIR",
+        help=f"count how often each was kept in the climbs of this folder (default: {ROOT})",
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    from rung.cli.tables import width
+    from rung.report import ladder
+    from rung.rungs import LADDER, chosen
+    from rung.runs import runs_below, to_json
+
+    attempts: list[dict[str, Any]] = []
+    for found in runs_below(parsed.root):
+        try:
+            attempts += found.attempts()
+        except RungError as error:
+            print(f"rung: not counted: {error}", file=sys.stderr)
+    seen = ladder.outcomes(attempts)
+    if parsed.root != ROOT and not parsed.root.is_dir():
+        raise InputError(f"{parsed.root} is no folder; give --in one that climbs were written to.")
+    rungs = [rung for rung in chosen(parsed.names) or LADDER if parsed.level in (None, rung.level)]
+    if not rungs:
+        raise UsageError(f"none of these is of level {parsed.level}.")
+    if parsed.json:
+        print(to_json([ladder.as_dict(rung, seen.get(rung.name)) for rung in rungs]))
+    elif parsed.names:
+        blocks = [ladder.rung_lines(rung, seen.get(rung.name), width()) for rung in rungs]
+        print("\n\n".join("\n".join(lines) for lines in blocks))
+    else:
+        show_styled("\n".join(ladder.list_lines(rungs, seen, width(), sys.stdout.isatty())))
+    return 0

@@ -1,0 +1,112 @@
+"""The rungs of the ladder in words: as a list, one by one, and as the table of docs/ladder.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rung.report.layout import styled, wrap
+from rung.rungs import Rung
+
+SOME_GPUS = ("AMD GPUs", "NVIDIA GPUs", "sm", "gfx")  # what says more than that it needs a GPU
+LEVELS = {
+    1: "format and environment",
+    2: "compile and graphs",
+    3: "rewrites of the graph",
+    4: "Triton kernels",
+    5: "one architecture",
+}
+
+
+@dataclass
+class Outcomes:
+    """What came of a rung in climbs: of how many attempts that were decided it was kept, alone or in a bundle."""
+
+    kept: int = 0
+    decided: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kept} of {self.decided}" if self.decided else ""
+
+
+def outcomes(attempts: Iterable[Mapping[str, Any]]) -> dict[str, Outcomes]:
+    """By rung. A member of a bundle counts as its bundle does, unless it was found to do nothing."""
+    found: dict[str, Outcomes] = {}
+    for attempt in attempts:
+        if attempt["verdict"] not in ("kept", "reverted", "no-op") or not attempt.get("log"):
+            continue
+        without = attempt.get("without") or ()
+        for name in attempt.get("members") or [attempt["rung"]]:
+            one = found.setdefault(name, Outcomes())
+            one.decided += 1
+            one.kept += attempt["verdict"] == "kept" and name not in without
+    return found
+
+
+def needs(rung: Rung) -> str:
+    told = list(rung.needs)
+    if any(need.startswith(SOME_GPUS) for need in told):
+        told = [need for need in told if need != "a GPU"]
+    return "; ".join(told)
+
+
+def as_dict(rung: Rung, seen: Outcomes | None) -> dict[str, Any]:
+    return {
+        "name": rung.name,
+        "level": rung.level,
+        "title": rung.title,
+        "changes": rung.changes,
+        "numerics": rung.contract,
+        "needs": list(rung.needs),
+        "effect": rung.effect,
+        "replaces": list(rung.replaces),
+        "spares": rung.spares,
+        "kept": seen.kept if seen else 0,
+        "decided": seen.decided if seen else 0,
+    }
+
+
+def list_lines(rungs: Sequence[Rung], seen: Mapping[str, Outcomes], width: int, color: bool) -> list[str]:
+    """Two entries a rung, below its level: what it is and may do to numbers; what it needs, and how often it was kept here."""
+    lines = []
+    left = 2 + max(len(rung.name) for rung in rungs) + 2
+    for level in sorted({rung.level for rung in rungs}):
+        lines += ["", styled(f"Level {level}: {LEVELS[level]}", "bold", color)]
+        for rung in (r for r in rungs if r.level == level):
+            told = [f"needs: {text}"] if (text := needs(rung)) else []
+            told += [f"kept {count} times here"] if (count := str(seen.get(rung.name, ""))) else []
+            first, *rest = wrap(f"{rung.title} ({rung.contract})", width - left)
+            lines += [f"  {rung.name:<{left - 2}}{first}", *(" " * left + line for line in rest)]
+            lines += [" " * left + styled(line, "dim", color) for line in wrap(". ".join(told), width - left) if line]
+    return lines[1:]
+
+
+def rung_lines(rung: Rung, seen: Outcomes | None, width: int) -> list[str]:
+    """All that is known of one rung before it is tried."""
+    of = {
+        "what": rung.title,
+        "level": f"{rung.level}, {LEVELS[rung.level]}",
+        "changes": rung.changes,
+        "numerics": rung.contract,
+        "needs": needs(rung) or "nothing",
+        "shows by": rung.effect,
+        "is for": "a shorter step" if rung.spares == "step" else f"less of: {rung.spares}",
+        "replaces": ", ".join(rung.replaces),
+        "kept here": f"{seen} times that it was tried" if seen else "",
+    }
+    lines = [rung.name]
+    for head, text in of.items():
+        if text:
+            first, *rest = wrap(text, width - 12)
+            lines += [f"  {head:<9} {first}", *(" " * 12 + line for line in rest)]
+    return lines
+
+
+def markdown(rungs: Sequence[Rung]) -> str:
+    """The table of docs/ladder.md."""
+    lines = ["| level | rung | what it does | numerics | needs |", "|---|---|---|---|---|"]
+    for rung in sorted(rungs, key=lambda r: r.level):
+        told = needs(rung).replace("|", r"\|") or "–"
+        lines.append(f"| {rung.level} | `{rung.name}` | {rung.changes} | {rung.contract} | {told} |")
+    return "\n".join(lines)

@@ -1,0 +1,92 @@
+"""The list of rungs: on the terminal, as JSON, and the table of docs/ladder.md, which is the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli.main import main
+from rung.report.ladder import LEVELS, markdown, needs, outcomes
+from rung.rungs import BY_NAME, LADDER
+
+PAGE = Path(__file__).parents[2] / "docs" / "ladder.md"
+
+
+def test_the_table_of_the_docs_is_the_ladder() -> None:
+    assert markdown(LADDER) in PAGE.read_text(), f"put this into {PAGE}:\n{markdown(LADDER)}"
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_every_rung_is_listed_once_and_no_line_is_too_long(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(tmp_path)
+    assert main(["rungs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert sorted(named) == sorted(BY_NAME)
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if line.startswith("Level")] == [f"Level {k}: {what}" for k, what in LEVELS.items()]
+
+
+def test_a_rung_by_itself_says_what_it_changes_and_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rungs", "triton-cross-entropy"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for said in (
+        "level 4, Triton kernels",
+        "needs training; cross-entropy; torch.compile;",
+        "replaces fused-cross-entropy",
+    ):
+        assert said in text
+
+
+def test_a_gpu_is_not_named_beside_what_says_more() -> None:
+    assert needs(BY_NAME["hw-queues"]) == "AMD GPUs"
+    assert needs(BY_NAME["compile"]) == ""
+    assert needs(BY_NAME["capture"]).startswith("a GPU")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["fused-kv"], 2, "did you mean fused-qkv"),
+        (["banana"], 2, "`rung rungs` lists"),
+        (["capture", "--level", "4"], 2, "none of these is of level 4"),
+        (["--in", "nowhere"], 3, "nowhere is no folder"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rungs", *words]) == code
+    assert says in capsys.readouterr().err
+
+
+ATTEMPTS: list[dict[str, Any]] = [
+    {"rung": "together", "verdict": "kept", "log": "x", "members": ["compile", "fused-qkv"], "without": ["fused-qkv"]},
+    {"rung": "compile", "verdict": "reverted", "log": "x"},
+    {"rung": "compile", "verdict": "inconclusive", "log": "x"},
+    {"rung": "capture", "verdict": "no-op"},  # nothing ran
+]
+
+
+def test_outcomes_are_counted_over_what_was_decided() -> None:
+    found = outcomes(ATTEMPTS)
+    assert {name: str(one) for name, one in found.items()} == {"compile": "1 of 2", "fused-qkv": "0 of 1"}
+
+
+def test_climbs_of_a_folder_are_counted_and_a_damaged_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, attempt in (("good", json.dumps({"number": 1, "against": "baseline", **ATTEMPTS[1]})), ("bad", "{")):
+        (tmp_path / name / "attempts").mkdir(parents=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
+        (tmp_path / name / "attempts" / "01-compile.json").write_text(attempt)
+    assert main(["rungs", "compile", "--in", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    (rung,) = json.loads(out)
+    assert (rung["kept"], rung["decided"], rung["numerics"]) == (0, 1, "reassociated")
+    assert "not counted" in err
+    assert "bad" in err
