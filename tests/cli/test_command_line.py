@@ -78,7 +78,11 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
     ("arguments", "code", "says"),
     [
         (["climb"], 2, "give a TARGET"),
-        (["climb", "tiny-transformer", "--rungs", "turbo"], 2, "there is no rung 'turbo'; `rung rungs` lists those that there are"),
+        (
+            ["climb", "tiny-transformer", "--rungs", "turbo"],
+            2,
+            "there is no rung 'turbo'; `rung rungs` lists those that there are",
+        ),
         (["climb", "tiny-transformer", "--rungs", "captur"], 2, "there is no rung 'captur'; did you mean capture?"),
         (["climb", "tiny-transformer", "--rungs", "compile,compile"], 2, "compile is named 2 times; once is enough."),
         (["climb", "tiny-transformer", "stray"], 2, "unexpected argument 'stray'"),

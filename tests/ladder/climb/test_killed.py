@@ -4,7 +4,6 @@ import contextlib
 import os
 import random
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,14 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from climbing import MICRO, command
 
 import rung
 from rung.recipes.recipe import Recipe
 from rung.runs import Run
 from rung.workload.load import load
 
-MICRO = f"{Path(__file__).parents[2] / 'helpers' / 'micro.py'}:make"
-COMMAND = [sys.executable, "-m", "rung", "climb"]
+COMMAND = command("climb")  # in few rounds: what is killed here need not be exact
 ENDED = 400.0  # seconds within which a sitting that is not killed ends, on a machine that does other work as well
 
 
