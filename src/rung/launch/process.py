@@ -79,6 +79,8 @@ class Worker:
 
     running: ClassVar[set[Worker]] = set()  # those of this process that were not ended yet
 
+    spent = 0.0, 0.0  # seconds of the call that was answered last, within the worker, and of its CPU time
+
     def __init__(self, serves: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +136,8 @@ class Worker:
         line, _, self._pending = self._pending.partition(b"\n")
         try:
             reply = json.loads(line)
+            # Another revision's worker may not tell them.
+            self.spent = float(reply.get("seconds") or 0.0), float(reply.get("cpu_seconds") or 0.0)
             if "error" not in reply:
                 return reply["value"]
             e = reply["error"]

@@ -17,6 +17,7 @@ import json
 import os
 import select
 import signal
+import time
 import traceback
 from typing import Any
 
@@ -40,12 +41,14 @@ def main(arguments: list[str]) -> None:
         served: Any = None
         for line in requests:
             request = json.loads(line)
+            began = time.monotonic(), time.process_time()
             try:
                 if served is None:
                     served = getattr(importlib.import_module(module), name)()
                 reply = {"value": getattr(served, request["method"])(**request["arguments"])}
             except BaseException as error:  # even SystemExit of a workload is an answer, not our end
                 reply = {"error": describe(error)}
+            reply |= {"seconds": time.monotonic() - began[0], "cpu_seconds": time.process_time() - began[1]}
             if gc.get_threshold()[0] == NEVER:
                 gc.set_threshold(*usual)
             replies.write(json.dumps(reply) + "\n")

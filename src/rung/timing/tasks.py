@@ -91,7 +91,10 @@ class Task:
             self._waiting.pop(0)
             self._since = time.monotonic()
             self.took[method] = self._since - self._began
-            progress.debug("%s: %s after %.1f s", self.name, method, self.took[method])
+            progress.debug(
+                "%s: %s after %.1f s (%.1f s in the worker, %.1f s of the CPU)",
+                *(self.name, method, self.took[method], *self.worker.spent),
+            )
 
     def end(self) -> None:
         """Gives it up, or its worker back once nothing more is asked of it."""
