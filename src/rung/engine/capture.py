@@ -66,7 +66,6 @@ class _Graph:
     result: Any
     gradients: list[torch.Tensor | None]
     sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
-    only_reads: bool  # it writes to nothing but its own memory, so that a replay can be taken for none
 
 
 class Captured:
@@ -81,8 +80,6 @@ class Captured:
     """
 
     _full = False  # there was no memory for one more graph
-    _only_reads = False  # the last run that was no replay
-    _alike = False  # the last look at the model found it in the state of the one before
 
     def __init__(
         self,
@@ -116,12 +113,7 @@ class Captured:
             return self._called(batch)
 
     def _called(self, batch: Any) -> Any:
-        leaves, spec = pytree.tree_flatten(batch)
-        if (replayed := self._replayed_first(leaves, spec)) is not None:
-            return replayed.value
-        before = self._given.number
         state, moved = self._given.look()
-        self._alike = state == before and not moved
         if self._given_optimizer and (what := self._given_optimizer.changed()):
             moved = True
             self._parameters, self._rates = _trained(self._optimizer), []
@@ -130,10 +122,11 @@ class Captured:
             self._graphs.clear()
             self._calls.clear()
             self._full = False
+        leaves, spec = pytree.tree_flatten(batch)
         if not recordable(leaves, self._device.kind):
             return self._ran(self._warm(batch))
-        key = state, *_kind_of_call(leaves, spec)
-        tensors = _tensors_of(leaves)
+        key = state, modes(), tree_key(spec), signature(leaves)
+        tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
             return self._replay(self._graphs[key], tensors)
@@ -143,26 +136,14 @@ class Captured:
             self._calls.clear()
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS:
-            buffers, before = dict(self._model.named_buffers()), self._left()
+            buffers = dict(self._model.named_buffers())
             result, wrote = self._ordinary(leaves, spec)
-            self._only_reads = before is not None and self._left() == before
             if wrote or put_elsewhere(self._model, buffers):
                 self._calls[key] = 0
             return result
         if not self._recorded(key, leaves, spec, tensors):
             return self._ordinary(leaves, spec)[0]
         return self._replay(self._graphs[key], tensors)
-
-    def _replayed_first(self, leaves: list[Any], spec: Any) -> _Result | None:
-        """Replays a graph that only reads, and asks while the GPU works whether the model is as it was: where it is not, the replay counts
-        for nothing. Only whether all memory is where it was is asked before. None where that is not possible, or the model is another."""
-        if self._optimizer or not self._alike or not recordable(leaves, self._device.kind):
-            return None
-        graph = self._graphs.get((self._given.number, *_kind_of_call(leaves, spec)))
-        if graph is None or not graph.only_reads or not self._given.lies_as_left():
-            return None
-        result = self._replay(graph, _tensors_of(leaves))
-        return _Result(result) if self._given.is_as_left() else None
 
     def _recorded(self, key: Hashable, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> bool:
         """False where there are graphs, and no memory for another: a step that can be captured goes on without."""
@@ -189,14 +170,6 @@ class Captured:
                 "where a scheduler turns the momentum (OneCycleLR), give it cycle_momentum=False.",
                 stacklevel=6,
             )
-
-    def _left(self) -> Any:
-        """What a run that only reads leaves as it is, beside its inputs; None where that is not known, or of a step that trains."""
-        if self._optimizer:
-            return None
-        written = self._given.writes()
-        generator = torch.cuda.get_rng_state if self._device.kind == "cuda" else torch.get_rng_state
-        return None if written is None else (written, generator().tolist())
 
     def _ran(self, result: Any) -> Any:
         """What the model's own forward changed of it is no change, nor what its own step changed of an optimizer."""
@@ -262,7 +235,7 @@ class Captured:
                 group["lr"] = rate
         gradients = [p.grad for p in self._parameters]
         sums = [(p, p.grad) for p in self._summed if p.grad is not None]
-        return _Graph(graph, list(static.values()), result, gradients, sums, self._only_reads)
+        return _Graph(graph, list(static.values()), result, gradients, sums)
 
     def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
         for static, tensor in zip(captured.inputs, tensors, strict=True):
@@ -286,20 +259,6 @@ class Captured:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
         return _handed_out(captured.result)
-
-
-@dataclass
-class _Result:
-    value: Any
-
-
-def _kind_of_call(leaves: list[Any], spec: Any) -> tuple[Hashable, ...]:
-    return modes(), tree_key(spec), signature(leaves)
-
-
-def _tensors_of(leaves: list[Any]) -> list[torch.Tensor]:
-    """Each of them once."""
-    return list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
 
 
 def _handed_out(result: Any) -> Any:
