@@ -46,7 +46,7 @@ def _requires(row: Mapping[str, Any]) -> Iterator[Requirement]:
     yield COMPILED
     if "with" in row:
         yield unless(
-            row["with"],
+            row["with"].replace("_", "-"),
             lambda c: dict(c.plan.inductor).get(row["with"]),
             f"it works together with {row['with']}, which is not in effect so far.",
         )
