@@ -286,7 +286,7 @@ def _finished(command: Sequence[str], env: Mapping[str, str], limit: float) -> _
 # ---- in the fresh process --------------------------------------------------------------------------------
 
 
-def here(target: Target, mode: str, turn: _Turn) -> Timed:
+def here(target: Target, mode: str, turn: _Turn | None = None) -> Timed:
     """In this process, which does nothing else."""
     began = psutil.Process().create_time()
     import torch
@@ -318,7 +318,8 @@ def here(target: Target, mode: str, turn: _Turn) -> Timed:
     for k in range(3):
         one(k)
     ready = time.time() - began
-    turn.take()
+    if turn:
+        turn.take()
     for k in range(WARM):
         one(k)
     samples: list[float] = []

@@ -24,6 +24,8 @@ STEPS: dict[tuple[str, ...], float] = {}  # milliseconds that a step takes, by t
 class Here:
     """A worker's side of the pipe, in this process; its times are those of STEPS."""
 
+    spent = 0.0, 0.0
+
     pid, running = 0, set[Any]()
 
     def __init__(self, serves: str, log: Path, *_: object) -> None:
