@@ -154,6 +154,18 @@ def test_a_model_that_nobody_changed_is_not_read_anew(monkeypatch: pytest.Monkey
     assert seen.look() == (0, False)
 
 
+def test_a_model_that_is_switched_back_and_forth_is_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Gated(scripted=False)
+    seen = Given(model)
+    for training in (False, True):
+        model.train(training)
+        seen.look()
+    monkeypatch.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
+    for training in (False, True, False):
+        model.train(training)
+        assert seen.look() == (int(not training), False)
+
+
 def test_a_hook_that_is_gone_again_is_noticed() -> None:
     model = Gated(scripted=False)
     seen = Given(model)

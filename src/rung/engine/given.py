@@ -44,7 +44,7 @@ class Given:
         self._scan()
         self._addresses = self._lie()
         self._states.append((_kept(self._now()), self._found))
-        self._as_left = self._leave()
+        self._as_left = {0: self._leave()}  # by the number of the state
 
     @property
     def hooked(self) -> str:
@@ -56,18 +56,25 @@ class Given:
         first seen, anew where tensors moved; once there are more than the most that are told apart, it is None for good."""
         if self._number is None:
             return None, False
-        if self._as_left.holds():
-            return self._number, False
-        found = self._looked()
-        self._as_left = self._leave()
-        return found
+        for known in sorted(self._as_left, key=lambda k: k != self._number):
+            if self._as_left[known].holds():
+                self._number = known
+                return known, False
+        number, moved = self._looked()
+        if moved:
+            self._as_left.clear()
+        if number is not None:
+            self._as_left[number] = self._leave()
+        return number, moved
 
     def _looked(self) -> tuple[int | None, bool]:
-        if self._as_left.known:  # something is another, so what is read may be elsewhere
-            self._scan()
-        moved = self._lie() != self._addresses
-        if not moved and self._recognised():
-            return self._number, False
+        assert self._number is not None
+        moved = False
+        # Where it is known that something is another, what is read may be elsewhere.
+        if not self._as_left[self._number].known:
+            moved = self._lie() != self._addresses
+            if not moved and self._recognised():
+                return self._number, False
         self._scan()
         before, self._addresses = self._addresses, self._lie()
         moved |= before != self._addresses
@@ -84,12 +91,12 @@ class Given:
             self._scan()
             self._addresses = self._lie()
             self._states[self._number] = _kept(self._now()), self._found
-            self._as_left = self._leave()
+            self._as_left = {self._number: self._leave()}
 
     def _leave(self) -> _AsLeft:
         attributes = (table.get(name) for table, name in self._attributes)
         tensors = [t for t in (*self._tensors(), *attributes) if isinstance(t, torch.Tensor)]
-        return _AsLeft(self._modules, tensors, bool(self._scripted))
+        return _AsLeft(self._modules, self._plain, tensors, bool(self._scripted))
 
     def _recognised(self) -> bool:
         try:
@@ -112,10 +119,15 @@ class Given:
         tables = [vars(m) for m in self._modules]
         self._tables = tables
         self._sized = [*tables, *(t[name] for t in tables for name in INNER)]
-        plain = [(t, [k for k, v in t.items() if k not in INNER and _plain(v)]) for t in tables]
+        self._plain: list[tuple[dict[str, Any], list[str]]] = []
+        self._others: list[tuple[dict[str, Any], str]] = []
+        for t in tables:
+            names = [name for name in t if name not in INNER]
+            self._plain.append((t, [name for name in names if _plain(t[name])]))
+            if len(self._plain[-1][1]) < len(names):
+                self._others += [(t, name) for name in names if name not in self._plain[-1][1]]
         children = [(t["_modules"], list(t["_modules"])) for t in tables]
-        self._readers = [(itemgetter(*keys, keys[0]), table) for table, keys in (*plain, *children) if keys]
-        self._others = [(t, k) for t in tables for k, v in t.items() if k not in INNER and not _plain(v)]
+        self._readers = [(itemgetter(*keys, keys[0]), table) for table, keys in (*self._plain, *children) if keys]
         self._attributes = [(t, k) for t, k in self._others if isinstance(t[k], torch.Tensor)]
         self._holders = [(t[kind], k) for t in tables for kind in ("_parameters", "_buffers") for k in t[kind]]
         self._found = next((name or "the model" for name, m in modules.items() if any(_foreign(m))), "")
@@ -148,18 +160,27 @@ class _AsLeft:
     What is one object is taken as equal, and all else as changed. So it may see a change where there is none, and never the other way.
     """
 
-    def __init__(self, modules: list[nn.Module], tensors: list[torch.Tensor], scripted: bool) -> None:
+    def __init__(
+        self,
+        modules: list[nn.Module],
+        plain: list[tuple[dict[str, Any], list[str]]],
+        tensors: list[torch.Tensor],
+        scripted: bool,
+    ) -> None:
+        """plain: of each module's table, the names of what is compared by what it holds."""
         tables = [vars(m) for m in modules]
         hooks = [table[name] for table in tables for name in HOOKS]
-        mutable = [(t, k, v) for t in tables for k, v in t.items() if k not in INNER and _mutable(v)]
-        inner = [table[name] for table in tables for name in INNER if name not in HOOKS]
-        filled = [table for table in (*tables, *inner) if table]
         # What is changed in place stays one object, and what a hook is attached to, too: then nothing is known without reading it all.
         self.known = not (scripted or any(hooks) or any(True in _hooked(t) for t in tensors))
+        if not self.known:
+            return
+        mutable = [(table, name, table[name]) for table, names in plain for name in names if _mutable(table[name])]
+        inner = [table[name] for table in tables for name in INNER if name not in HOOKS]
         self._empty = [*hooks, *(table for table in inner if not table), *(v for _, _, v in mutable if not v)]
         self._filled = [(table, name, copy.deepcopy(value)) for table, name, value in mutable if value]
         self._modules, self._tensors = modules, tensors
-        self._tables, self._then = filled, list(map(dict, filled))
+        self._tables = [table for table in (*tables, *inner) if table]
+        self._then = list(map(dict, self._tables))
         self._types = list(map(type, modules))
         self._lying = [t for t in tensors if _lies(t)]
         self._addresses = self._lie()
@@ -236,13 +257,13 @@ def _lies(tensor: torch.Tensor) -> bool:
 
 
 def _mutable(value: Any) -> bool:
-    """Whether an attribute is compared by what it holds, and that may change in place."""
-    if not isinstance(value, (list, tuple, set, dict)) or not _plain(value):
-        return False
-    return not isinstance(value, tuple) or any(map(_mutable, value))
+    """Whether a plain value may change in place."""
+    return isinstance(value, (list, set, dict)) or (isinstance(value, tuple) and any(map(_mutable, value)))
 
 
 def _plain(value: Any, deep: int = DEEP) -> bool:
+    if type(value) in PLAIN:  # most are, and a model has tens of thousands
+        return True
     if isinstance(value, dict):
         return deep > 0 and all(_plain(v, deep - 1) for pair in value.items() for v in pair)
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -256,7 +277,9 @@ def _kept(state: list[Any]) -> list[Any]:
 
 
 def _copied(value: Any) -> Any:
-    return copy.deepcopy(value) if isinstance(value, (list, tuple, set, dict)) else value
+    if not isinstance(value, (list, tuple, set, dict)):
+        return value
+    return copy.deepcopy(value) if value else copy.copy(value)  # a module has ten that are empty
 
 
 def _foreign(module: nn.Module) -> Iterator[bool]:
