@@ -286,7 +286,27 @@ def _finished(command: Sequence[str], env: Mapping[str, str], limit: float) -> _
 # ---- in the fresh process --------------------------------------------------------------------------------
 
 
-def here(target: Target, mode: str, turn: _Turn | None = None) -> Timed:
+class _Turn:
+    """Of processes on one GPU: all get ready at the same time, and none is timed before all are ready or beside another. Without a file
+    there is nobody to wait for. The kernel gives a lock back when its process ends, however it ends."""
+
+    def __init__(self, path: str | None) -> None:
+        self.file = open(path, "ab") if path else None  # noqa: SIM115 - until the process ends
+        self._lock(fcntl.LOCK_SH)
+
+    def take(self) -> None:
+        self._lock(fcntl.LOCK_UN)
+        self._lock(fcntl.LOCK_EX)
+
+    def _lock(self, kind: int) -> None:
+        if self.file:
+            fcntl.flock(self.file, kind)
+
+
+ALONE = _Turn(None)
+
+
+def here(target: Target, mode: str, turn: _Turn = ALONE) -> Timed:
     """In this process, which does nothing else."""
     began = psutil.Process().create_time()
     import torch
@@ -318,8 +338,7 @@ def here(target: Target, mode: str, turn: _Turn | None = None) -> Timed:
     for k in range(3):
         one(k)
     ready = time.time() - began
-    if turn:
-        turn.take()
+    turn.take()
     for k in range(WARM):
         one(k)
     samples: list[float] = []
@@ -334,23 +353,6 @@ def here(target: Target, mode: str, turn: _Turn | None = None) -> Timed:
         peak_bytes=next(iter(peak_memory(device).values())), parameters=sum(p.numel() for p in model.parameters()), device=device.name,
         torch=str(torch.__version__),
     )  # fmt: skip
-
-
-class _Turn:
-    """Of processes on one GPU: all get ready at the same time, and none is timed before all are ready or beside another. Without a file
-    there is nobody to wait for. The kernel gives a lock back when its process ends, however it ends."""
-
-    def __init__(self, path: str | None) -> None:
-        self.file = open(path, "ab") if path else None  # noqa: SIM115 - until the process ends
-        self._lock(fcntl.LOCK_SH)
-
-    def take(self) -> None:
-        self._lock(fcntl.LOCK_UN)
-        self._lock(fcntl.LOCK_EX)
-
-    def _lock(self, kind: int) -> None:
-        if self.file:
-            fcntl.flock(self.file, kind)
 
 
 def _step(w: Any, model: Any, mode: str, numerics: str, device: Any) -> Callable[[Any], None]:

@@ -1,8 +1,10 @@
 """CPU time of TraceLens's report and of `rung analyze` on the same traces, each in fresh processes that take turns, nothing cached.
 
-git clone https://github.com/AMD-AGI/TraceLens && python -m venv tracelens
-tracelens/bin/pip install --no-deps ./TraceLens && tracelens/bin/pip install "pandas<3" openpyxl tqdm orjson matplotlib tabulate PyYAML protobuf
-python benchmarks/trace/against_tracelens.py --tracelens tracelens/bin/TraceLens_generate_perf_report_pytorch TRACES...
+    git clone https://github.com/AMD-AGI/TraceLens && python -m venv tracelens
+    tracelens/bin/pip install --no-deps ./TraceLens && tracelens/bin/pip install "pandas<3" openpyxl tqdm orjson matplotlib tabulate PyYAML protobuf
+    python benchmarks/trace/against_tracelens.py --tracelens tracelens/bin/TraceLens_generate_perf_report_pytorch TRACES...
+
+Prints Markdown: the median and the range.
 """
 
 from __future__ import annotations

@@ -15,13 +15,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.cli.live import live, write
 from rung.cli.output import raw
-from rung.errors import RungError, UsageError, WorkloadError, first_line, where
+from rung.errors import InputError, RungError, UsageError, WorkloadError, first_line, where
 from rung.errors import need_torch as need_torch  # for the commands
 from rung.files import check_regular
+
+if TYPE_CHECKING:
+    from rung.runs import Run
 
 ROOT = Path(".rung")
 
@@ -285,3 +288,12 @@ def say(text: str = "") -> None:
         write(text)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def runs_in(root: Path) -> list[Run]:
+    """The runs of the folder that --in names. Without the option there may be no folder yet."""
+    from rung.runs import runs_below
+
+    if root != ROOT and not root.is_dir():
+        raise InputError(f"{root} is no folder; give --in one that climbs were written to.")
+    return runs_below(root)

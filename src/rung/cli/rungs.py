@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import ROOT, add_command
+from rung.cli.common import ROOT, add_command, runs_in
 from rung.cli.output import show_styled
-from rung.errors import InputError, RungError, UsageError
+from rung.errors import RungError, UsageError
 
 EXAMPLE = """\
 examples:
@@ -37,17 +37,15 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.cli.tables import width
     from rung.report import ladder
     from rung.rungs import LADDER, chosen
-    from rung.runs import runs_below, to_json
+    from rung.runs import to_json
 
     attempts: list[dict[str, Any]] = []
-    for found in runs_below(parsed.root):
+    for found in runs_in(parsed.root):
         try:
             attempts += found.attempts()
         except RungError as error:
             print(f"rung: not counted: {error}", file=sys.stderr)
     seen = ladder.outcomes(attempts)
-    if parsed.root != ROOT and not parsed.root.is_dir():
-        raise InputError(f"{parsed.root} is no folder; give --in one that climbs were written to.")
     rungs = [rung for rung in chosen(parsed.names) or LADDER if parsed.level in (None, rung.level)]
     if not rungs:
         raise UsageError(f"none of these is of level {parsed.level}.")

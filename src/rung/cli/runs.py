@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import ROOT, add_command
-from rung.errors import InputError, RungError
+from rung.cli.common import ROOT, add_command, runs_in
+from rung.errors import RungError
 
 EXAMPLE = """\
 example:
@@ -23,7 +23,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     from rung.report.lines import run_line
     from rung.report.units import one_line
-    from rung.runs import Run, runs_below, to_json
+    from rung.runs import Run, to_json
 
     def shown(run: Run) -> dict[str, Any]:
         """A damaged run is a line of the list like any other: it hides none of them."""
@@ -32,9 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
         except RungError as error:
             return {"directory": str(run.directory), "error": str(error)}
 
-    if parsed.root != ROOT and not parsed.root.is_dir():
-        raise InputError(f"{parsed.root} is no folder; give --in one that climbs were written to.")
-    found = [shown(run) for run in runs_below(parsed.root)]
+    found = [shown(run) for run in runs_in(parsed.root)]
     if parsed.json:
         print(to_json(found))
         return 0

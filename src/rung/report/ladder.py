@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rung.report.layout import styled, wrap
+from rung.report.layout import styled
+from rung.report.units import wrapped
 from rung.rungs import Rung
 
 SOME_GPUS = ("AMD GPUs", "NVIDIA GPUs", "sm", "gfx")  # what says more than that it needs a GPU
@@ -76,9 +77,8 @@ def list_lines(rungs: Sequence[Rung], seen: Mapping[str, Outcomes], width: int, 
         for rung in (r for r in rungs if r.level == level):
             told = [f"needs: {text}"] if (text := needs(rung)) else []
             told += [f"kept {count} times here"] if (count := str(seen.get(rung.name, ""))) else []
-            first, *rest = wrap(f"{rung.title} ({rung.contract})", width - left)
-            lines += [f"  {rung.name:<{left - 2}}{first}", *(" " * left + line for line in rest)]
-            lines += [" " * left + styled(line, "dim", color) for line in wrap(". ".join(told), width - left) if line]
+            lines += wrapped(f"{rung.title} ({rung.contract})", width, f"  {rung.name:<{left - 2}}", " " * left)
+            lines += [styled(line, "dim", color) for line in wrapped(". ".join(told), width, " " * left, " " * left)]
     return lines[1:]
 
 
@@ -98,8 +98,7 @@ def rung_lines(rung: Rung, seen: Outcomes | None, width: int) -> list[str]:
     lines = [rung.name]
     for head, text in of.items():
         if text:
-            first, *rest = wrap(text, width - 12)
-            lines += [f"  {head:<9} {first}", *(" " * 12 + line for line in rest)]
+            lines += wrapped(text, width, f"  {head:<9} ", " " * 12)
     return lines
 
 
@@ -107,6 +106,5 @@ def markdown(rungs: Sequence[Rung]) -> str:
     """The table of docs/ladder.md."""
     lines = ["| level | rung | what it does | numerics | needs |", "|---|---|---|---|---|"]
     for rung in sorted(rungs, key=lambda r: r.level):
-        told = needs(rung).replace("|", r"\|") or "–"
-        lines.append(f"| {rung.level} | `{rung.name}` | {rung.changes} | {rung.contract} | {told} |")
+        lines.append(f"| {rung.level} | `{rung.name}` | {rung.changes} | {rung.contract} | {needs(rung) or '–'} |")
     return "\n".join(lines)
