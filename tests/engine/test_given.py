@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rung
-from rung.engine import capture
+from rung.engine import capture, dynamo
 from rung.engine.capture import MOST_SHAPES, WARM_CALLS, Captured
 from rung.engine.given import MOST, Given
 
@@ -164,6 +164,40 @@ def test_a_model_that_is_switched_back_and_forth_is_not_read_anew(monkeypatch: p
     for training in (False, True, False):
         model.train(training)
         assert seen.look() == (int(not training), False)
+
+
+def test_what_only_saving_and_loading_reads_is_no_change() -> None:
+    model = Gated(scripted=False)
+    seen = Given(model)
+    model.register_state_dict_post_hook(lambda *a: None)
+    model.register_buffer("extra_table", torch.zeros(1), persistent=False)
+    del model.extra_table
+    assert seen.look() == (0, False)
+
+
+@pytest.mark.parametrize("told", ["versions", "alike"])
+def test_without_what_torch_tells_in_c_all_is_compared(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo, told, lambda objects: None)
+    model = Gated(scripted=False)
+    seen = Given(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
+        assert seen.look() == (0, False)
+    for changed in (lambda: model.eval(), lambda: model.layers[0].weight.requires_grad_(False)):
+        before = seen.look()
+        changed()
+        assert seen.look() != before
+    model.layers[0].weight.data = model.layers[0].weight.data.t()
+    assert seen.look()[1]
+
+
+def test_inference_mode_is_no_change_and_needs_no_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Gated(scripted=False)
+    seen = Given(model)
+    monkeypatch.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
+    for mode in (torch.inference_mode(), torch.no_grad(), contextlib.nullcontext()):
+        with mode:
+            assert seen.look() == (0, False)
 
 
 def test_a_hook_that_is_gone_again_is_noticed() -> None:

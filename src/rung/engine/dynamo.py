@@ -9,7 +9,7 @@ import inspect
 import logging
 import re
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from torch.utils import _pytree as pytree
 import rung
 from rung.hardware.torch_versions import tuned_mm
 
+_GUARDS = getattr(torch._C, "_dynamo", None)  # its guards in C++
+_dict_version = getattr(getattr(_GUARDS, "guards", None), "dict_version", None)
+_TensorGuards = getattr(getattr(_GUARDS, "guards", None), "TensorGuards", None)
 _LIBRARY = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 _OURS = str(Path(rung.__file__).parent)
 SHAPES = 64
@@ -156,6 +159,24 @@ def open_sizes() -> contextlib.AbstractContextManager[Any]:
 def fixed_sizes() -> contextlib.AbstractContextManager[Any]:
     """Inside of it Dynamo compiles as under `torch.compile(dynamic=False)`."""
     return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True)  # type: ignore[no-any-return]
+
+
+def versions(tables: Iterable[dict[Any, Any]]) -> list[int] | None:
+    """Of each dictionary a number that changes whenever it is written to; None where this torch does not tell."""
+    return None if _dict_version is None else list(map(_dict_version, tables))
+
+
+def alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """A check that other tensors, given one by one, have the same types, dtypes, devices, shapes and strides, and get gradients as these
+    do; None where this torch has none. It runs in C++. In inference mode it says no to tensors that were alike outside of it."""
+    if _TensorGuards is None:
+        return None
+    shapes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+    try:
+        guards = _TensorGuards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+    except (TypeError, RuntimeError, SystemError):
+        return None
+    return guards.check  # type: ignore[no-any-return]
 
 
 def forget(function: Callable[..., Any]) -> None:
