@@ -25,7 +25,7 @@ class Nothing:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """To be given to `Captured` as its device; what stands for a graph is a test's own."""
+    """To be given to `GraphedStep` as its device; what stands for a graph is a test's own."""
     for name, stands_for_it in (
         ("Stream", Stream), ("current_stream", lambda: Stream()), ("stream", Nothing), ("device", Nothing),
         ("synchronize", lambda: None),

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, prune
 
 import rung
 from rung.engine import compiled, step
-from rung.engine.capture import WARM_CALLS
+from rung.engine.cuda_graph import WARM_CALLS
 from rung.engine.linears import EightBits, fp8_forward, suitable
 from rung.hardware import pick
 from rung.plan import Plan
@@ -315,7 +315,7 @@ def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Replayed:
-        """A CPU's stand-in for Captured, whose replays are wrong."""
+        """A CPU's stand-in for GraphedStep, whose replays are wrong."""
 
         shapes, calls = 0, 0
 
@@ -328,7 +328,7 @@ def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded
             return loss, output if self.calls <= WARM_CALLS else 2 * output
 
     monkeypatch.setattr(compiled, "EightBits", lambda model, kind, arch: EightBits(model, kind, "sm90"))
-    monkeypatch.setattr(step, "Captured", Replayed)
+    monkeypatch.setattr(step, "GraphedStep", Replayed)
     plan = Plan(linears="int8", capture=True)
     found = verify(half(), plan, CPU, precisions=["fp8"]).as_dict()
     assert any("output is off by" in said for said in found["failures"])

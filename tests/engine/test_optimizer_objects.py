@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import rung
-from rung.engine import capture
-from rung.engine.given_optimizer import GivenOptimizer
+from rung.engine import cuda_graph
 from rung.engine.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
+from rung.engine.optimizer_guards import OptimizerGuards
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.ladder.survey import survey
@@ -308,14 +308,14 @@ def test_what_the_factory_itself_hangs_on_each_is_not_warned_of(recwarn: pytest.
 def told(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """What a captured step does when it is called: it runs, or is replayed, after it was recorded where that is due."""
     ran: list[str] = []
-    run = object.__new__(capture.Captured)
-    given = SimpleNamespace(look=lambda: (0, False), hooked="", settle=lambda: None)
-    vars(run).update(_given=given, _given_optimizer=GivenOptimizer(optimizer), _graphs={}, _calls={}, _changes=0)
+    run = object.__new__(cuda_graph.GraphedStep)
+    given = SimpleNamespace(check=lambda: (0, False), hooked="", accept=lambda: None)
+    vars(run).update(_guards=given, _optimizer_guards=OptimizerGuards(optimizer), _graphs={}, _calls={}, _changes=0)
     vars(run).update(_optimizer=optimizer, _parameters=[], _rates=[])
     vars(run).update(_device=SimpleNamespace(kind="cpu"), _model=torch.nn.Identity())
-    monkeypatch.setattr(capture.Captured, "_warm", lambda self, batch: ran.append("run"))
-    monkeypatch.setattr(capture.Captured, "_capture", lambda self, *a: ran.append("recorded"))
-    monkeypatch.setattr(capture.Captured, "_replay", lambda self, *a: ran.append("replayed"))
+    monkeypatch.setattr(cuda_graph.GraphedStep, "_warm", lambda self, batch: ran.append("run"))
+    monkeypatch.setattr(cuda_graph.GraphedStep, "_capture", lambda self, *a: ran.append("recorded"))
+    monkeypatch.setattr(cuda_graph.GraphedStep, "_replay", lambda self, *a: ran.append("replayed"))
 
     def last() -> str:
         run._called(torch.ones(4))
@@ -328,7 +328,7 @@ def test_a_step_whose_optimizer_is_given_a_hook_is_not_replayed(monkeypatch: pyt
     """What a scheduler puts on it only counts; its rates are read before each replay."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1, fused=True)
     last = told(optimizer, monkeypatch)
-    assert [last() for _ in range(capture.WARM_CALLS + 1)] == ["run", "run", "replayed"]
+    assert [last() for _ in range(cuda_graph.WARM_CALLS + 1)] == ["run", "run", "replayed"]
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     assert own_step(optimizer) == ""
     assert last() == "replayed"
@@ -365,9 +365,9 @@ def test_a_step_is_recorded_anew_where_its_optimizer_was_changed(what: str, monk
     optimizer = adam([nn.Parameter(torch.ones(4))])
     stepped(optimizer)
     last = told(optimizer, monkeypatch)
-    assert [last() for _ in range(capture.WARM_CALLS + 1)] == ["run", "run", "replayed"]
+    assert [last() for _ in range(cuda_graph.WARM_CALLS + 1)] == ["run", "run", "replayed"]
     CHANGES[what](optimizer)
-    assert [last() for _ in range(capture.WARM_CALLS + 2)] == ["run", "run", "replayed", "replayed"]
+    assert [last() for _ in range(cuda_graph.WARM_CALLS + 2)] == ["run", "run", "replayed", "replayed"]
     optimizer.param_groups[0]["lr"] = 0.2
     assert last() == "replayed"
 
@@ -375,7 +375,7 @@ def test_a_step_is_recorded_anew_where_its_optimizer_was_changed(what: str, monk
 def test_a_state_that_is_only_asked_for_is_no_change() -> None:
     """torch makes an empty one then."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1)
-    given = GivenOptimizer(optimizer)
+    given = OptimizerGuards(optimizer)
     assert not optimizer.state[optimizer.param_groups[0]["params"][0]]
     assert given.changed() == ""
 
@@ -386,7 +386,7 @@ def test_a_look_before_a_replay_is_no_more_python_where_there_are_more_groups() 
     def calls(groups: int) -> int:
         optimizer = adam([{"params": [nn.Parameter(torch.ones(4))]} for _ in range(groups)])  # type: ignore[misc]
         stepped(optimizer)
-        given, before, seen = GivenOptimizer(optimizer), sys.getprofile(), list[str]()
+        given, before, seen = OptimizerGuards(optimizer), sys.getprofile(), list[str]()
         sys.setprofile(lambda frame, event, arg: seen.append(event))
         try:
             given.changed()
@@ -401,14 +401,14 @@ def test_a_rate_that_is_a_tensor_is_the_users_after_recording_too(monkeypatch: p
     """Whoever holds it sets it; in its place would be a number that nobody sees change."""
     rate, seen = torch.tensor(0.1), []
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=rate, fused=True)
-    run = object.__new__(capture.Captured)
+    run = object.__new__(cuda_graph.GraphedStep)
     vars(run).update(
         _optimizer=optimizer, _parameters=optimizer.param_groups[0]["params"], _rates=[], _seen=[], _summed=[]
     )
     vars(run).update(_stream=None, _device=CPU, _run=lambda batch: seen.append(optimizer.param_groups[0]["lr"]))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(capture, "recording", lambda *a: contextlib.nullcontext())
+    monkeypatch.setattr(cuda_graph, "recording", lambda *a: contextlib.nullcontext())
     recorded = run._capture([], torch.utils._pytree.tree_structure([]), [])
     assert optimizer.param_groups[0]["lr"] is rate
     [read] = seen
@@ -425,7 +425,7 @@ def test_a_momentum_that_is_turned_at_every_step_is_never_replayed_and_warned_of
     stepped(optimizer)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=50)
     last = told(optimizer, monkeypatch)
-    for _ in range(2 * capture.OFTEN):
+    for _ in range(2 * cuda_graph.OFTEN):
         assert last() == "run"
         stepped(optimizer)
         scheduler.step()

@@ -1,4 +1,4 @@
-"""Captured steps beside plain ones on a CPU: in the place of a GPU's graph stands one that records each operation that torch runs, and
+"""Graphed steps beside plain ones on a CPU: in the place of a GPU's graph stands one that records each operation that torch runs, and
 replays them all where their results lay. Recording leaves weights and state as they were."""
 
 import contextlib
@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rung.engine import capture
-from rung.engine.capture import Captured
+from rung.engine import cuda_graph
+from rung.engine.cuda_graph import GraphedStep
 from rung.errors import WorkloadError
 
 
@@ -44,7 +44,7 @@ def tensors() -> list[Callable[[], list[torch.Tensor]]]:
 @pytest.fixture
 def captured(
     gpu: Any, monkeypatch: pytest.MonkeyPatch, tensors: list[Callable[[], list[torch.Tensor]]]
-) -> Callable[..., Captured]:
+) -> Callable[..., GraphedStep]:
     @contextlib.contextmanager
     def recording(graph: Operations, *_: Any) -> Iterator[None]:
         before = [(t, t.detach().clone()) for t in tensors[0]()]
@@ -54,14 +54,14 @@ def captured(
             t.data.copy_(value)
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Operations)
-    monkeypatch.setattr(capture, "recording", recording)
-    return lambda run, model, optimizer: Captured(run, gpu, model, optimizer)
+    monkeypatch.setattr(cuda_graph, "recording", recording)
+    return lambda run, model, optimizer: GraphedStep(run, gpu, model, optimizer)
 
 
 @pytest.mark.parametrize("cleared", [False, True], ids=["summed", "cleared"])
 @pytest.mark.parametrize("in_a_tensor", [False, True], ids=["a number", "a tensor"])
 def test_a_training_step_is_the_same_replayed(
-    in_a_tensor: bool, cleared: bool, captured: Callable[..., Captured], tensors: list[Any]
+    in_a_tensor: bool, cleared: bool, captured: Callable[..., GraphedStep], tensors: list[Any]
 ) -> None:
     """Two shapes, inputs that are one tensor or two, a batch norm, a rate that changes, and a part that is not stepped."""
 
@@ -106,10 +106,10 @@ def test_a_training_step_is_the_same_replayed(
 
 @pytest.mark.parametrize("had", [0, 1])
 def test_without_memory_for_one_more_graph_calls_go_on_uncaptured(
-    had: int, captured: Callable[..., Captured], tensors: list[Any], monkeypatch: pytest.MonkeyPatch
+    had: int, captured: Callable[..., GraphedStep], tensors: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a step that was never captured it is said that it cannot be."""
-    model, recorded = nn.Linear(4, 4), capture.recording
+    model, recorded = nn.Linear(4, 4), cuda_graph.recording
     tensors[:] = [lambda: list(model.parameters())]
     run = captured(lambda x: model(x), model, None)
 
@@ -120,7 +120,7 @@ def test_without_memory_for_one_more_graph_calls_go_on_uncaptured(
         with recorded(*arguments):
             yield
 
-    monkeypatch.setattr(capture, "recording", full)
+    monkeypatch.setattr(cuda_graph, "recording", full)
 
     def called(rows: int) -> None:
         for _ in range(5):

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from rung.engine import capture
-from rung.engine.capture import MOST_COUNTED, WARM_CALLS, Captured
+from rung.engine import cuda_graph
+from rung.engine.cuda_graph import MOST_COUNTED, WARM_CALLS, GraphedStep
 
 X = torch.ones(2, 4)
-Made = Callable[..., Captured]
+Made = Callable[..., GraphedStep]
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def done() -> list[str]:
 
 @pytest.fixture
 def made(gpu: Any, monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Made:
-    """Captured calls without a GPU: `done` holds what each of them did."""
-    monkeypatch.setattr(Captured, "_warm", lambda self, batch: done.append("ran"))
-    monkeypatch.setattr(Captured, "_capture", lambda self, *a: done.append("recorded"))
-    monkeypatch.setattr(Captured, "_replay", lambda self, *a: done.append("replayed"))
-    return lambda model=None, optimizer=None: Captured(lambda batch: None, gpu, model or nn.Linear(4, 4), optimizer)
+    """Graphed calls without a GPU: `done` holds what each of them did."""
+    monkeypatch.setattr(GraphedStep, "_warm", lambda self, batch: done.append("ran"))
+    monkeypatch.setattr(GraphedStep, "_capture", lambda self, *a: done.append("recorded"))
+    monkeypatch.setattr(GraphedStep, "_replay", lambda self, *a: done.append("replayed"))
+    return lambda model=None, optimizer=None: GraphedStep(lambda batch: None, gpu, model or nn.Linear(4, 4), optimizer)
 
 
-def until_replayed(run: Captured, batch: Any = X) -> None:
+def until_replayed(run: GraphedStep, batch: Any = X) -> None:
     for _ in range(WARM_CALLS + 1):
         run(batch)
 
@@ -134,8 +134,8 @@ def test_copies_that_autocast_keeps_are_neither_read_by_a_graph_nor_left_by_it(m
     monkeypatch.setattr(torch, "clear_autocast_cache", lambda: said.append("cleared"))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(capture, "recording", lambda *a: contextlib.nullcontext())
-    run = object.__new__(Captured)
+    monkeypatch.setattr(cuda_graph, "recording", lambda *a: contextlib.nullcontext())
+    run = object.__new__(GraphedStep)
     vars(run).update(_run=lambda batch: said.append("ran"), _optimizer=None, _parameters=[], _summed=[], _rates=[])
     vars(run).update(_stream=None, _device=None)
     run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
@@ -150,13 +150,13 @@ def test_learning_rates_are_in_the_precision_that_the_step_reads(
     """Fused kernels on a GPU read float32 and raise for anything else; in bfloat16 a rate would be off by up to 0.4 %."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(capture, "recording", lambda *a: contextlib.nullcontext())
+    monkeypatch.setattr(cuda_graph, "recording", lambda *a: contextlib.nullcontext())
     before = torch.get_default_dtype()
     torch.set_default_dtype(default)
     try:
         optimizer = optimizer_of(torch.optim.SGD, fused=fused)
         rates: list[torch.Tensor] = []
-        run = object.__new__(Captured)
+        run = object.__new__(GraphedStep)
         vars(run).update(_run=lambda batch: rates.append(optimizer.param_groups[0]["lr"]), _optimizer=optimizer)
         vars(run).update(
             _parameters=optimizer.param_groups[0]["params"], _summed=[], _rates=[], _stream=None, _device=None

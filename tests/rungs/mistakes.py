@@ -183,7 +183,7 @@ COMPILER = [
 
 
 def recorded(**slips: bool) -> Callable[[Patch], None]:
-    return lambda patch: patch.setattr(step, "Captured", type("Slipped", (small.Recorded,), slips))
+    return lambda patch: patch.setattr(step, "GraphedStep", type("Slipped", (small.Recorded,), slips))
 
 
 CAPTURE = [

@@ -148,7 +148,7 @@ WRITER = Workload(
 
 
 class Recorded:
-    """A CPU's stand-in for `rung.engine.capture.Captured`: the third call of a shape records what runs, and what is
+    """A CPU's stand-in for `rung.engine.cuda_graph.GraphedStep`: the third call of a shape records what runs, and what is
     recorded reads its inputs, and writes its results, where they lay then. The switches are slips of an implementation."""
 
     inputs = gradients = rate = shape = result = True

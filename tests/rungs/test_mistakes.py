@@ -35,7 +35,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     """No Inductor: what is captured runs as it is, or as a slip says. A faint and a sharp set of weights."""
     torch._dynamo.reset()
     monkeypatch.setattr(Surgeon, "compiled", lambda surgeon, gm, inputs: gm.forward)
-    monkeypatch.setattr(stepping, "Captured", small.Recorded)
+    monkeypatch.setattr(stepping, "GraphedStep", small.Recorded)
     monkeypatch.setattr(verifying, "SEEDS", (11, 12))
     eight_bits(lambda layer, right: right)(monkeypatch)
     yield

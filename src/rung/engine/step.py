@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from rung.engine.attention import asked_first
-from rung.engine.capture import Captured
 from rung.engine.compiled import Compiled
+from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
 from rung.engine.parts import on_tensors
@@ -70,7 +70,7 @@ class Step:
     def _wrapped(self) -> Callable[[Any], Any]:
         if not self.plan.capture:
             return self._plain
-        return Captured(self._plain, self.device, self.model, self.optimizer)
+        return GraphedStep(self._plain, self.device, self.model, self.optimizer)
 
     def unlike(self) -> list[str]:
         """Layers whose copied weights are not the model's, in sentences."""
@@ -90,7 +90,7 @@ class Step:
         """What of the plan is in effect, as this process sees it: plain values, for a rung to be proved by."""
         return {
             **self._forward.applied(),
-            "captured": self._run.shapes if isinstance(self._run, Captured) else 0,
+            "captured": self._run.shapes if isinstance(self._run, GraphedStep) else 0,
             "precision": matmul_precision_name(),
             "autocast": str(self._amp) if self._amp else None,
             "optimizer_fused": bool(self.optimizer and is_fused(self.optimizer)),

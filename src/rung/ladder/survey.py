@@ -10,7 +10,7 @@ from rung.engine.attention import choices
 from rung.engine.channels_last import ChannelsLast
 from rung.engine.disturbed import elements, shapes_of
 from rung.engine.dynamo import inductor_settings, products_widen, recompilations
-from rung.engine.given import Given
+from rung.engine.guards import ModelGuards
 from rung.engine.linears import suitable
 from rung.engine.optimizer import is_fused, not_captured, not_fused
 from rung.engine.regions import blocks
@@ -61,7 +61,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any
         **of_optimizer(step.optimizer),
         "rates": rates(peaks) if peaks else {},
         "bandwidth": peaks.bandwidth if peaks else None,
-        "hooked": Given(step.model).hooked,
+        "hooked": ModelGuards(step.model).hooked,
         "shapes": [described(workload.inputs(0))],
         "own_precision": own_precision(workload, step.model, device),
     }

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rung.engine.capture import Captured
 from rung.engine.compiled import Compiled
+from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.dynamo import expect_changes
 from rung.engine.optimizer import carried, made_by, remade
@@ -125,7 +125,7 @@ class Applied:
         self._limits = self._expect_changes()
         function = forward_in_bf16 if plan.bf16 else forward
         self._compiled = Compiled(function, model, plan, device.arch, self._expect_changes, dynamic)
-        self._captured: Captured | None = None
+        self._captured: GraphedStep | None = None
         if plan.capture:
             self._captured = self._newly_captured()
 
@@ -147,8 +147,8 @@ class Applied:
             self._tell(self._compiled)
         return output
 
-    def _newly_captured(self) -> Captured:
-        return Captured(lambda batch: self._compiled(*batch[0], **batch[1]), self._device, self.model)
+    def _newly_captured(self) -> GraphedStep:
+        return GraphedStep(lambda batch: self._compiled(*batch[0], **batch[1]), self._device, self.model)
 
     def train(self, mode: bool = True) -> Applied:
         self.model.train(mode)

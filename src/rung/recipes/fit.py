@@ -105,9 +105,9 @@ def impossible(
 
 
 def _hooked(model: torch.nn.Module) -> str:
-    from rung.engine.given import Given  # whoever has a model has torch
+    from rung.engine.guards import ModelGuards  # whoever has a model has torch
 
-    return Given(model).hooked
+    return ModelGuards(model).hooked
 
 
 def found_nothing(name: str, skipped: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rung.engine.capture import WARM_CALLS
+from rung.engine.cuda_graph import WARM_CALLS
 from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device

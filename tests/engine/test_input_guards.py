@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from rung.engine.given_inputs import as_copied, copied, laid_as_copied, modes, recordable, signature
+from rung.engine.input_guards import as_copied, copied, laid_as_copied, modes, recordable, signature
 
 
 def test_what_lies_otherwise_than_a_copy_would_is_copied() -> None:

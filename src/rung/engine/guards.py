@@ -1,4 +1,4 @@
-"""What a recorded graph takes as given of a model: where its tensors lie, and what its modules' Python would read.
+"""Guards on a model: what a recorded graph depends on, where its tensors lie and what its modules' Python would read.
 
 A replay runs no Python and reads the addresses that it was recorded with. `model.eval()`, an adapter that is switched off,
 weights that are loaded with `assign=True` or a module in the place of another would go unseen by it.
@@ -32,17 +32,17 @@ UNREAD = (
 )
 MOST = 16  # states that are told apart
 NEEDS_GRADIENT = attrgetter("requires_grad")
-LIES = (torch.Tensor.data_ptr, torch.Tensor.stride, torch.Tensor.numel)
+LAYOUT = (torch.Tensor.data_ptr, torch.Tensor.stride, torch.Tensor.numel)
 DEEP = 3  # lists in lists that are looked into
 KNOWN = ("torch.", "transformers.", "peft.")  # whose hooks compute, or do nothing unless they are asked
 
 
-class Given:
+class ModelGuards:
     """A model as far as replays depend on it: its modules with their plain attributes, functions, and lists, sets and tables of such; of
     other attributes the type; its parameters and buffers, and tensors that are attributes. What changes inside of other objects is not
     seen.
 
-    What the model's own forward changes (a counter, a tensor that it sets) is no change: `settle` is told after it ran.
+    What the model's own forward changes (a counter, a tensor that it sets) is no change: `accept` is told after it ran.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -50,63 +50,63 @@ class Given:
         self._states: list[tuple[list[Any], str]] = []
         self._number: int | None = 0
         self._scan()
-        self._addresses = self._lie()
+        self._addresses = self._addresses_now()
         self._states.append((_kept(self._now()), self._found))
-        self._as_left = {0: self._leave()}  # by the number of the state
+        self._quick = {0: self._quick_check()}  # by the number of the state
 
     @property
     def hooked(self) -> str:
         """The first module with a hook of the user's, whose Python no replay would run; empty where there is none."""
         return self._found if self._number is None else self._states[self._number][1]
 
-    def look(self) -> tuple[int | None, bool]:
+    def check(self) -> tuple[int | None, bool]:
         """(which of its states the model is in, whether tensors have moved since the last look). States are numbered as they are
         first seen, anew where tensors moved; once there are more than the most that are told apart, it is None for good."""
         if self._number is None:
             return None, False
-        for known in sorted(self._as_left, key=lambda k: k != self._number):
-            if self._as_left[known].holds():
+        for known in sorted(self._quick, key=lambda k: k != self._number):
+            if self._quick[known].holds():
                 self._number = known
                 return known, False
-        number, moved = self._looked()
+        number, moved = self._read()
         if moved:
-            self._as_left.clear()
+            self._quick.clear()
         if number is not None:
-            self._as_left[number] = self._leave()
+            self._quick[number] = self._quick_check()
         return number, moved
 
-    def _looked(self) -> tuple[int | None, bool]:
+    def _read(self) -> tuple[int | None, bool]:
         assert self._number is not None
         moved = False
         # Where it is known that something is another, what is read may be elsewhere.
-        if not self._as_left[self._number].known:
-            moved = self._lie() != self._addresses
-            if not moved and self._recognised():
+        if not self._quick[self._number].known:
+            moved = self._addresses_now() != self._addresses
+            if not moved and self._matched():
                 return self._number, False
         self._scan()
-        before, self._addresses = self._addresses, self._lie()
+        before, self._addresses = self._addresses, self._addresses_now()
         moved |= before != self._addresses
         if moved:
             self._states.clear()
-        if not self._recognised():
+        if not self._matched():
             self._number = len(self._states) if len(self._states) < MOST else None
             self._states.append((_kept(self._now()), self._found))
         return self._number, moved
 
-    def settle(self) -> None:
+    def accept(self) -> None:
         """What a run of the model itself left is how it is given."""
         if self._number is not None:
             self._scan()
-            self._addresses = self._lie()
+            self._addresses = self._addresses_now()
             self._states[self._number] = _kept(self._now()), self._found
-            self._as_left = {self._number: self._leave()}
+            self._quick = {self._number: self._quick_check()}
 
-    def _leave(self) -> _AsLeft:
+    def _quick_check(self) -> _QuickCheck:
         attributes = (table.get(name) for table, name in self._attributes)
         tensors = [t for t in (*self._tensors(), *attributes) if isinstance(t, torch.Tensor)]
-        return _AsLeft(self._modules, self._plain, tensors, bool(self._scripted))
+        return _QuickCheck(self._modules, self._plain, tensors, bool(self._scripted))
 
-    def _recognised(self) -> bool:
+    def _matched(self) -> bool:
         try:
             now = self._now()
             order = sorted(range(len(self._states)), key=lambda k: k != self._number)
@@ -152,7 +152,7 @@ class Given:
             *(t is not None and (t.requires_grad, *_hooked(t)) for t in self._tensors()),
         ]
 
-    def _lie(self) -> list[Any]:
+    def _addresses_now(self) -> list[Any]:
         attributes = (table.get(name) for table, name in self._attributes)
         return [_where(tensor) for tensor in (*self._tensors(), *attributes)]
 
@@ -161,7 +161,7 @@ class Given:
         return [*(table.get(name) for table, name in self._holders), *inside]
 
 
-class _AsLeft:
+class _QuickCheck:
     """A model as it was left: whether it still is, at a tenth of the cost of reading it anew. It is asked before every replay, while the
     GPU waits. Reading a model of 1500 modules takes 6 ms of a CPU core.
 
@@ -193,12 +193,12 @@ class _AsLeft:
         self._children = [table["_modules"] for table in tables if table["_modules"]]
         self._order = list(map(list, self._children))
         self._versions = dynamo.versions(self._tables)
-        self._lying = [t for t in tensors if _lies(t)]
-        self._others = [t for t in tensors if not _lies(t)]
-        self._addresses = self._lie()
+        self._strided = [t for t in tensors if _has_address(t)]
+        self._others = [t for t in tensors if not _has_address(t)]
+        self._addresses = self._addresses_now()
         self._trained = list(map(NEEDS_GRADIENT, self._tensors))
         self._others_trained = list(map(NEEDS_GRADIENT, self._others))
-        self._alike = dynamo.alike(self._lying)
+        self._alike = dynamo.alike(self._strided)
         self._handles = RemovableHandle.next_id
 
     def holds(self) -> bool:
@@ -227,21 +227,21 @@ class _AsLeft:
     def _same_tensors(self) -> bool:
         """Whether the tensors lie where they lay, with the same shapes, and get gradients as they did."""
         try:
-            if list(map(torch.Tensor.data_ptr, self._lying)) != self._addresses[0]:
+            if list(map(torch.Tensor.data_ptr, self._strided)) != self._addresses[0]:
                 return False
-            if self._alike is not None and self._alike(*self._lying):
+            if self._alike is not None and self._alike(*self._strided):
                 return list(map(NEEDS_GRADIENT, self._others)) == self._others_trained
-            if self._lie() != self._addresses:
+            if self._addresses_now() != self._addresses:
                 return False
         except RuntimeError:  # one was exchanged for a tensor that has no address
             return False
         same = list(map(NEEDS_GRADIENT, self._tensors)) == self._trained
         if same:  # under inference mode, say, they look otherwise
-            self._alike = dynamo.alike(self._lying)
+            self._alike = dynamo.alike(self._strided)
         return same
 
-    def _lie(self) -> list[list[Any]]:
-        return [list(map(read, self._lying)) for read in LIES]
+    def _addresses_now(self) -> list[list[Any]]:
+        return [list(map(read, self._strided)) for read in LAYOUT]
 
 
 class Themselves(TorchFunctionMode):
@@ -273,10 +273,10 @@ def _where(tensor: Any) -> tuple[Any, ...] | int | None:
     place of a tensor has none."""
     if not isinstance(tensor, torch.Tensor):
         return None
-    return tuple(read(tensor) for read in LIES) if _lies(tensor) else id(tensor)
+    return tuple(read(tensor) for read in LAYOUT) if _has_address(tensor) else id(tensor)
 
 
-def _lies(tensor: torch.Tensor) -> bool:
+def _has_address(tensor: torch.Tensor) -> bool:
     """Whether it has an address of its own."""
     plain = type(tensor) in (nn.Parameter, torch.Tensor) or not is_traceable_wrapper_subclass(tensor)
     return plain and tensor.layout is torch.strided

@@ -14,10 +14,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.engine.dynamo import place
-from rung.engine.given import Given, put_elsewhere
-from rung.engine.given_inputs import as_copied, copied, modes, recordable, signature
-from rung.engine.given_optimizer import GivenOptimizer
+from rung.engine.guards import ModelGuards, put_elsewhere
+from rung.engine.input_guards import as_copied, copied, modes, recordable, signature
 from rung.engine.optimizer import own_step
+from rung.engine.optimizer_guards import OptimizerGuards
 from rung.engine.parts import on_tensors
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
@@ -68,15 +68,15 @@ class _Graph:
     sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
 
 
-class Captured:
+class GraphedStep:
     """Calls `run(batch)`, which runs the model, through a graph per kind of inputs and of modes that it is called in.
 
     The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
     graph's own memory: the next call overwrites them. Learning rates may be changed between calls, and so may the model:
-    each state that it is in (`rung.engine.given`) has graphs of its own. One with hooks of the user's runs uncaptured, and so
+    each state that it is in (`rung.engine.guards`) has graphs of its own. One with hooks of the user's runs uncaptured, and so
     does a step whose optimizer was given a hook. Where an optimizer has another state or other settings than it left itself
-    (`rung.engine.given_optimizer`), graphs are recorded anew; where that is so at every step, none is.
+    (`rung.engine.optimizer_guards`), graphs are recorded anew; where that is so at every step, none is.
     """
 
     _full = False  # there was no memory for one more graph
@@ -90,9 +90,9 @@ class Captured:
     ) -> None:
         if not device.is_gpu:
             raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
-        self._run, self._device, self._model, self._given = run, device, model, Given(model)
+        self._run, self._device, self._model, self._guards = run, device, model, ModelGuards(model)
         self._optimizer = optimizer
-        self._given_optimizer = GivenOptimizer(optimizer) if optimizer else None
+        self._optimizer_guards = OptimizerGuards(optimizer) if optimizer else None
         self._parameters = _trained(optimizer)
         # What gets a gradient and is not stepped: no step clears it, so a graph adds to it where it lies.
         self._summed: list[torch.nn.Parameter] = []
@@ -113,8 +113,8 @@ class Captured:
             return self._called(batch)
 
     def _called(self, batch: Any) -> Any:
-        state, moved = self._given.look()
-        if self._given_optimizer and (what := self._given_optimizer.changed()):
+        state, moved = self._guards.check()
+        if self._optimizer_guards and (what := self._optimizer_guards.changed()):
             moved = True
             self._parameters, self._rates = _trained(self._optimizer), []
             self._warn_of_changes(what)
@@ -127,7 +127,7 @@ class Captured:
             return self._ran(self._warm(batch))
         key = state, modes(), tree_key(spec), signature(leaves)
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        hooked = self._given.hooked or (self._optimizer and own_step(self._optimizer))
+        hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
             return self._replay(self._graphs[key], tensors)
         if state is None or hooked or self._full or len(self._graphs) >= MOST_SHAPES:
@@ -173,9 +173,9 @@ class Captured:
 
     def _ran(self, result: Any) -> Any:
         """What the model's own forward changed of it is no change, nor what its own step changed of an optimizer."""
-        self._given.settle()
-        if self._given_optimizer:
-            self._given_optimizer.settle()
+        self._guards.accept()
+        if self._optimizer_guards:
+            self._optimizer_guards.accept()
         return result
 
     def _ordinary(self, leaves: list[Any], spec: Any) -> tuple[Any, bool]:

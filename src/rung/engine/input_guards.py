@@ -1,4 +1,4 @@
-"""What a recorded graph takes as given of a call: what its inputs are but for their numbers, and the modes that it is made in.
+"""Guards on a call: its inputs but for their numbers, and the modes (autocast, gradients) that it is made in.
 
 A replay reads copies of the inputs, to which every call writes first. What Python or the host reads is in the graph as it was when it
 was recorded: an object's attributes, a number that lies in the host's memory.
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from rung.engine.given import NAMED, PLAIN
+from rung.engine.guards import NAMED, PLAIN
 from rung.hardware.device import matmul_precision_name
 
 VALUES = (*PLAIN, *NAMED, complex, enum.Enum, torch.Size)

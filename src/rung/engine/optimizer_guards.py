@@ -1,4 +1,4 @@
-"""What a recorded graph takes as given of an optimizer: where its state lies, whom it steps, and the numbers it was told.
+"""Guards on an optimizer: where its state lies, which parameters it steps, and the numbers it was given.
 
 A replay reads the addresses and holds the numbers that it was recorded with. A state that was loaded, a momentum that a scheduler
 turns (OneCycleLR) or a weight decay that is set anew would go unseen by it. Learning rates are read from memory, and may change.
@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from rung.engine.given import Themselves
+from rung.engine.guards import Themselves
 
 PARAMS = itemgetter("params")
 NOTHING = object()  # where a group lacks a name
 
 
-class GivenOptimizer:
-    """What its own steps do is no change: `settle` is told after each that ran. A state whose `.data` is exchanged is not seen.
+class OptimizerGuards:
+    """What its own steps do is no change: `accept` is told after each that ran. A state whose `.data` is exchanged is not seen.
 
     Lists and dicts compare themselves, and ask first whether an element is the same object. One look took 0.06 ms with 300 groups of one
     parameter and 0.2 ms with one of 5000 (AdamW, a CPU core): it is taken before each replay.
@@ -33,7 +33,7 @@ class GivenOptimizer:
         several = len(self._told) > 1
         self._numbers_of = itemgetter(*self._told) if several else lambda group: tuple(group[n] for n in self._told)
         self._kept: list[dict[str, Any]] = []
-        self.settle()
+        self.accept()
 
     def changed(self) -> str:
         """What is another than when it settled, in words; empty where nothing is."""
@@ -54,7 +54,7 @@ class GivenOptimizer:
         )
         return f"`{next(changed)}`"
 
-    def settle(self) -> None:
+    def accept(self) -> None:
         self._kept = list(map(dict, self._state()))
         self._trained: list[Any] = [params[:] for params in map(PARAMS, self._optimizer.param_groups)]
         self._seen: list[tuple[Any, ...]] = self._numbers()

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rung
-from rung.engine import capture, dynamo
-from rung.engine.capture import MOST_SHAPES, WARM_CALLS, Captured
-from rung.engine.given import MOST, Given
+from rung.engine import cuda_graph, dynamo
+from rung.engine.cuda_graph import MOST_SHAPES, WARM_CALLS, GraphedStep
+from rung.engine.guards import MOST, ModelGuards
 
 
 class Gated(nn.Module):
@@ -74,44 +74,44 @@ MOVES: dict[str, Callable[[Gated], Any]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_another_state_and_the_first_is_known_again(change: str, scripted: bool) -> None:
     model = Gated(scripted)
-    seen = Given(model)
-    assert [seen.look(), seen.look()] == [(0, False)] * 2
+    seen = ModelGuards(model)
+    assert [seen.check(), seen.check()] == [(0, False)] * 2
     CHANGES[change](model)
     moved = change in ("one buffer more", "a tensor that is none any more")
-    assert [seen.look(), seen.look()] == [(0 if moved else 1, moved), (0 if moved else 1, False)]
+    assert [seen.check(), seen.check()] == [(0 if moved else 1, moved), (0 if moved else 1, False)]
 
 
 @pytest.mark.parametrize("scripted", [False, True])
 @pytest.mark.parametrize("move", MOVES)
 def test_tensors_that_moved_are_told_once(move: str, scripted: bool) -> None:
     model = Gated(scripted)
-    seen = Given(model)
+    seen = ModelGuards(model)
     MOVES[move](model)
-    assert [seen.look(), seen.look()] == [(0, True), (0, False)]
+    assert [seen.check(), seen.check()] == [(0, True), (0, False)]
 
 
 def test_a_tensor_that_the_forward_itself_sets_is_no_change() -> None:
     model = Gated()
-    seen = Given(model)
+    seen = ModelGuards(model)
     model.extra = torch.zeros(3)
-    seen.settle()
-    assert seen.look() == (0, False)
+    seen.accept()
+    assert seen.check() == (0, False)
 
 
 def test_values_that_change_where_they_lie_are_no_change() -> None:
     model = Gated()
-    seen = Given(model)
+    seen = ModelGuards(model)
     with torch.no_grad():
         model.layers[0].weight.mul_(2)
     model.load_state_dict({k: torch.ones_like(v) for k, v in model.state_dict().items()})
-    assert seen.look() == (0, False)
+    assert seen.check() == (0, False)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["train", "eval", "gate", "list"]), max_size=12))
 def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> None:
     model = Gated(scripted=False)
-    seen, numbers = Given(model), {}
+    seen, numbers = ModelGuards(model), {}
     for step in steps:
         if step == "gate":
             model.gate = not model.gate
@@ -119,7 +119,7 @@ def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> N
             model.active[:] = ["b"] if model.active == ["a"] else ["a"]
         else:
             model.train(step == "train")
-        number, moved = seen.look()
+        number, moved = seen.check()
         assert not moved
         key = model.training, model.gate, tuple(model.active)
         assert numbers.setdefault(key, number) == number
@@ -128,119 +128,119 @@ def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> N
 
 def test_a_number_that_becomes_an_equal_tensor_is_looked_at_as_a_tensor() -> None:
     model = Gated(scripted=False)
-    seen = Given(model)
+    seen = ModelGuards(model)
     for _ in range(2):
         model.scale = torch.tensor(1.0)
-        assert seen.look() == (0, True)
+        assert seen.check() == (0, True)
 
 
 def test_a_list_that_becomes_plain_again_is_read_again() -> None:
     model = Gated(scripted=False)
-    seen = Given(model)
+    seen = ModelGuards(model)
     model.active = [torch.nn]  # nothing that is compared by what it holds
-    first = seen.look()[0]
+    first = seen.check()[0]
     model.active = ["a"]
-    assert seen.look()[0] == 0 != first
+    assert seen.check()[0] == 0 != first
     model.active.append("b")
-    assert seen.look()[0] not in (0, first)
+    assert seen.check()[0] not in (0, first)
 
 
 def test_a_model_that_nobody_changed_is_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Gated(scripted=False)
-    seen = Given(model)
-    monkeypatch.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
-    assert seen.look() == (0, False)
+    seen = ModelGuards(model)
+    monkeypatch.setattr(seen, "_read", lambda: pytest.fail("it was read anew"))
+    assert seen.check() == (0, False)
     torch.zeros(1, requires_grad=True).register_hook(print)  # a hook, and not of this model
-    assert seen.look() == (0, False)
+    assert seen.check() == (0, False)
 
 
 def test_a_model_that_is_switched_back_and_forth_is_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Gated(scripted=False)
-    seen = Given(model)
+    seen = ModelGuards(model)
     for training in (False, True):
         model.train(training)
-        seen.look()
-    monkeypatch.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
+        seen.check()
+    monkeypatch.setattr(seen, "_read", lambda: pytest.fail("it was read anew"))
     for training in (False, True, False):
         model.train(training)
-        assert seen.look() == (int(not training), False)
+        assert seen.check() == (int(not training), False)
 
 
 def test_what_only_saving_and_loading_reads_is_no_change() -> None:
     model = Gated(scripted=False)
-    seen = Given(model)
+    seen = ModelGuards(model)
     model.register_state_dict_post_hook(lambda *a: None)
     model.register_buffer("extra_table", torch.zeros(1), persistent=False)
     del model.extra_table
-    assert seen.look() == (0, False)
+    assert seen.check() == (0, False)
 
 
 @pytest.mark.parametrize("told", ["versions", "alike"])
 def test_without_what_torch_tells_in_c_all_is_compared(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamo, told, lambda objects: None)
     model = Gated(scripted=False)
-    seen = Given(model)
+    seen = ModelGuards(model)
     with monkeypatch.context() as patched:
-        patched.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
-        assert seen.look() == (0, False)
+        patched.setattr(seen, "_read", lambda: pytest.fail("it was read anew"))
+        assert seen.check() == (0, False)
     for changed in (lambda: model.eval(), lambda: model.layers[0].weight.requires_grad_(False)):
-        before = seen.look()
+        before = seen.check()
         changed()
-        assert seen.look() != before
+        assert seen.check() != before
     model.layers[0].weight.data = model.layers[0].weight.data.t()
-    assert seen.look()[1]
+    assert seen.check()[1]
 
 
 def test_inference_mode_is_no_change_and_needs_no_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Gated(scripted=False)
-    seen = Given(model)
-    monkeypatch.setattr(seen, "_looked", lambda: pytest.fail("it was read anew"))
+    seen = ModelGuards(model)
+    monkeypatch.setattr(seen, "_read", lambda: pytest.fail("it was read anew"))
     for mode in (torch.inference_mode(), torch.no_grad(), contextlib.nullcontext()):
         with mode:
-            assert seen.look() == (0, False)
+            assert seen.check() == (0, False)
 
 
 def test_a_hook_that_is_gone_again_is_noticed() -> None:
     model = Gated(scripted=False)
-    seen = Given(model)
+    seen = ModelGuards(model)
     handle = model.layers[0].weight.register_hook(lambda gradient: gradient * 2)
-    assert seen.look() == (1, False)
-    assert seen.look() == (1, False)
+    assert seen.check() == (1, False)
+    assert seen.check() == (1, False)
     handle.remove()
-    assert seen.look() == (0, False)
+    assert seen.check() == (0, False)
 
 
 def test_a_model_that_is_changed_at_every_call_is_given_up_for_good() -> None:
     model = Gated()
-    seen = Given(model)
+    seen = ModelGuards(model)
     for k in range(3 * MOST):
         model.scale = float(k)
-        number, _ = seen.look()
+        number, _ = seen.check()
     assert number is None
     assert len(seen._states) == MOST + 1
 
 
 def test_what_a_run_of_its_own_changes_is_no_change() -> None:
     model = Gated()
-    seen = Given(model)
+    seen = ModelGuards(model)
     for k in range(3 * MOST):
         model.scale, model.shift = float(k), torch.full((4,), float(k))
-        seen.settle()
-        assert seen.look() == (0, False)
+        seen.accept()
+        assert seen.check() == (0, False)
     model.eval()
-    assert seen.look() == (1, False)
+    assert seen.check() == (1, False)
 
 
 def test_hooks_of_the_user_are_told_from_those_of_libraries() -> None:
     model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
-    assert Given(model).hooked == ""
+    assert ModelGuards(model).hooked == ""
     handle = model[0].register_forward_pre_hook(lambda *a: None)
-    seen = Given(model)
+    seen = ModelGuards(model)
     assert seen.hooked == "0"
     handle.remove()
-    seen.look()
+    seen.check()
     assert seen.hooked == ""
-    assert Given(nn.Sequential(torch.jit.script(nn.ReLU()))).look() == (0, False)
+    assert ModelGuards(nn.Sequential(torch.jit.script(nn.ReLU()))).check() == (0, False)
 
 
 class Replays:
@@ -251,15 +251,15 @@ class Replays:
 
 
 @pytest.fixture
-def recorded(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Captured]:
-    """Captured calls without a GPU: what is recorded is the result of its first run."""
+def recorded(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GraphedStep]:
+    """Graphed calls without a GPU: what is recorded is the result of its first run."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
-    monkeypatch.setattr(capture, "recording", lambda *arguments: contextlib.nullcontext())
-    return lambda model, run=None, optimizer=None: Captured(run or model, gpu, model, optimizer)
+    monkeypatch.setattr(cuda_graph, "recording", lambda *arguments: contextlib.nullcontext())
+    return lambda model, run=None, optimizer=None: GraphedStep(run or model, gpu, model, optimizer)
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *MOVES])
-def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[..., Captured]) -> None:
+def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[..., GraphedStep]) -> None:
     model, x = Gated().eval(), torch.ones(2, 4)
     run = recorded(model)
     for _ in range(WARM_CALLS + 2):
@@ -275,7 +275,7 @@ def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[..., Ca
         torch.testing.assert_close(found, model(x))
 
 
-def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[..., Captured]) -> None:
+def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[..., GraphedStep]) -> None:
     class Counts(Gated):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.scale += 1
@@ -288,7 +288,7 @@ def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[
     assert run.shapes == 1
 
 
-def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[..., Captured]) -> None:
+def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[..., GraphedStep]) -> None:
     model, x = Gated(), torch.ones(2, 4)
     run = recorded(model)
     for k in range(2 * (WARM_CALLS + 3)):
@@ -300,7 +300,7 @@ def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[..., 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("as_given", [lambda x: x, lambda x: x[:, :3]], ids=["whole", "a slice"])
 def test_a_forward_that_writes_to_its_input_writes_to_it_at_every_call(
-    compiled: bool, as_given: Any, recorded: Callable[..., Captured]
+    compiled: bool, as_given: Any, recorded: Callable[..., GraphedStep]
 ) -> None:
     class Counts(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -317,7 +317,7 @@ def test_a_forward_that_writes_to_its_input_writes_to_it_at_every_call(
     assert run.shapes == 0
 
 
-def test_what_is_done_to_a_result_is_not_done_to_the_next(recorded: Callable[..., Captured]) -> None:
+def test_what_is_done_to_a_result_is_not_done_to_the_next(recorded: Callable[..., GraphedStep]) -> None:
     class Named(Gated):
         def forward(self, x: torch.Tensor) -> Any:
             return {"logits": super().forward(x), "hidden": [x]}
@@ -330,7 +330,9 @@ def test_what_is_done_to_a_result_is_not_done_to_the_next(recorded: Callable[...
         found["hidden"].append(None)
 
 
-def test_a_gradient_that_is_added_up_lies_where_it_lay_when_it_was_recorded(recorded: Callable[..., Captured]) -> None:
+def test_a_gradient_that_is_added_up_lies_where_it_lay_when_it_was_recorded(
+    recorded: Callable[..., GraphedStep],
+) -> None:
     """Of what is trained and not stepped. Once it was cleared, its memory may be another tensor's, and a replay writes there."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.ones(2, 4)
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.0)
@@ -362,7 +364,7 @@ def test_a_gradient_that_is_added_up_lies_where_it_lay_when_it_was_recorded(reco
 
 @pytest.mark.parametrize("lies", ["in its place", "elsewhere"])
 def test_a_buffer_that_is_kept_up_by_another_tensor_in_its_place_is_not_replayed(
-    lies: str, recorded: Callable[..., Captured]
+    lies: str, recorded: Callable[..., GraphedStep]
 ) -> None:
     class Averages(nn.Module):
         def __init__(self) -> None:
@@ -395,7 +397,7 @@ class Waits(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_a_learning_rate_in_a_tensor_is_read_without_waiting_for_it(recorded: Callable[..., Captured]) -> None:
+def test_a_learning_rate_in_a_tensor_is_read_without_waiting_for_it(recorded: Callable[..., GraphedStep]) -> None:
     model, x, rate = nn.Linear(4, 4), torch.ones(2, 4), torch.tensor(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     run = recorded(model, lambda x: x, optimizer)
@@ -413,7 +415,7 @@ def test_a_learning_rate_in_a_tensor_is_read_without_waiting_for_it(recorded: Ca
     assert run.shapes == 1
 
 
-def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[..., Captured]) -> None:
+def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callable[..., GraphedStep]) -> None:
     model, x = Gated(), torch.ones(2, 4)
     run = recorded(model)
     for training in (True, False, True, False):

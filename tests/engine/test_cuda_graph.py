@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import rung
-from rung.engine.capture import WARM_CALLS, Captured, why_not
+from rung.engine.cuda_graph import WARM_CALLS, GraphedStep, why_not
 from rung.engine.optimizer import remade
 from rung.errors import WorkloadError
 from rung.hardware import pick
@@ -27,7 +27,7 @@ def test_a_step_that_cannot_be_captured_says_where_and_why() -> None:
         reads_the_loss(torch.ones(1))
     except RuntimeError as error:
         said = why_not(error)
-    assert "test_capture.py" in said
+    assert "test_cuda_graph.py" in said
     assert "in reads_the_loss" in said
     assert "operation not permitted" in said
     assert ".item()" in said
@@ -55,12 +55,12 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="capture ne
 
 def test_a_cpu_refuses_in_a_sentence() -> None:
     with pytest.raises(WorkloadError, match="capture needs a GPU"):
-        Captured(lambda batch: batch, pick("cpu"), nn.Identity())
+        GraphedStep(lambda batch: batch, pick("cpu"), nn.Identity())
 
 
 @needs_gpu
 def test_slices_are_captured_as_they_were_compiled() -> None:
-    run = Captured(torch.compile(lambda x: x.sin().sum(-1), dynamic=False), pick("cuda"), nn.Identity())
+    run = GraphedStep(torch.compile(lambda x: x.sin().sum(-1), dynamic=False), pick("cuda"), nn.Identity())
     for k in range(WARM_CALLS + 3):
         x = torch.full((4, 6), float(k), device="cuda")[:, :-1]
         torch.testing.assert_close(run(x), x.sin().sum(-1))
@@ -69,7 +69,7 @@ def test_slices_are_captured_as_they_were_compiled() -> None:
 
 @needs_gpu
 def test_a_number_on_the_host_is_read_at_every_call() -> None:
-    run, x = Captured(lambda batch: batch[0] * batch[1], pick("cuda"), nn.Identity()), torch.ones(4, device="cuda")
+    run, x = GraphedStep(lambda batch: batch[0] * batch[1], pick("cuda"), nn.Identity()), torch.ones(4, device="cuda")
     for k in range(WARM_CALLS + 3):
         assert float(run((x, torch.tensor(float(k))))[0]) == k
     assert run.shapes == 0
@@ -79,7 +79,7 @@ def test_a_number_on_the_host_is_read_at_every_call() -> None:
 @pytest.mark.parametrize("made_in", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("used_in", [torch.no_grad, torch.inference_mode])
 def test_a_compiled_call_with_one_input_twice_is_captured_in_either_mode(made_in: Any, used_in: Any) -> None:
-    run = Captured(torch.compile(lambda b: b["x"].sin() + b["y"], dynamic=False), pick("cuda"), nn.Identity())
+    run = GraphedStep(torch.compile(lambda b: b["x"].sin() + b["y"], dynamic=False), pick("cuda"), nn.Identity())
     for k in range(WARM_CALLS + 3):
         with made_in():
             x = torch.full((4, 6), float(k), device="cuda")
@@ -107,7 +107,7 @@ def trainer(
         optimizer.step()
         return loss.detach()
 
-    return model, optimizer, Captured(step, pick("cuda"), model, optimizer) if captured else step
+    return model, optimizer, GraphedStep(step, pick("cuda"), model, optimizer) if captured else step
 
 
 @needs_gpu
@@ -148,7 +148,7 @@ def test_gradients_of_what_is_not_stepped_are_added_up_until_they_are_cleared(cl
             model(x).square().mean().backward()
             optimizer.step()
 
-        run = Captured(step, pick("cuda"), model, optimizer) if captured else step
+        run = GraphedStep(step, pick("cuda"), model, optimizer) if captured else step
         found = []
         for k in range(WARM_CALLS + 4):
             if cleared:
@@ -216,7 +216,7 @@ def test_dropout_draws_anew_at_every_replay_and_as_the_seed_says() -> None:
     x = torch.ones(1 << 12, device="cuda")
 
     def drawn() -> list[torch.Tensor]:
-        run = Captured(lambda batch: model(batch), device, model)
+        run = GraphedStep(lambda batch: model(batch), device, model)
         torch.manual_seed(3)
         return [run(x).clone() for _ in range(WARM_CALLS + 4)]
 
@@ -230,7 +230,7 @@ def test_dropout_draws_anew_at_every_replay_and_as_the_seed_says() -> None:
 
 @needs_gpu
 def test_a_step_that_reads_its_result_is_refused_with_the_line() -> None:
-    run = Captured(lambda x: x * x.sum().item(), pick("cuda"), nn.Identity())
+    run = GraphedStep(lambda x: x * x.sum().item(), pick("cuda"), nn.Identity())
     for _ in range(WARM_CALLS):
         run(torch.ones(8, device="cuda"))
     with pytest.raises(WorkloadError, match=r"cannot be captured.*test_capture\.py.*\.item\(\)"):
@@ -262,7 +262,7 @@ def test_a_thread_that_pins_memory_does_not_end_a_capture() -> None:
         assert pinned > begun or failed
         return x
 
-    run = Captured(slowly, pick("cuda"), nn.Identity())
+    run = GraphedStep(slowly, pick("cuda"), nn.Identity())
     thread = threading.Thread(target=pin)
     thread.start()
     try:
@@ -287,7 +287,7 @@ def test_another_tensor_as_an_attribute_and_another_setting_are_seen() -> None:
             return super().forward(x) * self.scale
 
     model, x = Scaled(), torch.randn(512, 512, device="cuda")
-    run = Captured(model, pick("cuda"), model)
+    run = GraphedStep(model, pick("cuda"), model)
     before = torch.get_float32_matmul_precision()
     with torch.no_grad():
         for _ in range(WARM_CALLS + 2):
