@@ -233,7 +233,7 @@ def test_a_step_that_reads_its_result_is_refused_with_the_line() -> None:
     run = GraphedStep(lambda x: x * x.sum().item(), pick("cuda"), nn.Identity())
     for _ in range(WARM_CALLS):
         run(torch.ones(8, device="cuda"))
-    with pytest.raises(WorkloadError, match=r"cannot be captured.*test_capture\.py.*\.item\(\)"):
+    with pytest.raises(WorkloadError, match=r"cannot be captured.*test_cuda_graph\.py.*\.item\(\)"):
         run(torch.ones(8, device="cuda"))
 
 
