@@ -9,7 +9,7 @@ from torch import nn
 
 import rung
 from rung.engine import compiled as compiling
-from rung.engine.regions import blocks
+from rung.engine.regions import blocks, kinds
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.candidate import Candidate
@@ -91,10 +91,27 @@ def tiny(mode: str = "infer") -> Workload:
 
 def test_the_blocks_that_repeat_are_found() -> None:
     assert len(blocks(seeded_model(tiny()))) == 5
-    assert len(blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU()))) == 2
-    named = nn.ModuleDict({str(k): nn.Linear(2, 2) for k in range(3)})
-    assert blocks(nn.Sequential(nn.Linear(2, 2), named, nn.Linear(2, 2))) == list(named.values())
+    layers = [nn.TransformerEncoderLayer(4, 2) for _ in range(3)]
+    named = nn.ModuleDict({str(k): layer for k, layer in enumerate(layers)})
+    assert blocks(nn.Sequential(nn.Linear(2, 2), named, nn.Linear(2, 2))) == layers
     assert blocks(nn.Linear(2, 2)) == []
+
+
+def test_a_list_of_torchs_own_layers_has_no_blocks() -> None:
+    assert blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU())) == []
+
+
+def test_blocks_of_every_tower_and_stage_are_found_and_their_kinds_are_counted() -> None:
+    def layers(width: int, count: int) -> list[nn.Module]:
+        return [nn.TransformerEncoderLayer(width, 2, dim_feedforward=8) for _ in range(count)]
+
+    vision, text = layers(4, 3), layers(8, 2)
+    towers = nn.ModuleDict({"vision": nn.ModuleList(vision), "text": nn.Sequential(nn.Linear(8, 8), *text)})
+    assert blocks(towers) == [*vision, *text]
+    assert kinds(blocks(towers)) == 2
+    stages = nn.Sequential(nn.Sequential(*vision), nn.Sequential(*text))
+    assert blocks(stages) == [*vision, *text]
+    assert blocks(nn.ModuleList(vision[:1])) == []
 
 
 def test_one_block_is_compiled_for_all_and_undone(uncompiled: list[int]) -> None:
@@ -252,6 +269,7 @@ def test_regions_stand_in_for_a_compilation_that_takes_long_or_fails() -> None:
     assert not applies(Plan(compile=True), 90.0, blocks=3)
     assert not applies(Plan(), 90.0)
     assert applies(Plan(), 1.0, failed=("compile",))
+    assert not applies(Plan(compile=True), 90.0, kinds_of_blocks=13)
 
 
 def test_a_recipe_is_applied_in_less_than_a_second() -> None:

@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from torch import nn
 
+LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+SEVERAL = 2  # members of one class, from which a list has blocks
+
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The members of the longest list, or dictionary, of modules of one class; what is called in turn, and mostly alike in
-    shape."""
-    best: list[nn.Module] = []
-    for module in model.modules():
-        if isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)) and len(module):
-            members = list(module.values() if isinstance(module, nn.ModuleDict) else module)
-            kind, _ = Counter(type(m) for m in members).most_common(1)[0]
-            alike = [m for m in members if type(m) is kind and next(m.parameters(), None) is not None]
-            best = max(best, alike, key=lambda found: (len(found), sum(1 for m in found for _ in m.modules())))
-    return best
+    """Of each list, or dictionary, of modules, the members of its most frequent class; of nested ones the outermost, as the layers of each
+    tower, or of each stage. A list of torch's own layers has none: one product compiled by itself gains nothing."""
+    found: list[nn.Module] = []
+    seen: set[int] = set()
+
+    def walk(module: nn.Module) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        alike = _alike(list(module.children())) if isinstance(module, LISTS) else []
+        found.extend(alike)
+        seen.update(map(id, alike))
+        for child in module.children():
+            walk(child)
+
+    walk(model)
+    return found
+
+
+def kinds(found: Sequence[nn.Module]) -> int:
+    """How many different ones there are, by class and shapes of parameters: so often, at least, a block is compiled."""
+    return len({(type(b), *((name, tuple(p.shape)) for name, p in b.named_parameters())) for b in found})
+
+
+def _alike(members: Sequence[nn.Module]) -> list[nn.Module]:
+    candidates = [m for m in members if _is_block(m)]
+    if not candidates:
+        return []
+    kind, count = Counter(map(type, candidates)).most_common(1)[0]
+    return [m for m in candidates if type(m) is kind] if count >= SEVERAL else []
+
+
+def _is_block(module: nn.Module) -> bool:
+    composed = next(module.children(), None) is not None or not type(module).__module__.startswith("torch.nn.")
+    return composed and not isinstance(module, LISTS) and next(module.parameters(), None) is not None

@@ -13,7 +13,7 @@ from rung.engine.dynamo import inductor_settings, products_widen, recompilations
 from rung.engine.guards import ModelGuards
 from rung.engine.linears import suitable
 from rung.engine.optimizer import is_fused, not_captured, not_fused
-from rung.engine.regions import blocks
+from rung.engine.regions import blocks, kinds
 from rung.engine.step import Step
 from rung.engine.switches import generates, switches, takes_sdpa
 from rung.errors import first_line
@@ -37,6 +37,7 @@ EXPERTS = "grouped-experts"
 def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any]:
     """What can be said of a step before it runs."""
     weights = list(step.model.parameters())
+    repeated = blocks(step.model)
     peaks = peaks_of(device)
     return {
         "workload": {
@@ -55,6 +56,8 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any
         "mode": workload.mode,
         "tokens": workload.tokens,
         "named_shapes": len(workload.other_shapes),
+        "blocks": len(repeated),
+        "kinds_of_blocks": kinds(repeated),
         "amp": str(workload.amp) if workload.amp else None,
         "dtype": str(weights[0].dtype) if weights else "none",
         "matmul_precision": matmul_precision_name(),
@@ -88,7 +91,6 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
         "switches": switches(model),
         "takes_sdpa": takes_sdpa(model),
         "generates": generates(once, model),
-        "blocks": len(blocks(model)),
         "inductor": inductor_settings(names()),
         "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
         "environment": environment(device),

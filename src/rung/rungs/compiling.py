@@ -10,6 +10,7 @@ from rung.rungs.requirements import AUTOCAST, CAST_WEIGHTS, COMPILED, GPU, unles
 from rung.rungs.rung import Context, Evidence, Inapplicable, Proof, Requirement, Rung
 
 SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
+REPEATED = 2  # times that a block of one kind comes on average: fewer spare too little
 MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a thought
 LONG = 60.0  # seconds of a first run that are worth sparing
 
@@ -44,7 +45,7 @@ COMPILE = Rung(
 
 
 def _whole_takes_long(c: Context) -> Inapplicable | None:
-    if "compile" in c.failed:
+    if "compile" in c.failed or c.early:
         return None
     if not c.plan.compile:
         return Inapplicable("it stands in for torch.compile where that takes long or fails.")
@@ -63,9 +64,9 @@ REGIONS = Rung(
     changes="the blocks that repeat are compiled, one for all of them, and what is around them runs as it is",
     requires=(
         unless(
-            f"{MANY_BLOCKS} blocks of one class in a row",
-            lambda c: int(c.facts.get("blocks", 0)) >= MANY_BLOCKS,
-            f"the model has no {MANY_BLOCKS} blocks of one class in a row, called by itself.",
+            f"{MANY_BLOCKS} blocks, each kind of them {REPEATED} times on average",
+            lambda c: c.facts.get("blocks", 0) >= max(MANY_BLOCKS, REPEATED * c.facts.get("kinds_of_blocks", 0)),
+            "the model has no list of blocks that repeat, called by itself.",
         ),
         Requirement("torch.compile of the whole takes a minute, or fails", _whole_takes_long),
     ),

@@ -14,7 +14,8 @@ class Context:
     """What a rung may know before it is tried. facts: what the survey of the workload found (ladder.survey);
     parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision;
     first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died;
-    memory: the best's peaks in bytes (`allocated` and `reserved` on a GPU)."""
+    memory: the best's peaks in bytes (`allocated` and `reserved` on a GPU); early: what compiles sooner is wanted beside what may turn out
+    faster."""
 
     plan: Plan
     numerics: Numerics
@@ -24,6 +25,7 @@ class Context:
     first_run: float = 0.0
     failed: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
+    early: bool = False
 
     @property
     def gpu(self) -> bool:

@@ -29,6 +29,7 @@ GPU: dict[str, Any] = {
 }  # fmt: skip
 INFERENCE = GPU
 TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
+LAYERS = {"blocks": 12, "kinds_of_blocks": 1}
 CPU = {**GPU, "gpu": False, "arch": "x86_64"}
 
 
@@ -71,11 +72,16 @@ def test_on_a_cpu_there_is_max_autotune_too() -> None:
 def test_each_runs_at_the_precision_that_is_permitted_with_the_fused_optimizer(
     numerics: Numerics, before: tuple[str, ...]
 ) -> None:
-    stacks = found(TRAINING, numerics)
+    stacks = found({**TRAINING, **LAYERS}, numerics)
     assert set(stacks) == set(MODES)
     for mode, stack in stacks.items():
         assert stack == (*before, *MODES[mode])
         assert plan_of(stack).numerics == ("bf16" if numerics == "fp8" else numerics)
+
+
+@pytest.mark.parametrize(("blocks", "kinds", "there"), [(12, 1, True), (3, 1, False), (12, 8, False), (0, 0, False)])
+def test_blocks_are_compiled_one_by_one_where_they_repeat(blocks: int, kinds: int, there: bool) -> None:
+    assert ("blocks-and-graph" in found({**GPU, "blocks": blocks, "kinds_of_blocks": kinds})) == there
 
 
 def test_in_inference_there_is_no_optimizer_to_fuse() -> None:
@@ -142,6 +148,66 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     assert not {*made.racing} & {*SLOW}
     assert all(task.worker is None for task in made.racing.values())
     assert all(bool(task.memory) == facts["gpu"] for task in pool.tasks)
+
+
+@pytest.mark.parametrize("cores", [2, 64])
+def test_blocks_compile_beside_the_whole_and_are_verified_first_where_there_are_cores_for_both(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    for room in (racing, checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: cores)
+    made, pool = climb({**TRAINING, **LAYERS})
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    many = cores == 64
+    assert ("01-plain-blocks-and-graph" in pool.names, "01-plain-compile-and-graph" in pool.names) == (many, True)
+    assert made.likely == ("blocks-and-graph" if many else "")
+    assert {task.side.rungs for task in made.ahead} == ({made.racing["blocks-and-graph"].side.rungs} if many else set())
+
+
+@pytest.mark.parametrize(
+    ("whole", "best"), [(1.97, "blocks-and-graph"), (1.99, "compile-and-graph"), (2.1, "compile-and-graph")]
+)
+def test_the_whole_replaces_its_blocks_where_it_is_about_as_fast(whole: float, best: str) -> None:
+    modes = {
+        "blocks-and-graph": timed(("compile-regions", "capture"), 2.02),
+        "compile-and-graph": timed(("compile", "capture"), whole),
+    }
+    assert racing._replaces(modes["compile-and-graph"], modes["blocks-and-graph"]) == (best == "compile-and-graph")
+    assert not racing._replaces(modes["blocks-and-graph"], modes["compile-and-graph"])
+
+
+def checked(made: State, stack: tuple[str, ...], passed: list[bool]) -> None:
+    """Verifications of a candidate at both precisions; those that have answered, with what they said."""
+    made.ahead = verifying(made, stack, ["exact", "bf16"], "01-plain")
+    for task, answer in zip(made.ahead, passed, strict=False):
+        task.answers["verify"], task.ended = {"passed": answer}, True
+
+
+@pytest.mark.parametrize("passed", [[True, True], [True, False], [True]], ids=["passed", "refused", "goes on"])
+def test_a_mode_that_was_the_best_is_the_answer_once_it_is_verified_while_a_faster_one_is_not(
+    climb: Callable[..., tuple[State, Added]], passed: list[bool]
+) -> None:
+    made, _ = climb({**TRAINING, **LAYERS})
+    made.audited, made.facts["own_precision"] = True, "exact"
+    blocks, whole = ("bf16", "compile-regions", "capture"), ("bf16", "compile", "capture")
+    race = racing.Race(
+        {"blocks-and-graph": timed(blocks, 2.0), "compile-and-graph": timed(whole, 2.2)}, "compile-and-graph"
+    )
+    race.answers = [Answer(blocks, "provisional", {"value": 2.0}), Answer(whole, "provisional", {"value": 2.2})]
+    made.answer = race.answers[1]
+    checked(made, blocks, passed)
+    assert racing._nearly_verified(made, race) is (passed == [True])
+    racing._offer_verified(made, race)
+    done = passed == [True, True]
+    assert (made.answer.kept, made.answer.status) == ((blocks, "verified") if done else (whole, "provisional"))
+    if done:
+        assert made.answer.over_plain == {"value": 2.0 / 2.2}
+    checked(made, whole, [True, True])
+    racing._offer_verified(made, race)
+    assert (made.answer.kept, made.answer.status) == (whole, "verified")
+    checked(made, blocks, [True, True])
+    racing._offer_verified(made, race)
+    assert made.answer.kept == whole
 
 
 def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_first(

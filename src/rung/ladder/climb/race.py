@@ -42,8 +42,9 @@ NAME = "plain"  # of the attempt
 SLOW_SECONDS = 240.0  # of the budget, or none, from which modes that take minutes are begun
 # Of the time that is left, and seconds: how long those are waited for when all others are timed.
 SLOW_SHARE, SLOW_MOST = 0.25, 300.0
-# To be the fastest: verified while it is compiled, where there are many cores.
-LIKELY = ("compile-and-graph", "default")
+BLOCKS = "blocks-and-graph"  # ready long before the model compiled as a whole, where there are cores for both
+# To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
+LIKELY = (BLOCKS, "compile-and-graph", "default")
 ANEW = ("reduce-overhead",)  # finds little of its code in the cache: compiled once the best mode so far is verified
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
@@ -55,6 +56,7 @@ BRIEFLY = (
     45.0  # seconds that are left, below which modes are timed in the fewest rounds: each costs twice as much otherwise
 )
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
+WHOLE = 1.02  # so much faster have compiled blocks to be than the model compiled as a whole, which rungs can go on from
 
 
 @dataclass
@@ -69,6 +71,9 @@ class Race:
     asked: bool = False  # whether the audit has told which further modes there are
     until: float = math.inf  # when modes that take minutes are given up, by the monotonic clock
     without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model
+    answers: list[Answer] = field(
+        default_factory=list
+    )  # of the modes that were the best for a while, as they were timed
 
 
 def start_modes(state: State, warm: Mapping[str, Any]) -> None:
@@ -93,6 +98,8 @@ def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, t
     """The modes, the one first that is to compile first. Where the GPU is busy, a graph of launches only adds a copy of the inputs: the one
     of the model as it is is left out, and compiled code comes without one first."""
     found = modes(state.context(), slow, without)
+    if usable_cores() < MANY_CORES:
+        found = {name: rungs for name, rungs in found.items() if mode_of(name) != BLOCKS}
     if not state.busy:
         return found
     compiled = {name: rungs for name, rungs in found.items() if mode_of(name) != "cuda-graph"}
@@ -292,39 +299,67 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     def left() -> float:
         if result.until < math.inf:
             return min(state.left(), result.until - time.monotonic())
-        if state.answer is None or state.answer.status == "provisional" or not result.best:
+        best = result.modes.get(result.best)
+        # The model as a whole takes far longer to compile than its blocks.
+        if state.answer is None or state.answer.status == "provisional" or not best or "compile" not in best["rungs"]:
             return state.left()
-        patience = PATIENCE * result.modes[result.best]["prepared_seconds"] + PATIENCE_SECONDS
+        patience = PATIENCE * best["prepared_seconds"] + PATIENCE_SECONDS
         return min(state.left(), began + patience - time.monotonic())
 
     return state.pool.wait(new, left)
 
 
 def _use_the_time(state: State, result: Race) -> None:
-    """While further modes compile: the best is verified, and that is said; the candidate after it is begun."""
+    """While further modes compile: what is verified is said, then the best is verified; the candidate after it is begun."""
+    _offer_verified(state, result)
     best = result.modes.get(result.best)
     if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
         return
-    phases = plan_of(best["rungs"]).phases(state.facts["own_precision"])
     of_best = [task for task in state.ahead if list(task.side.rungs) == best["rungs"]]
     fits = _verifies_beside(state, max(state.baseline["memory"].values()))
-    if not of_best and not state.likely and state.audited and fits:
+    if not of_best and not state.likely and state.audited and fits and not _nearly_verified(state, result):
         end_checks(state, keep=state.next_ahead)
         state.ahead = checks_of(state, best["rungs"], f"01-{NAME}-{result.best}")
-    answer = state.answer
-    complete = {precision_of(task) for task in of_best} == {*phases}
-    passed = all(task.answers.get("verify", {}).get("passed") for task in of_best)
-    usual = state.audited and not state.facts.get("one_shape")
-    of_this = answer is not None and answer.kept == tuple(best["rungs"]) and answer.status == "provisional"
-    if complete and passed and usual and answer and of_this and best["speedup"] >= VERIFIED_GAIN:
-        offer(state, replace(answer, status="verified"))
     _prepare_after(state, result)
+
+
+def _offer_verified(state: State, result: Race) -> None:
+    """Offers the best mode once all checks of it have passed; one that was the best for a while, too, as long as nothing else is verified:
+    that is worth more than a faster answer which is not."""
+    answer = _answer_checked(state, result)
+    if answer is None or answer.status != "provisional" or not state.audited or state.facts.get("one_shape"):
+        return
+    if _is_verified(state) and list(answer.kept) != result.modes.get(result.best, {}).get("rungs"):
+        return
+    phases = plan_of(answer.kept).phases(state.facts["own_precision"])
+    complete = {precision_of(task) for task in state.ahead} == {*phases}
+    passed = all(task.answers.get("verify", {}).get("passed") for task in state.ahead)
+    if complete and passed and answer.speedup["value"] >= VERIFIED_GAIN:
+        over_plain = answer.speedup["value"] / max(m["speedup"] for m in result.modes.values() if "speedup" in m)
+        offer(state, replace(answer, status="verified", over_plain={"value": over_plain}))
+
+
+def _is_verified(state: State) -> bool:
+    return state.answer is not None and state.answer.status != "provisional"
+
+
+def _nearly_verified(state: State, result: Race) -> bool:
+    """Whether an answer is being checked, and there is none yet that was: it comes first, even where another is faster by now."""
+    checking = any(not task.done for task in state.ahead)
+    return checking and not _is_verified(state) and _answer_checked(state, result) is not None
+
+
+def _answer_checked(state: State, result: Race) -> Answer | None:
+    """The answer, or what might have become one, that the verification which is under way is of."""
+    answers = [*([state.answer] if state.answer else []), *result.answers]
+    stacks = {tuple(task.side.rungs) for task in state.ahead}
+    return next((a for a in answers if {a.kept} == stacks), None)
 
 
 def _prepare_after(state: State, result: Race) -> None:
     """Begins the candidate after the best mode, and its verification."""
     best = result.modes.get(result.best)
-    if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
+    if best is None or "compile" not in best["rungs"] or best["speedup"] < PROVISIONAL_GAIN:
         return
     if state.next or (not state.pool.waiting() and surveyed(state, wait=False)):
         prepare_next(state, best["rungs"], (None, None))
@@ -377,8 +412,8 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         record["prepared_seconds"] = sides[name].since_open("warm")
         if name in ready:
             state.say("mode", record)
-    fastest = max([*names[1:], *([result.best] if result.best else [])], key=lambda name: result.modes[name]["speedup"])
-    if result.best and result.modes[fastest]["speedup"] < ALIKE * result.modes[result.best]["speedup"]:
+    fastest = max([*names[1:], *([result.best] if result.best else [])], key=lambda name: _merit(result.modes[name]))
+    if result.best and not _replaces(result.modes[fastest], result.modes[result.best]):
         fastest = result.best
     if fastest != result.best:
         _take(state, result, fastest, duel, start)
@@ -393,6 +428,16 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         keep(state, "plain", Begun(result.best, stack, "baseline", result.duel, modes=result.modes))
     if result.task and _needs_memory(state, result):
         result.task.end()
+
+
+def _merit(mode: Mapping[str, Any]) -> float:
+    """Its speedup, in which blocks compiled one by one have to be ahead of the whole by more than a little."""
+    return float(mode["speedup"]) / (WHOLE if "compile-regions" in mode["rungs"] else 1.0)
+
+
+def _replaces(mode: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
+    of_blocks = "compile-regions" in best["rungs"] and "compile" in mode["rungs"]
+    return _merit(mode) >= (1.0 if of_blocks else ALIKE) * _merit(best)
 
 
 def _needs_memory(state: State, result: Race) -> bool:
@@ -418,12 +463,11 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start) -> No
     state.champion = task
     seen = result.duel.as_dict()
     if record["speedup"] >= PROVISIONAL_GAIN and not distrusted(seen, record["speedup"]):
-        offer(
-            state,
-            Answer(
-                tuple(record["rungs"]), "provisional", {"value": record["speedup"]}, {"value": 1.0},
-                times={"baseline": seen["times"]["best"], "best": seen["times"]["candidate"]},
-                memory={"baseline": seen["memory"]["best"], "best": seen["memory"]["candidate"]},
-                first_run_seconds={"baseline": seen["first_run_seconds"]["best"], "best": seen["first_run_seconds"]["candidate"]},
-            ),
+        answer = Answer(
+            tuple(record["rungs"]), "provisional", {"value": record["speedup"]}, {"value": 1.0},
+            times={"baseline": seen["times"]["best"], "best": seen["times"]["candidate"]},
+            memory={"baseline": seen["memory"]["best"], "best": seen["memory"]["candidate"]},
+            first_run_seconds={"baseline": seen["first_run_seconds"]["best"], "best": seen["first_run_seconds"]["candidate"]},
         )  # fmt: skip
+        result.answers.append(answer)
+        offer(state, answer)
