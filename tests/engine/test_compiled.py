@@ -114,6 +114,22 @@ def test_blocks_of_every_tower_and_stage_are_found_and_their_kinds_are_counted()
     assert blocks(nn.ModuleList(vision[:1])) == []
 
 
+class Stage(nn.Module):
+    """A stage of a convolutional network: blocks of its own width, and what leads to it."""
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, width)
+        self.blocks = nn.Sequential(*(nn.TransformerEncoderLayer(width, 2, dim_feedforward=8) for _ in range(count)))
+
+
+def test_of_stages_that_differ_the_blocks_are_taken_and_of_equal_ones_the_stages() -> None:
+    differ = nn.Sequential(Stage(4, 2), Stage(8, 3))
+    assert blocks(differ) == [*differ[0].blocks, *differ[1].blocks]
+    equal = nn.Sequential(Stage(4, 2), Stage(4, 2))
+    assert blocks(equal) == list(equal)
+
+
 def test_one_block_is_compiled_for_all_and_undone(uncompiled: list[int]) -> None:
     w = tiny()
     model = seeded_model(w)

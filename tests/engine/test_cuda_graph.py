@@ -22,6 +22,12 @@ def reads_the_loss(x: torch.Tensor) -> float:
     raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore of it")
 
 
+def test_what_a_backend_raised_is_said_behind_its_name() -> None:
+    assert "backend='x' raised: RuntimeError: no room; something" in why_not(
+        RuntimeError("backend='x' raised:\nRuntimeError: no room\n\nwhile capturing")
+    )
+
+
 def test_a_step_that_cannot_be_captured_says_where_and_why() -> None:
     try:
         reads_the_loss(torch.ones(1))

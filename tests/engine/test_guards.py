@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -286,6 +287,30 @@ def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[
     for _ in range(WARM_CALLS + 2):
         run(x)
     assert run.shapes == 1
+
+
+def test_the_last_call_before_a_recording_goes_the_way_that_the_recording_will(
+    recorded: Callable[..., GraphedStep],
+) -> None:
+    """As the masks of transformers, which are made another way while a stream is captured."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    ways: list[tuple[bool, bool]] = []
+
+    def asks(x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as other:
+            ways.append(
+                (
+                    torch.cuda.is_current_stream_capturing(),
+                    other.submit(torch.cuda.is_current_stream_capturing).result(),
+                )
+            )
+        return x
+
+    run, before = recorded(nn.Identity(), asks), torch.cuda.is_current_stream_capturing
+    for _ in range(WARM_CALLS):
+        run(torch.ones(2))
+    assert ways == [(False, False)] * (WARM_CALLS - 1) + [(True, False)]
+    assert torch.cuda.is_current_stream_capturing is before
 
 
 def test_switching_back_and_forth_is_captured_once_each(recorded: Callable[..., GraphedStep]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,8 @@ MEANS = (
 def why_not(error: BaseException) -> str:
     """Why a step cannot be captured: where in the user's source, what was said, and what that means."""
     error = _cause(error)
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = " ".join(lines[: 2 if lines[0].endswith("raised:") else 1])[:300]
     means = next((text for key, text in MEANS if key.lower() in str(error).lower()), "")
     where = place(list(traceback.extract_tb(error.__traceback__)))
     at = f" at {where['where']}: `{where['line']}`" if where["line"] else ""
@@ -137,7 +140,7 @@ class GraphedStep:
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= WARM_CALLS:
             buffers = dict(self._model.named_buffers())
-            result, wrote = self._ordinary(leaves, spec)
+            result, wrote = self._ordinary(leaves, spec, rehearses=calls == WARM_CALLS)
             if wrote or put_elsewhere(self._model, buffers):
                 self._calls[key] = 0
             return result
@@ -178,12 +181,14 @@ class GraphedStep:
             self._optimizer_guards.accept()
         return result
 
-    def _ordinary(self, leaves: list[Any], spec: Any) -> tuple[Any, bool]:
-        """The result of a call that is not replayed, and whether it wrote to its inputs, of which a replay would have copies."""
+    def _ordinary(self, leaves: list[Any], spec: Any, rehearses: bool = False) -> tuple[Any, bool]:
+        """The result of a call that is not replayed, and whether it wrote to its inputs, of which a replay would have copies. rehearses:
+        the next such call is recorded, and this one goes the way that it will."""
         given = as_copied(leaves)
         pairs = [(own, t) for own, t in zip(leaves, given, strict=True) if isinstance(t, torch.Tensor)]
         before = [t._version for _, t in pairs]
-        result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
+        with _as_if_recorded() if rehearses else contextlib.nullcontext():
+            result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
         wrote = [t._version for _, t in pairs] != before
         if self._optimizer:
             stepped = set(map(id, self._parameters))
@@ -259,6 +264,18 @@ class GraphedStep:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
         return _handed_out(captured.result)
+
+
+@contextlib.contextmanager
+def _as_if_recorded() -> Iterator[None]:
+    """Inside of it, this thread is told that its stream is being captured. Libraries ask that: the masks of transformers are made another
+    way while a step is recorded. What is compiled for that way, block by block say, has to be compiled before, for a capture allows none."""
+    asked, thread = torch.cuda.is_current_stream_capturing, threading.get_ident()
+    torch.cuda.is_current_stream_capturing = lambda: threading.get_ident() == thread or asked()
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
 
 
 def _handed_out(result: Any) -> Any:

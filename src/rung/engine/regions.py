@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from torch import nn
 
 LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
-SEVERAL = 2  # members of one class, from which a list has blocks
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Of each list, or dictionary, of modules, the members of its most frequent class; of nested ones the outermost, as the layers of each
-    tower, or of each stage. A list of torch's own layers has none: one product compiled by itself gains nothing."""
+    """Of each list, or dictionary, of modules, the members of its most frequent class, if any two are of one kind; of nested ones the
+    outermost: the layers of each tower, or of each stage where the stages differ. A list of torch's own layers has none: one product
+    compiled by itself gains nothing."""
     found: list[nn.Module] = []
     seen: set[int] = set()
 
@@ -33,15 +33,20 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 def kinds(found: Sequence[nn.Module]) -> int:
     """How many different ones there are, by class and shapes of parameters: so often, at least, a block is compiled."""
-    return len({(type(b), *((name, tuple(p.shape)) for name, p in b.named_parameters())) for b in found})
+    return len(set(map(_kind, found)))
+
+
+def _kind(block: nn.Module) -> tuple[object, ...]:
+    return (type(block), *((name, tuple(p.shape)) for name, p in block.named_parameters()))
 
 
 def _alike(members: Sequence[nn.Module]) -> list[nn.Module]:
     candidates = [m for m in members if _is_block(m)]
     if not candidates:
         return []
-    kind, count = Counter(map(type, candidates)).most_common(1)[0]
-    return [m for m in candidates if type(m) is kind] if count >= SEVERAL else []
+    most = Counter(map(type, candidates)).most_common(1)[0][0]
+    alike = [m for m in candidates if type(m) is most]
+    return alike if kinds(alike) < len(alike) else []
 
 
 def _is_block(module: nn.Module) -> bool:
