@@ -218,3 +218,31 @@ def test_any_fields_end_in_an_answer_or_a_sentence(data):
 def test_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(InputError, match=r"config\.json could not be read"):
         read(tmp_path)
+
+
+def test_the_table_of_the_documentation_is_what_is_counted():
+    text = (Path(__file__).parents[2] / "docs" / "estimate.md").read_text()
+    rows = {
+        row[1]: row
+        for line in text.splitlines()
+        if len(row := [c.strip() for c in line.split("|")]) == 9 and row[1] in PUBLISHED
+    }
+    assert rows.keys() == PUBLISHED.keys()
+    for name, row in rows.items():
+        found = model(name)
+        active = f" ({found.active:,} active)" if "active" in PUBLISHED[name] else ""
+        assert row[3] == f"{found.parameters:,}{active}"
+        tokens = found.tokens if found.tokens and not found.decodes and "flux" not in name else 256
+        source = 192 if found.source is None or "stable" in name or "flux" in name else None
+        assert row[5] == f"{estimate(found, mode='infer', seq=tokens, source=source).flops / 1e9:,.3f}"
+
+
+def test_the_documentation_lists_every_kind_that_is_read():
+    text = (Path(__file__).parents[2] / "docs" / "estimate.md").read_text()
+    listed = {
+        name.strip()
+        for line in text.splitlines()[17:28]
+        if line.startswith("| ")
+        for name in line.split("|")[2].split(",")
+    }
+    assert set(READERS) <= listed

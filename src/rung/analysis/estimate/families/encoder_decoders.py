@@ -83,11 +83,8 @@ def _layers(c: Configuration, k_bias: bool | None, final: bool) -> tuple[tuple[G
             blocks += norm, replace(attention, cross=True)
         return (*blocks, norm, MLP(hidden, ffns[side], gated=False, bias=True, on=on))
 
-    after = (
-        tuple(Group("norm", 1, (Norm(hidden, gains=2, on=on),), layer=False) for on in ("source", "tokens"))
-        if final
-        else ()
-    )  # type: ignore[arg-type]
+    norms = Norm(hidden, gains=2, on="source"), Norm(hidden, gains=2)
+    after = (Group("norm after each stack", 1, norms, layer=False),) if final else ()
     found = (
         Group("encoder layer", counts[0], stack(0, "source")),
         Group("decoder layer", counts[1], stack(1, "tokens")),
