@@ -181,6 +181,21 @@ def test_the_ranks_of_tensor_parallelism_share_the_products(ranks, mode):
     assert rank.communication.tensor_per_layer == times * 2 * rank.tokens * 64 * 2 * (ranks - 1) // ranks
 
 
+def test_a_vocabulary_is_divided_into_whole_rows():
+    """As Megatron-LM pads it: GPT-2's 50257 among 8 are 6283 each."""
+    model = decoder(hidden=64, layers=1, heads=8, ffn=160, vocab=50257)
+    assert model.parameters - decoder(hidden=64, layers=1, heads=8, ffn=160, vocab=1).parameters == 2 * 50256 * 64
+    rank = estimate(model, mode="infer", tensor_parallel=8).gpu_parameters
+    assert rank == 2 * 6283 * 64 + (4 * 64 * 64 + 3 * 64 * 160) // 8 + 3 * 64
+
+
+def test_training_moves_what_lies_between_products_three_times():
+    infer, train = (estimate(decoder(**SMALL), mode=mode, seq=16) for mode in ("infer", "train"))
+    moved = [next(part.bytes for part in e.parts if part.name == "norms and elementwise") for e in (infer, train)]
+    # Of a row: two norms, two additions, gate and product, rotation of queries and keys; and the last norm.
+    assert moved == [16 * 2 * n * (3 * (4 * 64 + 6 * 64 + 5 * 160 + 2 * 10 * 8) + 2 * 64) for n in (1, 3)]
+
+
 @pytest.mark.parametrize(("ranks", "said"), [(3, "8 heads"), (16, "8 heads"), (0, "--tensor-parallel must be")])
 def test_ranks_that_do_not_divide_the_model_are_refused(ranks, said):
     with pytest.raises(UsageError, match=said):

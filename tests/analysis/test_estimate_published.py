@@ -116,6 +116,7 @@ def test_layer_types_say_which_layers_have_a_window():
     kinds = ["sliding_attention"] * 20 + ["full_attention"] * 8
     late = model("qwen2-7b", use_sliding_window=True, sliding_window=4096, layer_types=kinds)
     assert [g.count for g in late.groups if g.layer] == [20, 8]
+    assert model("qwen2-7b", sliding_window=0) == model("qwen2-7b")  # as transformers writes a window that is not used
     with pytest.raises(InputError, match="28 layers: they should be as many"):
         model("qwen2-7b", use_sliding_window=True, sliding_window=4096, layer_types=kinds[1:])
 

@@ -96,7 +96,8 @@ def planned(
     rocm: tuple[int, ...] | None = None,
 ) -> Plan:
     """The plan for `wanted` into `folder`. names: counters beside or instead of the preset's; dry: plan for a profiler
-    that is not installed, too; rocm: of a dry run, the release to plan for instead of the one here; sample: how often a second sensors are read beside it. Raises UsageError for what cannot be done, and says what can."""
+    that is not installed, too; rocm: of a dry run, the release to plan for instead of the one here; sample: how often a second sensors
+    are read beside it. Raises UsageError for what cannot be done, and says what can."""
     if target.command and wanted.tool == "torch":
         raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
     seconds = SAMPLED if sample else 0.0
@@ -107,6 +108,10 @@ def planned(
     if kernels and not (wanted.tool in FILTERS and (names or wanted.counters)):
         raise UsageError(f"--kernels chooses the kernels whose counters are read, by {' or '.join(FILTERS)}: "
                          "give --counters, or a preset with counters (`rung profile --list`).")  # fmt: skip
+    if rocm and not (dry and wanted.tool not in ("torch", "ncu", "nsys")):
+        raise UsageError(
+            "--rocm says for which ROCm a profiler of AMD's is planned: give it with --dry-run and --with."
+        )
     if wanted.tool == "torch":
         return _torch(target, folder, torch or Options(), said, seconds)
     tool, wanted = _found(wanted, dry, said, rocm)
@@ -159,10 +164,6 @@ def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str],
 
 def _found(wanted: Preset, dry: bool, notes: list[str], rocm: tuple[int, ...] | None) -> tuple[tools.Tool, Preset]:
     """The tool, or another that stands in for it; of a dry run, as it would be, of the release `rocm` where one is given."""
-    if rocm and not (dry and wanted.tool not in ("ncu", "nsys")):
-        raise UsageError(
-            "--rocm says for which ROCm a profiler of AMD's is planned: give it with --dry-run, a preset or --with."
-        )
     tool = tools.find(wanted.tool)
     if tool is None and wanted.tool == "rocprofv3" and not wanted.sampling and (old := tools.find("rocprof")):
         notes.append("rocprofv3 is not installed; rocprof does what it can of this.")

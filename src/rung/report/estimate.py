@@ -40,7 +40,7 @@ def estimate_lines(found: Estimate) -> list[str]:
         )
     if moved.data:
         lines.append(f"Data parallelism: each GPU sends {units.data_size(moved.data)} a step (not in the time).")
-    if found.cache_per_sequence:
+    if found.cache_per_sequence and found.mode != "train":
         lines.append(
             f"Cache: {units.data_size(found.cache_per_token)} a token, {units.data_size(found.cache_per_sequence)} a sequence of {found.seq:,}."
         )

@@ -142,7 +142,7 @@ def _flag(c: Configuration, flag: Flag) -> bool:
 
 def _windows(c: Configuration, traits: Traits, layers: int) -> list[int | None]:
     """The window of each layer; None where it sees all."""
-    window = c.maybe("sliding_window")
+    window = c.count("sliding_window", 0) or None
     if traits.windows == "late" and not c.flag("use_sliding_window", False):
         window = None
     kinds = c.several("layer_types")
