@@ -253,7 +253,8 @@ def _says(c: Configuration, layers: list[tuple[Block, ...]], vocab: int, tied: b
         if isinstance(block, Attention):
             text = f"{block.heads} heads of {block.head_dim}"
             text += f" ({block.kv_heads} of keys and values)" if block.kv_heads != block.heads else ""
-            parts.append(text) if text not in parts else None
+            if text not in parts:
+                parts.append(text)
         elif isinstance(block, LatentAttention):
             parts.append(f"{block.heads} heads over latents of {block.kv_rank} + {block.rope}")
         elif isinstance(block, MLP):
