@@ -26,7 +26,15 @@ SHAPE = [
 def test_the_page_has_every_part_and_fits_eighty_columns_without_a_gpu(capsys):
     assert main(SHAPE) == 0
     out = capsys.readouterr().out
-    for part in ("qkv", "scores", "projection", "mlp", "logits", "total", "8.03 G parameters"):
+    for part in (
+        "embedding and head",
+        "projections",
+        "attention",
+        "mlp",
+        "norms and elementwise",
+        "total",
+        "8.03 G parameters",
+    ):
         assert part in out
     assert "roof" not in out
 
@@ -46,6 +54,78 @@ def test_json_is_one_document(capsys):
     assert found["kind"] == "estimate"
     assert found["gpu"] == "H100"
     assert sum(part["flops"] for part in found["parts"]) == found["flops"]
+
+
+MIXTURE = {
+    "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(MIXTURE))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["", "config.json"])
+def test_a_configuration_is_read_from_its_file_or_its_folder(capsys, folder, name):
+    assert main(["estimate", "--hf", str(folder / name), "--mode", "decode", "--gpu", "MI300X", "--seq", "4096"]) == 0
+    out = capsys.readouterr().out
+    assert "46.7 G parameters (12.9 G active)" in out
+    assert "2 of 8 experts of 14336" in out
+    assert "router and experts" in out
+    assert "128 KiB a token, 512 MiB a sequence of 4,096" in out
+    assert "sequences of 4,096 tokens fit into 90% of its memory, in pages of 16 tokens" in out
+
+
+def test_ranks_share_the_work_and_the_record_has_all_of_it(capsys, folder):
+    words = ["estimate", "--hf", str(folder), "--mode", "train", "--gpu", "H100", "--tensor-parallel", "8"]
+    words += ["--data-parallel", "4", "--sharding", "zero1"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "On each of 32 GPUs (8 tensor-parallel x 4 data-parallel, zero1)" in out
+    assert "Tensor parallelism: each GPU sends" in out
+    assert "With recomputation:" in out
+    assert max(map(len, out.splitlines())) <= 120
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["memory"]["sharding"] == "zero1"
+    assert found["memory"]["total_recomputed"] < found["memory"]["total"]
+    assert found["communication"]["tensor"] > found["communication"]["tensor_per_layer"] > 0
+    assert found["active"] < found["parameters"]
+
+
+def test_a_model_that_leaves_no_room_for_a_sequence_is_told(capsys, folder):
+    assert main(["estimate", "--hf", str(folder), "--mode", "decode", "--gpu", "H100"]) == 0
+    out = capsys.readouterr().out
+    assert "does not fit in 80.0 GiB" in out
+    assert "No sequence of 2,048 tokens fits" in out
+
+
+def test_names_in_a_configuration_cannot_steer_a_terminal(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "\x1b[31mred\u202e<script>"}))
+    assert main(["estimate", "--hf", str(tmp_path)]) == 3
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "which is not known" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hidden", "64"], "--hf says what --hidden is"),
+        (["--tensor-parallel", "3"], "does not divide the 32 heads of attention"),
+        (["--sharding", "zero4", "--mode", "train"], "no sharding 'zero4'"),
+        (["--data-parallel", "8"], "add --mode train"),
+        (["--source", "77"], "--source is for models with an encoder"),
+    ],
+)
+def test_what_does_not_go_with_a_configuration_is_one_sentence(capsys, folder, words, said):
+    assert main(["estimate", "--hf", str(folder), *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

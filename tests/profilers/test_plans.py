@@ -216,7 +216,7 @@ def test_a_dry_run_needs_no_profiler_and_writes_nothing(tools_on_path, tmp_path,
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("rocprofv3 ") for line in lines) == 4
     assert all(shlex.split(line)[-3:] == ["env", "t.py", "--json"] for line in lines if line.startswith("rocprofv3 "))
-    assert "# note: rocprofv3 is not on PATH: planned for that of ROCm 7.0." in lines
+    assert "# note: rocprofv3 is not on PATH: planned for that of ROCm 7.0; --rocm VERSION plans for another." in lines
     assert main([*words, "--json", "--", "./not-here", "t.py"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 4
     assert not (tmp_path / "o").exists()
@@ -265,3 +265,37 @@ def test_what_a_set_has_for_other_gpus_is_not_missed(words, told, tools_on_path,
     out = capsys.readouterr().out
     assert ("GL2C_EA_RDREQ_96B_sum: gfx942 has none" in out) == told
     assert ("TCC_EA0_RDREQ_128B_sum" in out) == (not told)  # of a newer GPU of the same line
+
+
+@pytest.mark.parametrize("rocm", ["6.4", "7.1.1"])
+def test_a_stated_rocm_picks_the_names_of_counters_and_an_unknown_one_is_said(rocm, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    words = ["profile", "--counters", "TCC_EA0_RDREQ_sum,TCC_EA_RDREQ_LEVEL_sum", "--arch", "gfx908", "--dry-run"]
+    assert main([*words, "--rocm", rocm, "--", "true"]) == 0
+    out = capsys.readouterr().out
+    assert f"# rocprofv3 {rocm[:3]}" in out
+    assert ("--pmc TCC_EA_RDREQ_sum TCC_EA0_RDREQ_LEVEL_sum" in out) == (rocm == "7.1.1")
+    assert main([*words, "--", "true"]) == 0
+    assert "planned for that of ROCm 7.0; --rocm VERSION plans for another" in capsys.readouterr().out
+
+
+def test_an_installed_profiler_that_does_not_say_its_version_is_taken_for_one_and_that_is_said(
+    tmp_path, monkeypatch, capsys
+):
+    tool = tmp_path / "bin" / "rocprofv3"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho no idea\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent))
+    monkeypatch.delenv("ROCM_PATH", raising=False)
+    words = ["profile", "--counters", "SQ_WAVES", "--arch", "gfx908", "--dry-run", "--", "true"]
+    assert main(words) == 0
+    assert "rocprofv3 does not say its version: it is taken for that of ROCm 7.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["--rocm", "7.1", "--with", "rocprofv3"], ["--rocm", "7.1", "--dry-run", "--with", "ncu"]]
+)
+def test_a_rocm_is_stated_for_plans_of_amds_profilers_alone(words, capsys):
+    assert main(["profile", "--counters", "SQ_WAVES", *words, "--", "true"]) == 2
+    assert "--rocm says for which ROCm" in capsys.readouterr().err

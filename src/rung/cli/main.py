@@ -28,7 +28,7 @@ COMMANDS = {
     "analyze": "where did the time of a recorded trace go?",
     "diff": "what changed between two traces?",
     "query": "ask a recorded trace in SQL",
-    "estimate": "what does a transformer of a given shape cost: work, memory, time at the roof?",
+    "estimate": "what does a model cost by its configuration: work, memory, time at the roof?",
     "replay": "write a script that times one operator of a trace, with its shapes",
     "kernels": "Rung's Triton kernels, and what any Triton kernel takes of a GPU that need not be here",
     "doctor": "is this machine set up to be fast, and to measure honestly?",

@@ -57,6 +57,7 @@ def add(commands: Any, help_text: str) -> None:
         "--madengine-config", type=Path, metavar="FILE", help="the tools of an --additional-context file"
     )
     parser.add_argument("--arch", type=gfx, metavar="GFX", help="plan counters for this GPU (default: the one here)")
+    parser.add_argument("--rocm", type=release, metavar="VERSION", help="with --dry-run: plan for this ROCm, as in 7.1")
     parser.add_argument(
         "--deadline", type=seconds, default=1800.0, metavar="SECONDS", help="for each run (default: 1800)"
     )
@@ -88,6 +89,14 @@ def gfx(text: str) -> str:
     return name
 
 
+def release(text: str) -> tuple[int, ...]:
+    """(7, 1) of 7.1 or 7.1.0."""
+    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,9})*", text, re.ASCII)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no version of ROCm; write it as in 7.1")
+    return int(found[1]), int(found[2])
+
+
 def run(parsed: argparse.Namespace) -> int:
     if parsed.list:
         no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
@@ -103,7 +112,7 @@ def run(parsed: argparse.Namespace) -> int:
         need_torch()
     folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
     plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch or "", torch=torch_options(parsed),
-                   dry=parsed.dry_run, notes=notes, sample=rate, kernels=parsed.kernels)  # fmt: skip
+                   dry=parsed.dry_run, notes=notes, sample=rate, kernels=parsed.kernels, rocm=parsed.rocm)  # fmt: skip
     if parsed.dry_run:
         from rung.profilers.plan import shown
 

@@ -93,9 +93,11 @@ def planned(
     notes: Sequence[str] = (),
     sample: float = 0.0,
     kernels: str = "",
+    rocm: tuple[int, ...] | None = None,
 ) -> Plan:
     """The plan for `wanted` into `folder`. names: counters beside or instead of the preset's; dry: plan for a profiler
-    that is not installed, too; sample: how often a second sensors are read beside it. Raises UsageError for what cannot be done, and says what can."""
+    that is not installed, too; rocm: of a dry run, the release to plan for instead of the one here; sample: how often a second sensors
+    are read beside it. Raises UsageError for what cannot be done, and says what can."""
     if target.command and wanted.tool == "torch":
         raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
     seconds = SAMPLED if sample else 0.0
@@ -106,9 +108,13 @@ def planned(
     if kernels and not (wanted.tool in FILTERS and (names or wanted.counters)):
         raise UsageError(f"--kernels chooses the kernels whose counters are read, by {' or '.join(FILTERS)}: "
                          "give --counters, or a preset with counters (`rung profile --list`).")  # fmt: skip
+    if rocm and not (dry and wanted.tool not in ("torch", "ncu", "nsys")):
+        raise UsageError(
+            "--rocm says for which ROCm a profiler of AMD's is planned: give it with --dry-run and --with."
+        )
     if wanted.tool == "torch":
         return _torch(target, folder, torch or Options(), said, seconds)
-    tool, wanted = _found(wanted, dry, said)
+    tool, wanted = _found(wanted, dry, said, rocm)
     arch = arch or next(iter(tools.architectures()), "")
     if arch and wanted.tool not in ("ncu", "nsys") and not counters.is_listed(arch):
         said.append(f"{arch} is in none of Rung's tables: check the name; what it can count and sample is guessed.")
@@ -156,22 +162,26 @@ def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str],
     )
 
 
-def _found(wanted: Preset, dry: bool, notes: list[str]) -> tuple[tools.Tool, Preset]:
-    """The tool, or another that stands in for it; of a dry run, as it would be."""
+def _found(wanted: Preset, dry: bool, notes: list[str], rocm: tuple[int, ...] | None) -> tuple[tools.Tool, Preset]:
+    """The tool, or another that stands in for it; of a dry run, as it would be, of the release `rocm` where one is given."""
     tool = tools.find(wanted.tool)
-    if tool:
-        return tool, wanted
-    if wanted.tool == "rocprofv3" and not wanted.sampling and (old := tools.find("rocprof")):
+    if tool is None and wanted.tool == "rocprofv3" and not wanted.sampling and (old := tools.find("rocprof")):
         notes.append("rocprofv3 is not installed; rocprof does what it can of this.")
-        return old, replace(wanted, tool="rocprof")
+        tool, wanted = old, replace(wanted, tool="rocprof")
     program = tools.EXECUTABLES[wanted.tool][0]
-    if not dry:
+    if tool is None and not dry:
         raise UsageError(f"{program} is not on PATH, nor where its vendor installs it: install it, add its folder to PATH, "
                          f"or see with --dry-run what it would do{_of_the_other_vendor(wanted.tool)}.")  # fmt: skip
-    assumed = tools.planned(wanted.tool)
-    what = f" of ROCm {assumed.version_text}" if assumed.version else ""
-    notes.append(f"{program} is not on PATH: planned for that{what}.")
-    return assumed, wanted
+    if tool is None:
+        tool = tools.planned(wanted.tool) if rocm is None else replace(tools.planned(wanted.tool), version=rocm)
+        what = f" of ROCm {tool.version_text}" if tool.version else ""
+        choose = "; --rocm VERSION plans for another" if rocm is None and tool.version else ""
+        notes.append(f"{program} is not on PATH: planned for that{what}{choose}.")
+    elif rocm:
+        tool = replace(tool, version=rocm, assumed=False)
+    elif tool.assumed:
+        notes.append(f"{program} does not say its version: it is taken for that of ROCm {tool.version_text}.")
+    return tool, wanted
 
 
 def _of_the_other_vendor(tool: str) -> str:
@@ -195,7 +205,9 @@ def _passes(
     arch = arch or next(iter(listed), "")
     if not arch:
         notes.append("no AMD GPU is seen here: counters are taken as they are named; say which with --arch.")
-    found = counters.choose(names, arch, listed.get(arch))
+    # rocprof and rocprofv2 have files of their own, which nobody extended: what rocprofv3 had before 7.1.
+    rocm = min(tool.version, (7, 0)) if tool.name == "rocprof" else tool.version
+    found = counters.choose(names, arch, listed.get(arch), rocm)
     reasons: dict[str, list[str]] = {}
     for name, why in found.left_out.items():
         if of_a_set and counters.foreign(name, arch):

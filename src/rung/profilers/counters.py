@@ -75,13 +75,21 @@ def is_listed(arch: str) -> bool:
     return any(arch.startswith(tuple(table["on"])) for table in tables()["names"])
 
 
-def known(arch: str) -> frozenset[str]:
-    """Names that our tables list for an architecture, without _sum and the like."""
+def known(arch: str, rocm: tuple[int, ...] | None = None) -> frozenset[str]:
+    """Names that our tables list for an architecture, without _sum and the like: those that a release of ROCm knows, (7, 0)
+    for instance; of any release without one.
+    """
     found: set[str] = set()
     for table in tables()["names"]:
-        if arch.startswith(tuple(table["on"])):
+        if arch.startswith(tuple(table["on"])) and (rocm is None or _since(table, arch) <= rocm):
             found.update(name for text in table["counters"] for name in _spelled(text))
     return frozenset(found | {d["name"] for d in tables()["derived"] if arch.startswith(tuple(d["on"]))})
+
+
+def _since(table: Mapping[str, Any], arch: str) -> tuple[int, ...]:
+    """The ROCm that brought the names of a table to an architecture; () where every release has them."""
+    text = next((text for on, text in table.get("since", {}).items() if arch.startswith(on)), "")
+    return tuple(int(part) for part in text.split(".") if part)
 
 
 def _spelled(text: str) -> list[str]:
@@ -90,13 +98,18 @@ def _spelled(text: str) -> list[str]:
     return ["".join(some) for some in itertools.product(*parts)]
 
 
-def choose(wanted: Sequence[str], arch: str, available: Collection[str] | None = None) -> Chosen:
+def choose(
+    wanted: Sequence[str],
+    arch: str,
+    available: Collection[str] | None = None,
+    rocm: tuple[int, ...] | None = None,
+) -> Chosen:
     """Those of `wanted` that the GPU has, each `A|B` as the first that it has.
 
-    available: the names that its profiler lists, which then decide. Without them our tables do; where they know nothing of
-    the architecture, the first of each is taken as it is.
+    available: the names that its profiler lists, which then decide. Without them our tables do, for the release `rocm` as in
+    `known`; where they know nothing of the architecture, the first of each is taken as it is.
     """
-    listed = set(available) if available else set(known(arch))
+    listed = set(available) if available else set(known(arch, rocm))
     taken: dict[str, None] = {}
     left_out: dict[str, str] = {}
     for text in wanted:
@@ -106,10 +119,21 @@ def choose(wanted: Sequence[str], arch: str, available: Collection[str] | None =
             left_out[choices[0]] = f"{other} read instead"
             found = other
         if found is None:
-            left_out[choices[0]] = f"{arch or 'this GPU'} has none"
+            left_out[choices[0]] = _missing(choices, arch, rocm if not available else None)
         else:
             taken[found] = None
     return Chosen(tuple(taken), left_out)
+
+
+def _missing(choices: Sequence[str], arch: str, rocm: tuple[int, ...] | None) -> str:
+    """Why none of the names can be read: a later ROCm has one, or none has."""
+    later = [
+        _since(table, arch)
+        for table in tables()["names"]
+        if rocm and arch.startswith(tuple(table["on"])) and _since(table, arch) > rocm
+        and any(_has({n for text in table["counters"] for n in _spelled(text)}, name) for name in choices)
+    ]  # fmt: skip
+    return f"on {arch} from ROCm {'.'.join(map(str, min(later)))} on" if later else f"{arch or 'this GPU'} has none"
 
 
 def foreign(name: str, arch: str) -> bool:

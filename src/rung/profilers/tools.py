@@ -32,12 +32,14 @@ _SECONDS = 20.0  # a profiler that takes longer to say its version is not waited
 
 @dataclass(frozen=True)
 class Tool:
-    """path: None where it is not installed and only planned for; version: ROCm's for AMD's tools, its own otherwise."""
+    """path: None where it is not installed and only planned for; version: ROCm's for AMD's tools, its own otherwise;
+    assumed: whether nothing said the version, so that ASSUMED stands for it."""
 
     name: str
     path: Path | None
     version: tuple[int, ...] = ASSUMED
     legacy: str = ""  # of rocprof: 'v1' or 'v2'
+    assumed: bool = False
 
     @property
     def command(self) -> str:
@@ -55,13 +57,15 @@ def find(name: str) -> Tool | None:
         path = which(executable)
         if path:
             legacy = _legacy(Path(path)) if name == "rocprof" else ""
-            return Tool(name, Path(path), _version(name, path), legacy)
+            version = _version(name, path)
+            return Tool(name, Path(path), version or ASSUMED, legacy, assumed=version is None)
     return None
 
 
 def planned(name: str) -> Tool:
     """The profiler as it would be, for a plan on a machine without it."""
-    return Tool(name, None, () if name in ("nsys", "ncu") else ASSUMED, "v1" if name == "rocprof" else "")
+    own = name in ("nsys", "ncu")
+    return Tool(name, None, () if own else ASSUMED, "v1" if name == "rocprof" else "", assumed=not own)
 
 
 def _legacy(path: Path) -> str:
@@ -69,7 +73,7 @@ def _legacy(path: Path) -> str:
     return "v2" if "rocprofv2" in (path.name, path.resolve().name) else "v1"
 
 
-def _version(name: str, path: str) -> tuple[int, ...]:
+def _version(name: str, path: str) -> tuple[int, ...] | None:
     if name in ("nsys", "ncu"):
         found = re.search(r"(\d{4})\.(\d+)", _said([path, "--version"]))
         return (int(found[1]), int(found[2])) if found else (0,)
@@ -80,7 +84,7 @@ def _version(name: str, path: str) -> tuple[int, ...]:
         sdk = int(found[1]), int(found[2])
         if sdk in _SDK:
             return _SDK[sdk]
-    return rocm_version(path) or ASSUMED
+    return rocm_version(path)
 
 
 def rocm_version(beside: str | None = None) -> tuple[int, ...] | None:

@@ -1,9 +1,9 @@
-"""What a transformer costs, on one screen."""
+"""What a model costs, on one screen."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from rung.analysis.estimate.memory import SHARE, Serving, Training
+from rung.analysis.estimate.step import Estimate, Parted
 from rung.report import units
 
 _MODES = {
@@ -13,56 +13,106 @@ _MODES = {
 }
 
 
-def estimate_lines(found: dict[str, Any]) -> list[str]:
-    """The shape, the parts with their work and their time at the roof, the sum, and the memory."""
-    shape = found["shape"]
+def estimate_lines(found: Estimate) -> list[str]:
+    """The model, the parts with their work and their time at the roof, the sum, what is exchanged, and the memory."""
+    active = f" ({units.count(found.active)} active)" if found.active != found.parameters else ""
+    source = f", {found.source:,} of source" if found.source else ""
     lines = [
-        f"{units.count(found['parameters'])} parameters, {found['dtype']}: {_MODES[found['mode']]}, "
-        f"{found['tokens']:,} token{'' if found['tokens'] == 1 else 's'}",
-        f"hidden {shape['hidden']}, {shape['layers']} layers, {shape['heads']} heads of {shape['head_dim']}"
-        + (f" ({shape['kv_heads']} of keys and values)" if shape["kv_heads"] != shape["heads"] else "")
-        + f", MLP {shape['ffn']}{' gated' if shape['gated'] else ''}, vocabulary {shape['vocab']}"
-        f"{' (tied)' if shape['tied'] else ''}, {shape['batch']} x {shape['seq']}"
-        f" {'causal' if shape['causal'] else 'full'}",
-        "",
+        f"{units.count(found.parameters)} parameters{active}, {found.dtype}: {_MODES[found.mode]}, "
+        f"{found.tokens:,} token{'' if found.tokens == 1 else 's'}",
+        *units.wrapped(f"{units.one_line(found.name)}: {found.says}; {found.batch} x {found.seq:,}{source}", 118),
     ]
-    roof = found["gpu"] is not None
-    rows = [("part", "work", "share", "memory traffic", "FLOP/byte", *(("time at the roof", "bound") if roof else ()))]
-    for part in [*found["parts"], found | {"name": "total"}]:
-        share = f"{part['flops'] / found['flops']:.1%}" if found["flops"] else units.NONE
-        row = (
-            part["name"],
-            flop(part["flops"]),
-            share,
-            units.data_size(part["bytes"]),
-            units.digits(part["intensity"]),
+    if found.omitted:
+        lines.append(f"Not counted: {', '.join(found.omitted)}.")
+    ranks = found.tensor_parallel * found.data_parallel
+    if ranks > 1:
+        lines.append(
+            f"On each of {ranks} GPUs ({found.tensor_parallel} tensor-parallel x {found.data_parallel} data-parallel"
+            f"{', ' + found.memory.sharding if isinstance(found.memory, Training) else ''}):"
         )
-        rows.append((*row, *((units.duration(part["floor_ns"]), part["bound"]) if roof else ())))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines += ["", *_table(found), ""]
+    lines += _time(found)
+    moved = found.communication
+    if moved.tensor:
+        lines.append(
+            f"Tensor parallelism: each GPU sends {units.data_size(moved.tensor_per_layer)} a layer, {units.data_size(moved.tensor)} in all"
+            " (not in the time)."
+        )
+    if moved.data:
+        lines.append(f"Data parallelism: each GPU sends {units.data_size(moved.data)} a step (not in the time).")
+    if found.cache_per_sequence and found.mode != "train":
+        lines.append(
+            f"Cache: {units.data_size(found.cache_per_token)} a token, {units.data_size(found.cache_per_sequence)} a sequence of {found.seq:,}."
+        )
+    return lines + _memory(found)
+
+
+def _table(found: Estimate) -> list[str]:
+    roof = found.peaks is not None
+    head: tuple[str, ...] = ("part", "work", "share", "memory traffic", "FLOP/byte")
+    head = (*head, "time at the roof", "bound") if roof else head
+    rows: list[tuple[str, ...]] = [head]
+    named: list[tuple[str, Parted | Estimate]] = [(part.name, part) for part in found.parts]
+    for name, part in [*named, ("total", found)]:
+        share = f"{part.flops / found.flops:.1%}" if found.flops else units.NONE
+        row: tuple[str, ...] = (
+            name,
+            flop(part.flops),
+            share,
+            units.data_size(part.bytes),
+            units.digits(part.intensity),
+        )
+        rows.append((*row, units.duration(part.floor_ns), part.bound or "") if roof else row)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = []
     for number, row in enumerate(rows):
         cells = [cell.ljust(widths[i]) if i in (0, 6) else cell.rjust(widths[i]) for i, cell in enumerate(row)]
         lines.append("  ".join(cells).rstrip())
         if number == len(rows) - 2:
             lines.append("  ".join("-" * width for width in widths))
-    lines += [""]
-    if roof:
-        lines.append(
-            f"At the roof of one {found['gpu']}: {units.count(found['tokens_per_s'])} tokens/s, {found['bound']}-bound."
-        )
-        if found["measured_floor_ns"]:
-            lines.append(f"At the rates that benchmarks reached on it: {units.duration(found['measured_floor_ns'])}.")
-        if not (found.get("peaks") or {}).get("checked"):
-            lines.append("Its peaks are as the source is remembered, not checked against it (--json: the source).")
-    memory = found["memory"]
-    total = sum(memory.values())
-    parts = ", ".join(f"{name} {units.data_size(size)}" for name, size in memory.items())
-    room = (
-        ""
-        if not roof
-        else f" ({'fits' if found['fits'] else 'does not fit'} in {units.data_size(found['gpu_memory'])})"
-    )
-    lines.append(f"Memory: {units.data_size(total)}{room}: {parts}.")
     return lines
+
+
+def _time(found: Estimate) -> list[str]:
+    if found.peaks is None:
+        return []
+    each = "one" if found.tensor_parallel == 1 else f"{found.tensor_parallel} of"
+    lines = [
+        f"At the roof of {each} {found.peaks.name}: {units.count(found.tokens_per_s)} tokens/s, {found.bound}-bound."
+    ]
+    if found.measured_floor_ns:
+        lines.append(f"At the rates that benchmarks reached on it: {units.duration(found.measured_floor_ns)}.")
+    if not found.peaks.checked:
+        lines.append("Its peaks are as the source is remembered, not checked against it (--json: the source).")
+    return lines
+
+
+def _memory(found: Estimate) -> list[str]:
+    memory = found.memory
+    if isinstance(memory, Serving):
+        parts = {"weights": memory.weights, "cache": memory.cache, "activations": memory.activations}
+        lines = _sum(found, "Memory", memory.total, parts)
+        if memory.max_batch is not None:
+            lines.append(
+                f"At most {memory.max_batch:,} sequence{'' if memory.max_batch == 1 else 's'} of {found.seq:,} tokens fit into"
+                f" {SHARE:.0%} of its memory, in pages of {memory.page_tokens} tokens."
+                if memory.max_batch
+                else f"No sequence of {found.seq:,} tokens fits into {SHARE:.0%} of its memory beside the weights: use more GPUs."
+            )
+        return lines
+    states = {"weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer,
+              "gathered": memory.gathered, "buckets": memory.buckets}  # fmt: skip
+    lines = _sum(found, "Memory", memory.total, {**states, "activations": memory.activations})
+    return lines + _sum(found, "With recomputation", memory.total_recomputed, {"activations": memory.recomputed})
+
+
+def _sum(found: Estimate, what: str, total: int, parts: dict[str, int]) -> list[str]:
+    room = ""
+    if found.peaks:
+        verdict = "fits" if total <= found.peaks.memory else "does not fit"
+        room = f" ({verdict} in {units.data_size(found.peaks.memory)})"
+    text = ", ".join(f"{name} {units.data_size(size)}" for name, size in parts.items() if size)
+    return units.wrapped(f"{what}: {units.data_size(total)}{room}: {text}.", 118)
 
 
 def flop(value: float) -> str:
