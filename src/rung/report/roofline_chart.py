@@ -15,13 +15,15 @@ LEVELS = {"HBM": "hbm", "Infinity Cache": "cache", "L2": "l2", "L1": "l1", "LDS"
 
 
 class Point(NamedTuple):
-    """A kernel at one level of memory: FLOP a byte, TFLOP/s; share: of the time of all kernels."""
+    """A kernel, or an operator, at one level of memory: FLOP a byte, TFLOP/s; share: of the time of all. gap: how far it is from its
+    roof, in words."""
 
     kernel: str
     level: str
     intensity: float
     tflop_per_s: float
     share: float
+    gap: str = ""
 
 
 class Roof(NamedTuple):
@@ -57,6 +59,7 @@ def roofline(points: Sequence[Point], roofs: Sequence[Roof]) -> str:
         body += _sloped(roof, scale, max(flat, default=10 ** scale.y[1])) if roof.slope else _flat(roof, roofs, scale)
     for point in sorted(points, key=lambda point: -point.share):
         tip = f"{point.kernel}: {units.digits(point.tflop_per_s)} TFLOP/s, {units.digits(point.intensity)} FLOP a byte of {point.level}, {point.share:.0%} of the time"  # fmt: skip
+        tip += f", {point.gap}" if point.gap else ""
         radius = 3.5 + 6 * math.sqrt(point.share)
         body.append(dot(scale.across(point.intensity), scale.up(point.tflop_per_s), round(radius, 1), f"p-{LEVELS[point.level]}", tip))  # fmt: skip
     return svg(_TOP + _PLOT + _BELOW, "roofline", "Roofline: FLOP a byte across, TFLOP/s up", body)
