@@ -11,7 +11,7 @@ import polars as pl
 from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
 from rung.analysis.collective_calls import collective_calls
-from rung.analysis.gaps import caused
+from rung.analysis.gaps import LATE, caused
 from rung.analysis.intervals import Ints
 from rung.analysis.nesting import callers
 from rung.analysis.roofline import readable
@@ -105,11 +105,11 @@ def lanes(trace: Trace, *, most: Mapping[str, int] = MOST) -> Lanes:
 
 
 def _idle(trace: Trace) -> pl.DataFrame:
-    """The gaps of each device, with their causes."""
+    """The gaps of each device with their causes; those in which it waited for a launch have the category of that part of a step."""
+    late = pl.col("cause").is_in(LATE)
+    category = pl.when(late).then(pl.lit("launch_gap")).otherwise(pl.lit("idle"))
     during = pl.concat_str("during", "call_site", separator=", ", ignore_nulls=True)
-    return _table(
-        caused(trace), "idle", pl.format("GPU {} idle", "device"), pl.lit("idle"), pl.col("cause"), detail=during
-    )
+    return _table(caused(trace), "idle", pl.format("GPU {} idle", "device"), category, pl.col("cause"), detail=during)
 
 
 def _streams(trace: Trace) -> pl.DataFrame:

@@ -61,7 +61,7 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
                 row | {"gain": gain(row), "percent": units.percent(round(row["share"], 2))}
                 for row in found.get("findings") or []
             ],
-            bars=Markup(charts.time_bars(_bars(found))),
+            bars=Markup(charts.stacked(_bars(found))),
             more_ranks=max(0, found["ranks"] - _MOST_BARS),
             legend=_legend(found),
             timeline=Markup(timeline(drawn.lanes)),
@@ -71,6 +71,7 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
             roofline=Markup(chart),
             without=without,
             memory=[(title, Markup(picture)) for title, picture in _memory(drawn)],
+            causes=_causes(frames["idle"]),
             below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
             rest=[table for name, table in tables.items() if name not in placed],
             record=embedded_json(data),
@@ -107,21 +108,20 @@ def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value and value != units.NONE]
 
 
-def _bars(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    parts = [part for part in found["parts"] if part["breakdown"]][:_MOST_BARS]
-    if len(parts) == 1:
-        return [("Step" if found["steps"] > 1 else "Recording", parts[0]["breakdown"])]
-    return [(f"Rank {part['rank']}", part["breakdown"]) for part in parts]
+def _bars(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, float]]]]:
+    """A bar a rank: (its label, the parts of its step)."""
+    parts = [(part["rank"], part["breakdown"]) for part in found["parts"] if part["breakdown"]][:_MOST_BARS]
+    what = "A step" if found["steps"] > 1 else "The recording"
+    return [
+        (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record['step_ns'])}", words.parts(record))
+        for rank, record in parts
+    ]
 
 
 def _legend(found: dict[str, Any]) -> list[tuple[str, str]]:
     """(class of the colour, title) of the parts that some bar has, in the order of the bars."""
-    known = {key: title for _, record in _bars(found) for key, title, _ in words.parts(record)}
-    return [
-        (key if key in words.PARTS else "other", known[key])
-        for key in dict.fromkeys((*words.PARTS, *known))
-        if key in known
-    ]
+    known = {key: title for _, parts in _bars(found) for key, title, _ in parts}
+    return [(key, known[key]) for key in words.PARTS if key in known]
 
 
 def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
@@ -146,6 +146,21 @@ def _together(lanes: Lanes) -> list[str]:
         )
     said += [f"{units.count(number)} events {what} are not drawn." for what, number in lanes.hidden.items()]
     return said
+
+
+def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
+    """(cause, time, gaps, percent of all idle time) of each, the longest first. Both are of a step."""
+    if idle.is_empty():
+        return []
+    sums = (
+        idle.group_by("cause")
+        .agg(pl.col("time_ns", "count", "share").sum())
+        .sort("time_ns", "cause", descending=[True, False])
+    )
+    return [
+        (cause, units.duration(time_ns), units.count(round(count, 1)), 100 * share)
+        for cause, time_ns, count, share in sums.iter_rows()
+    ]
 
 
 def _memory(drawn: Pictures) -> Iterable[tuple[str, str]]:

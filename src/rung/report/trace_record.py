@@ -11,10 +11,11 @@ from rung.analysis.breakdown import part_of
 from rung.analysis.icicle import Icicle
 from rung.analysis.kernel_names import readable
 from rung.analysis.lanes import Lanes
-from rung.report import units
+from rung.report import units, words
 
 SIDES = {"idle": "idle", "gpu": "GPU", "collectives": "collectives", "host": "host"}
-_OWN_COLOUR = ("idle", "cpu_op", "runtime", "annotation", "module")
+_TITLES = {**words.PARTS, "cpu_op": "operator", "runtime": "runtime call", "module": "nn.Module"}
+_OWN_COLOUR = ("idle", "launch_gap", "cpu_op", "runtime", "annotation", "module")
 
 
 class Row(msgspec.Struct):
@@ -73,7 +74,7 @@ class Tree(msgspec.Struct):
 
 
 class Page(msgspec.Struct):
-    """span: ns of the timeline. short: of a name what fits into a picture, "" where it is the name. parts: of a category the class of its
+    """span: ns of the timeline. categories: as people read them. short: of a name what fits into a picture, "" where it is the name. parts: of a category the class of its
     colour."""
 
     span: int
@@ -117,7 +118,7 @@ def record(lanes: Lanes, curves: pl.DataFrame, trees: Iterable[tuple[str, Icicle
         names=names.all,
         short=["" if short == name else short for short, name in zip(shorter, names.all, strict=True)],
         details=details.all,
-        categories=categories.all,
+        categories=[_TITLES.get(category, category) for category in categories.all],
         parts=[colour(category) for category in categories.all],
         kinds=kinds,
         groups=groups,

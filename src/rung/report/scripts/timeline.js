@@ -89,6 +89,9 @@ rung.Timeline = class {
     const { AXIS } = rung.Timeline;
     const palette = rung.palette();
     const scale = width / (this.to - this.from);
+    const ticks = this.ticks(scale);
+    context.fillStyle = palette.rule;
+    for (const { x } of ticks) context.fillRect(x, 0, 1, height);
     for (const item of this.items) {
       const y = item.y - top;
       if (y + item.height < AXIS || y > height) continue;
@@ -100,7 +103,7 @@ rung.Timeline = class {
         context.fillText(item.title, 6, y + item.height / 2 + 1);
       }
     }
-    this.drawAxis(context, palette, width, height, scale);
+    this.drawAxis(context, palette, width, ticks);
     if (this.chosen) {
       const [a, b] = this.chosen.map((time) => (time - this.from) * scale);
       context.globalAlpha = 0.22;
@@ -113,21 +116,29 @@ rung.Timeline = class {
     this.box.dataset.frames = Number(this.box.dataset.frames ?? 0) + 1;
   }
 
-  drawAxis(context, palette, width, height, scale) {
-    const { AXIS } = rung.Timeline;
-    context.fillStyle = palette.card;
-    context.fillRect(0, 0, width, AXIS);
+  // Round times at least 90 pixels apart.
+  ticks(scale) {
     const least = 90 / scale;
     const unit = 10 ** Math.floor(Math.log10(least));
     const step = [1, 2, 5, 10].map((m) => m * unit).find((ns) => ns >= least);
     const digits = Math.min(12, Math.max(3, Math.ceil(Math.log10(this.to / step)) + 1));
-    context.font = "11px system-ui, sans-serif";
+    const found = [];
     for (let time = Math.ceil(this.from / step) * step; time < this.to; time += step) {
-      const x = (time - this.from) * scale;
+      found.push({ x: (time - this.from) * scale, text: time ? rung.duration(time, digits) : "0" });
+    }
+    return found;
+  }
+
+  drawAxis(context, palette, width, ticks) {
+    const { AXIS } = rung.Timeline;
+    context.fillStyle = palette.card;
+    context.fillRect(0, 0, width, AXIS);
+    context.font = "11px system-ui, sans-serif";
+    for (const { x, text } of ticks) {
       context.fillStyle = palette.rule;
-      context.fillRect(x, 0, 1, height);
+      context.fillRect(x, 0, 1, AXIS);
       context.fillStyle = palette.soft;
-      context.fillText(time ? rung.duration(time, digits) : "0", x + 4, AXIS / 2);
+      context.fillText(text, x + 4, AXIS / 2);
     }
   }
 
