@@ -36,7 +36,8 @@ def repeated(events: list[dict[str, Any]], times: int) -> Iterator[dict[str, Any
 
 def main() -> None:
     source, target, kernels = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    document = json.loads(gzip.open(source).read() if source.suffix == ".gz" else source.read_bytes())
+    text = source.read_bytes()
+    document = json.loads(gzip.decompress(text) if source.suffix == ".gz" else text)
     events = [event for event in document["traceEvents"] if event.get("ph") in ("X", "i") and "ts" in event]
     of_one = sum(event.get("cat") == "kernel" for event in events)
     if not of_one:
