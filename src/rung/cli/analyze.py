@@ -150,7 +150,7 @@ def write_roofline(trace: Any, path: Path) -> None:
 
     if trace.counters.is_empty():
         raise InputError(
-            f"{trace.source} has no hardware counters: collect some with rocprofv3 --pmc or rocprof-compute."
+            f"{trace.source} has no hardware counters: collect some with rocprofv3 --pmc or rocprof-compute, or see the roofline by operators on the page of --html."
         )
     text = roofline_page(table("counters", trace), table("counter_roofline", trace), trace.source)
     write_whole(path, text, "give another --roofline")

@@ -11,6 +11,11 @@ _TOP, _PLOT, _BELOW = 18.0, 160.0, 24.0  # pixels
 _WIDE = 1000.0
 
 
+def names(curves: pl.DataFrame) -> list[str]:
+    """The curves in bytes, in the order of their colours."""
+    return curves.filter(pl.col("unit") == "bytes")["name"].unique(maintain_order=True).to_list()
+
+
 def memory(curves: pl.DataFrame, span: tuple[int, int]) -> str:
     """The curves in bytes of one device in one picture; "" where there are none. curves: columns as in CURVES; span: the first and
     the last ns that the picture shows."""
@@ -25,7 +30,8 @@ def memory(curves: pl.DataFrame, span: tuple[int, int]) -> str:
     for value in dict.fromkeys((low, low + reach / 2, low + reach)):
         y = _TOP + _PLOT * (1 - (value - low) / reach)
         body += [line(0, y, 100, y, "grid"), text(units.data_size(value), 0, y - 4, "tick")]
-    for place, (_, curve) in enumerate(known.group_by("name", maintain_order=True)):
+    for place, name in enumerate(names(curves)):
+        curve = known.filter(pl.col("name") == name)
         points: list[str] = []
         last = 0.0
         for ts, value in curve.select("ts", "value").iter_rows():
@@ -35,7 +41,7 @@ def memory(curves: pl.DataFrame, span: tuple[int, int]) -> str:
         path = "".join(points) + (f"H{_WIDE:.0f}" if last < _WIDE else "")
         body.append(
             f'<svg y="{_TOP:.0f}" width="100%" height="{_PLOT:.0f}" viewBox="0 0 {_WIDE:.0f} {_PLOT:.0f}" preserveAspectRatio="none">'
-            f'<path d="{path}" class="curve c{place % 4}"><title>{escaped(str(curve["name"][0]))}</title></path></svg>'
+            f'<path d="{path}" class="curve c{place % 4}"><title>{escaped(name)}</title></path></svg>'
         )
     bottom = _TOP + _PLOT
     body += [text("0", 0, bottom + 16, "tick"), text(units.duration(end - begin), 100, bottom + 16, "tick", "end")]

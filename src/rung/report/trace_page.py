@@ -15,6 +15,7 @@ from rung.analysis.roofline import coverage
 from rung.hardware.peaks import Peaks
 from rung.report import charts, units, words
 from rung.report.curve_chart import memory
+from rung.report.curve_chart import names as curve_names
 from rung.report.embedded import embedded_json, scripts
 from rung.report.findings import gain
 from rung.report.icicle_chart import icicle_svg
@@ -70,7 +71,7 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
             trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
             roofline=Markup(chart),
             without=without,
-            memory=[(title, Markup(picture)) for title, picture in _memory(drawn)],
+            memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
             causes=_causes(frames["idle"]),
             below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
             rest=[table for name, table in tables.items() if name not in placed],
@@ -163,14 +164,14 @@ def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
     ]
 
 
-def _memory(drawn: Pictures) -> Iterable[tuple[str, str]]:
-    """A picture a device."""
+def _memory(drawn: Pictures) -> Iterable[tuple[str, list[str], str]]:
+    """(the device, its curves, the picture) of each device that has any."""
     begin = drawn.lanes.origin_ns
     span = (begin, begin + drawn.lanes.span_ns)
     for (rank, device), part in drawn.curves.group_by("rank", "device", maintain_order=True):
         picture = memory(part, span)
         if picture:
-            yield (f"GPU {device}" + (f", rank {rank}" if rank is not None else ""), picture)
+            yield f"GPU {device}" + (f", rank {rank}" if rank is not None else ""), curve_names(part), picture
 
 
 def _roofline(table: pl.DataFrame | None, peaks: Peaks | None) -> tuple[str, str]:

@@ -90,7 +90,7 @@ rung.Icicle = class {
       context.fillRect(begin, y, Math.max(0.5, shown - (shown > 3 ? 1 : 0)), ROW - 1);
       if (shown > 30) {
         const text = this.record.short[name[i]] || this.record.names[name[i]];
-        const room = Math.floor((shown - 8) / 6.4);
+        const room = Math.floor((shown - 8) / 6.9);
         context.fillStyle = dim ? palette.ink : colours.text;
         context.fillText(text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text, begin + 4, y + ROW / 2);
       }

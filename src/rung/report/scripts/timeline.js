@@ -6,7 +6,7 @@ rung.Timeline = class {
   static GROUP = 26;
   static CURVE = 40;
   static AXIS = 22;
-  static SIDES = { idle: "idle", gpu: "GPU", collectives: "collectives", host: "host" };
+  static SIDES = { gpu: "GPU", collectives: "collectives", idle: "idle", host: "host" }; // in the order of sums
 
   constructor(box, record) {
     this.box = box;
@@ -193,7 +193,7 @@ rung.Timeline = class {
         const text = many ? `${many.events} events` : this.short(kind);
         context.font = "12px system-ui, sans-serif";
         context.fillStyle = many || (this.matches && !this.matches[kind]) ? palette.ink : palette.classes[kinds.category[kind]].text;
-        const room = Math.floor((shown - 8) / 6.4);
+        const room = Math.floor((shown - 8) / 6.9);
         context.fillText(text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text, begin + 4, y + height / 2 + 1);
       }
     }
@@ -288,6 +288,7 @@ rung.Timeline = class {
           time += row.many.get(i)?.busy ?? row.end[i] - row.start[i];
         }
       }
+      if (!events) this.matches = null;
       this.found.textContent = events ? `${rung.count(events)} found, ${rung.duration(time)}. Enter goes to the next.` : "Nothing found.";
     }
     this.canvas.changed();
@@ -331,7 +332,8 @@ rung.Timeline = class {
     }
     this.chosen = [from, to];
     this.canvas.changed();
-    this.showSums(from, to, [...sums.values()].sort((x, y) => y.time - x.time));
+    const order = Object.keys(rung.Timeline.SIDES);
+    this.showSums(from, to, [...sums.values()].sort((x, y) => order.indexOf(x.side) - order.indexOf(y.side) || y.time - x.time));
   }
 
   showSums(from, to, sums) {
