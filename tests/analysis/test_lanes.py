@@ -97,3 +97,19 @@ def test_what_has_no_lane_is_counted():
 def test_a_trace_without_events_has_no_lanes():
     found = lanes(trace_of())
     assert (found.lanes.height, found.slices.height, found.span_ns) == (0, 0, 0)
+
+
+def test_lanes_are_in_the_order_of_their_numbers():
+    found = lanes(
+        trace_of(*(on_gpu(10 * k, 5, device=k % 2, stream=stream) for k, stream in enumerate((100, 7, 10, 7))))
+    )
+    assert found.lanes.filter(pl.col("side") == "gpu")["where"].to_list() == [
+        "GPU 0 stream 10", "GPU 0 stream 100", "GPU 1 stream 7",
+    ]  # fmt: skip
+
+
+def test_an_event_as_long_as_the_limit_has_a_slice_of_its_own():
+    trace = trace_of(on_gpu(0, 4), *(on_gpu(ts, 1) for ts in (100, 101, 102)))
+    found = lanes(trace, most=ONE_BY_ONE | {"gpu": 2})
+    assert found.shorter_ns == {"gpu": 4}
+    assert of_side(found, "gpu").select("ts", "dur", "count").rows() == [(0, 4, 1), (100, 3, 3)]

@@ -76,7 +76,13 @@ def lanes(trace: Trace, *, most: Mapping[str, int] = MOST) -> Lanes:
         return Lanes(pl.DataFrame(schema={"rank": pl.Int32, "side": pl.String, "where": pl.String, "lane": pl.Int64, "rows": pl.Int64}), empty, pl.DataFrame(schema={"category": pl.String, "name": pl.String, "detail": pl.String}), 0, 0, 0, 0, {}, hidden)  # fmt: skip
     origin = int(found["ts"].to_numpy().min())
     span = int(found["end"].to_numpy().max()) - origin
-    order = found.group_by(*_LANE).agg(rows=pl.col("row").max().cast(pl.Int64) + 1).sort(*_LANE, nulls_last=False)
+    first = pl.col("where").str.extract(r"(\d+)").cast(pl.UInt64, strict=False)
+    last = pl.col("where").str.extract(r"(\d+)$").cast(pl.UInt64, strict=False)  # stream 7 is before 10
+    order = (
+        found.group_by(*_LANE)
+        .agg(rows=pl.col("row").max().cast(pl.Int64) + 1)
+        .sort("rank", "side", first, last, "where")
+    )
     order = order.with_columns(lane=pl.int_range(pl.len()))
     kinds = found.select("category", "name", "detail").unique(maintain_order=True)
     kinds = kinds.with_columns(kind=pl.int_range(pl.len()))

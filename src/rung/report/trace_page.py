@@ -23,7 +23,7 @@ from rung.report.roofline_chart import Point, Roof, roofline
 from rung.report.table_html import html_table
 from rung.report.templates import environment
 from rung.report.timeline_chart import timeline
-from rung.report.trace_record import record
+from rung.report.trace_record import ON_HOST, record
 
 SCRIPTS = ("page", "tables", "canvas", "timeline", "icicle")
 TREES = {"module": "By module", "operator": "By operator", "call_site": "By line of Python"}
@@ -66,6 +66,7 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
             more_ranks=max(0, found["ranks"] - _MOST_BARS),
             legend=_legend(found),
             timeline=Markup(timeline(drawn.lanes)),
+            host_legend=_host_legend(drawn.lanes),
             together=_together(drawn.lanes),
             ranks=found["ranks"],
             trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
@@ -123,6 +124,12 @@ def _legend(found: dict[str, Any]) -> list[tuple[str, str]]:
     """(class of the colour, title) of the parts that some bar has, in the order of the bars."""
     known = {key: title for _, parts in _bars(found) for key, title, _ in parts}
     return [(key, known[key]) for key in words.PARTS if key in known]
+
+
+def _host_legend(lanes: Lanes) -> list[tuple[str, str]]:
+    """(class of the colour, title) of what host threads have."""
+    drawn = set(lanes.kinds["category"])
+    return [(category, title) for category, title in ON_HOST.items() if category in drawn]
 
 
 def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:

@@ -14,8 +14,9 @@ from rung.analysis.lanes import Lanes
 from rung.report import units, words
 
 SIDES = {"idle": "idle", "gpu": "GPU", "collectives": "collectives", "host": "host"}
-_TITLES = {**words.PARTS, "cpu_op": "operator", "runtime": "runtime call", "module": "nn.Module"}
-_OWN_COLOUR = ("idle", "launch_gap", "cpu_op", "runtime", "annotation", "module")
+ON_HOST = {"cpu_op": "operator", "runtime": "runtime call", "annotation": "annotation", "module": "nn.Module"}
+_TITLES = words.PARTS | ON_HOST
+_OWN_COLOUR = ("idle", "launch_gap", *ON_HOST)
 
 
 class Row(msgspec.Struct):

@@ -46,7 +46,6 @@ const rung = (() => {
   for (const title of document.querySelectorAll("svg title")) {
     const owner = title.parentElement;
     owner.dataset.tip = title.textContent;
-    owner.setAttribute("aria-label", title.textContent);
     title.remove();
   }
   document.addEventListener("pointermove", (event) => {
