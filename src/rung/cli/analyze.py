@@ -63,7 +63,10 @@ def add(commands: Any, help_text: str) -> None:
         "--roofline", type=Path, metavar="FILE.html", help="write a page: hardware counters against the roofs"
     )
     parser.add_argument(
-        "--samples", type=Path, metavar="FILE", help="power, memory and clocks sampled beside the run, drawn by --write"
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="power, memory and clocks sampled beside the run, drawn by --write and --html",
     )
 
 
@@ -90,7 +93,7 @@ def run(parsed: argparse.Namespace) -> int:
             write_roofline(trace, parsed.roofline)
         trace, steps, note = per_step(trace, parsed)
         if parsed.html:
-            write_page(trace, steps, note, parsed.html)
+            write_page(with_samples(trace, parsed.samples), steps, note, parsed.html)
         if parsed.out:
             tables.write_all(trace, steps, parsed.out, parsed.format or "csv")
         answers.append(asked(trace, steps, parsed, note) if parsed.show else page(trace, steps, parsed, note))
@@ -114,8 +117,8 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
         raise UsageError(f"--out {parsed.out} is a file; give a folder.")
     if parsed.capture and len(parsed.paths) > 1:
         raise UsageError("--capture belongs to one trace: give one PATH.")
-    if parsed.samples and not parsed.write:
-        raise UsageError("--samples are drawn into a written trace: add --write FILE, as in --write run.pftrace.")
+    if parsed.samples and not (parsed.write or parsed.html):
+        raise UsageError("--samples are drawn into a written trace or a page: add --write FILE or --html FILE.")
     if parsed.csv and (parsed.json or len(parsed.paths) > 1 or len(parsed.show or ()) != 1):
         raise UsageError("--csv writes one table: give one PATH, one --show NAME, and no --json.")
     for name in parsed.show or ():
