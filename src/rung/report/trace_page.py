@@ -205,7 +205,9 @@ def _roofline(table: pl.DataFrame | None, peaks: Peaks | None) -> tuple[str, str
     for precision, matrix in rates:
         unit = "matrix" if matrix else "vector"
         roofs.append(Roof(f"{unit} {precision}", peaks.rate(precision, matrix=matrix) / 1e12, slope=False))
-    return roofline(points, roofs), without
+    return roofline(
+        points, roofs
+    ), f"The slope is the memory's bandwidth, {units.digits(peaks.bandwidth / 1e12)} TB/s. {without}"
 
 
 def _named(row: dict[str, Any]) -> str:
