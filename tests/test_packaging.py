@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,16 @@ def test_the_base_install_is_small() -> None:
     sizes["rung"] = sum(path.stat().st_size for path in (REPO / "src" / "rung").rglob("*") if path.is_file())
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:5]
     assert sum(sizes.values()) < MOST, largest
+
+
+def test_what_lies_beside_the_code_is_part_of_a_wheel() -> None:
+    """Templates, scripts, tables: each file that is no module has a pattern in pyproject.toml."""
+    patterns = re.findall(r'"\*\*/\*(\.\w+)"', (REPO / "pyproject.toml").read_text())
+    beside = {
+        path for path in ROOT.rglob("*") if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts
+    }
+    assert {path.suffix for path in beside} >= {".js", ".css", ".html", ".toml"}
+    assert [path for path in beside if path.suffix not in patterns and path.name != "py.typed"] == []
 
 
 def required(lines: list[str]) -> set[str]:

@@ -95,6 +95,8 @@ def test_they_are_written_as_counters_beside_the_kernels(tmp_path: Path, capsys:
     capsys.readouterr()
     assert main(arguments) == 2
     assert "add --write" in capsys.readouterr().err
+    assert main([*arguments, "--html", str(tmp_path / "page.html")]) == 0
+    assert '"title":"GPU 0: power","unit":"W"' in (tmp_path / "page.html").read_text()
 
 
 def test_both_files_of_samples_are_read_and_others_are_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
 
     parts = dict.fromkeys(PARTS, 0.0)
     for (_, category), ns in totals.times.items():
-        parts["pointwise" if category in _POINTWISE else category if category in parts else "other"] += ns / steps
+        parts[part_of(category)] += ns / steps
     busy = totals.busy / steps
     if step_ns is None:
         step_ns = totals.window / steps
@@ -125,6 +125,11 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
         notes=tuple(notes),
         top=tuple((key[0], key[1], ns / steps, totals.counts[key] / steps) for key, ns in ranked),
     )
+
+
+def part_of(category: str) -> str:
+    """The part of PARTS that a category of work counts for."""
+    return "pointwise" if category in _POINTWISE else category if category in PARTS else "other"
 
 
 def largest_part(parts: dict[str, float], step_ns: float) -> tuple[str, float]:

@@ -16,6 +16,7 @@ from rung.trace.table import Trace
 DISPATCH_NS = (
     10_000  # what the GPU itself may need between two kernels that are both queued: 1 to 2 us, with a barrier more
 )
+LATE = ("data loading", "sync", "host")  # causes of gaps that a launch ended which came after the GPU ran dry
 _LOADING = r"DataLoader|(^|/)torch/utils/data/"
 
 

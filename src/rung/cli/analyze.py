@@ -22,6 +22,8 @@ examples:
   rung analyze trace.json.gz --step 15,16        these of the profiler's steps only
   rung analyze decode.json.gz --capture capture_bs32.json.gz    kernels of replayed graphs with their operators
   rung analyze cut.json.gz --partial             what is whole before the damage
+  rung analyze trace.json.gz --html page.html    all of it as a page with a timeline, to keep or to show to others
+  rung analyze trace.json.gz --out tables/       every table as CSV (--format parquet)
   rung analyze workload/ --roofline page.html    hardware counters: what bounds each kernel, and its roofs
   rung analyze run.db --write trace.pftrace      the same events for Perfetto (or .json.gz for Chrome, .csv)
 
@@ -51,12 +53,20 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     tables.add_limit(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="write a page: findings, timeline, icicle, roofline, tables"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write every table into a folder, a file each")
+    parser.add_argument("--format", choices=("csv", "parquet"), help="of the files of --out (default: csv)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the events: .json(.gz), .pftrace(.gz), .csv")
     parser.add_argument(
         "--roofline", type=Path, metavar="FILE.html", help="write a page: hardware counters against the roofs"
     )
     parser.add_argument(
-        "--samples", type=Path, metavar="FILE", help="power, memory and clocks sampled beside the run, drawn by --write"
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="power, memory and clocks sampled beside the run, drawn by --write and --html",
     )
 
 
@@ -82,6 +92,10 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.roofline:
             write_roofline(trace, parsed.roofline)
         trace, steps, note = per_step(trace, parsed)
+        if parsed.html:
+            write_page(with_samples(trace, parsed.samples), steps, note, parsed.html)
+        if parsed.out:
+            tables.write_all(trace, steps, parsed.out, parsed.format or "csv")
         answers.append(asked(trace, steps, parsed, note) if parsed.show else page(trace, steps, parsed, note))
     if parsed.json:
         print(to_json(answers if len(answers) > 1 else answers[0]))
@@ -94,14 +108,17 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
     """Raises UsageError for what cannot be meant; the writer of --write."""
     if not parsed.paths:
         raise UsageError("give the path of a trace, as in `rung analyze trace.json.gz`.")
-    if parsed.write and len(parsed.paths) > 1:
-        raise UsageError("--write takes one PATH; a folder is one.")
-    if parsed.roofline and len(parsed.paths) > 1:
-        raise UsageError("--roofline takes one PATH; a folder is one.")
+    for option in ("write", "roofline", "html", "out"):
+        if getattr(parsed, option) and len(parsed.paths) > 1:
+            raise UsageError(f"--{option} takes one PATH; a folder is one.")
+    if parsed.format and not parsed.out:
+        raise UsageError("--format is that of the tables of --out: add --out DIR.")
+    if parsed.out and parsed.out.exists() and not parsed.out.is_dir():
+        raise UsageError(f"--out {parsed.out} is a file; give a folder.")
     if parsed.capture and len(parsed.paths) > 1:
         raise UsageError("--capture belongs to one trace: give one PATH.")
-    if parsed.samples and not parsed.write:
-        raise UsageError("--samples are drawn into a written trace: add --write FILE, as in --write run.pftrace.")
+    if parsed.samples and not (parsed.write or parsed.html):
+        raise UsageError("--samples are drawn into a written trace or a page: add --write FILE or --html FILE.")
     if parsed.csv and (parsed.json or len(parsed.paths) > 1 or len(parsed.show or ()) != 1):
         raise UsageError("--csv writes one table: give one PATH, one --show NAME, and no --json.")
     for name in parsed.show or ():
@@ -136,17 +153,35 @@ def write_roofline(trace: Any, path: Path) -> None:
 
     if trace.counters.is_empty():
         raise InputError(
-            f"{trace.source} has no hardware counters: collect some with rocprofv3 --pmc or rocprof-compute."
+            f"{trace.source} has no hardware counters: collect some with rocprofv3 --pmc or rocprof-compute, or see the roofline by operators on the page of --html."
         )
     text = roofline_page(table("counters", trace), table("counter_roofline", trace), trace.source)
     write_whole(path, text, "give another --roofline")
     say(f"roofline: {path}")
 
 
+def write_page(trace: Any, steps: int, note: str, path: Path) -> None:
+    """The page of --html."""
+    from rung.analysis.pictures import pictures
+    from rung.report.trace_page import page as trace_page
+    from rung.runs import write_whole
+
+    text = trace_page(said(trace, steps, note), pictures(trace, steps=steps))
+    write_whole(path, text, "give another --html")
+    say(f"page: {path} ({len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network)")
+
+
 def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     """The overview and a sentence of each analysis that has one."""
-    from rung.analysis.overview import overview
     from rung.report.analyze import analyze_lines
+
+    found = said(trace, steps, note)
+    return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
+
+
+def said(trace: Any, steps: int, note: str) -> dict[str, Any]:
+    """The overview, the findings and the headlines."""
+    from rung.analysis.overview import overview
     from rung.report.headlines import headlines
 
     found = overview(trace, steps=steps)
@@ -154,7 +189,7 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     found["findings"] = table("findings", trace, steps=steps).to_dicts()
     without = () if trace.counters.height else ("counters",)  # its formulas take as long to read as a small trace
     found["headlines"] = headlines(lambda name: table(name, trace, steps=steps), steps, without)
-    return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
+    return found
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:

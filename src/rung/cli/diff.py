@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rung.cli import tables
-from rung.cli.common import add_command, at_least, for_tables, opened, share
+from rung.cli.common import add_command, at_least, for_tables, opened, say, share
 from rung.errors import UsageError
 
 EXAMPLE = """\
@@ -16,6 +17,7 @@ examples:
   rung diff before.json.gz after.json.gz            by category, operator and module
   rung diff h100.json.gz mi300.json.gz --by shape   by operator and the shapes of its inputs
   rung diff base/ new/ --base-steps 3               folders: every trace in them, as ranks of one run
+  rung diff before.json.gz after.json.gz --html page.html    the same as a page, with bars and by kernel, too
   rung diff base.db new.db --fail-if-slower 3%      exit code 1 where the step takes 3 % longer or more
 
 Times are of one step of one GPU. Rows are aligned by what the model asked for, and not by kernel names, which change
@@ -34,6 +36,9 @@ def add(commands: Any, help_text: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--top", type=at_least(0), default=12, metavar="N", help="rows of a table to show (default: 12; 0: all)"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="write a page: what became faster and slower, as bars"
     )
     parser.add_argument("--base-steps", type=int, metavar="N", help="steps recorded in BASE (default: as it says)")
     parser.add_argument("--new-steps", type=int, metavar="N", help="steps recorded in NEW (default: as it says)")
@@ -63,7 +68,11 @@ def run(parsed: argparse.Namespace) -> int:
         opened(path, captures, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
         for path, captures in zip(parsed.paths, (parsed.base_capture, parsed.new_capture), strict=True)
     )
-    found = diff(base, new, base_steps=parsed.base_steps, new_steps=parsed.new_steps, by=parsed.by)
+    by = (*parsed.by, *(name for name in ("kernel",) if parsed.html and name not in parsed.by))
+    found = diff(base, new, base_steps=parsed.base_steps, new_steps=parsed.new_steps, by=by)
+    if parsed.html:
+        write_page(found, parsed.html)
+        found = replace(found, tables={name: table for name, table in found.tables.items() if name in parsed.by})
     slower = parsed.fail_if_slower is not None and found.ratio >= 1 + parsed.fail_if_slower
     answer = found.as_dict() | {"slower": found.ratio > 1, "failed": slower}
     if parsed.json:
@@ -72,6 +81,16 @@ def run(parsed: argparse.Namespace) -> int:
         width = shutil.get_terminal_size((100, 24)).columns
         print("\n".join(diff_lines(answer, width=width, top=parsed.top)))
     return 1 if slower else 0
+
+
+def write_page(found: Any, path: Path) -> None:
+    """The page of --html."""
+    from rung.report.diff_page import page
+    from rung.runs import write_whole
+
+    text = page(found)
+    write_whole(path, text, "give another --html")
+    say(f"page: {path} ({len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network)")
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
-"""How commands give out tables: on the terminal, as CSV, as JSON."""
+"""How commands give out tables: on the terminal, as CSV, as JSON, as a folder of files."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import at_least, size
+from rung.cli.common import at_least, say, size
 from rung.cli.output import write_data
 
 if TYPE_CHECKING:
@@ -61,6 +61,22 @@ def write_csv(table: pl.DataFrame, path: Path) -> None:
 
     with whole(path) as file:
         _flat(table).write_csv(file)
+
+
+def write_all(trace: Any, steps: int, folder: Path, kind: str) -> None:
+    """Every analysis that has an answer into a file of the folder, `kernels.csv` or `kernels.parquet`; each is written whole."""
+    from rung.analysis.analyses import ANALYSES, table
+    from rung.trace.output import whole
+
+    written = 0
+    for name in ANALYSES:
+        found = table(name, trace, steps=steps)
+        if found.is_empty():
+            continue
+        with whole(folder / f"{name}.{kind}") as file:
+            found.write_parquet(file) if kind == "parquet" else _flat(found).write_csv(file)
+        written += 1
+    say(f"tables: {folder} ({written} of {len(ANALYSES)} as {kind}; the others have no rows)")
 
 
 def as_csv(table: pl.DataFrame) -> str:

@@ -155,19 +155,31 @@ def _scale(gains: Sequence[float]) -> tuple[Callable[[float], float], list[float
 
 def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
     """One stacked bar for each (label, breakdown), all on one scale: a shorter bar is a faster step."""
-    shown = [(label, units.section(b)) for label, b in bars if words.parts(b)]
-    lengths = [sum(value for _, _, value in words.parts(b)) for _, b in shown]
-    if not shown:
+    shown = [(label, units.section(b), words.parts(b)) for label, b in bars if words.parts(b)]
+    return stacked(
+        [
+            (
+                f"{label}: {units.duration(positive(record.get('step_ns')) or sum(value for *_, value in parts))} per step",
+                parts,
+            )
+            for label, record, parts in shown
+        ]
+    )
+
+
+def stacked(bars: Sequence[tuple[str, Sequence[tuple[str, str, float]]]]) -> str:
+    """One stacked bar for each (label, its parts), all on one scale. A part: (class of its colour, title, ns)."""
+    if not bars:
         return ""
+    lengths = [sum(value for *_, value in parts) for _, parts in bars]
     body = []
-    for index, ((label, record), length) in enumerate(zip(shown, lengths, strict=True)):
+    for index, ((label, parts), length) in enumerate(zip(bars, lengths, strict=True)):
         y = index * 74.0
-        step = units.duration(positive(record.get("step_ns")) or length)
-        body.append(text(f"{label}: {step} per step", 0, y + 14, "barlabel"))
+        body.append(text(label, 0, y + 14, "barlabel"))
         x = 0.0
-        for key, title, value in words.parts(record):
-            width = 100 * value / max(lengths)
-            tip = f"{title}: {units.duration(value)}, {units.percent(value / length)}"
+        for key, title, value in parts:
+            width = 100 * value / (max(lengths) or 1)
+            tip = f"{title}: {units.duration(value)}, {units.percent(value / (length or 1))}"
             css = key if key in words.PARTS else "other"
             body.append(
                 f'<rect x="{x:.3f}%" y="{y + 23:.0f}" width="{width:.3f}%" height="34" class="part p-{css}">'
@@ -177,7 +189,7 @@ def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
                 share = f"{value / length:.0%}"
                 body.append(text(share, x + width / 2, y + 44, f"share on-{css}", "middle"))
             x += width
-    return svg(74 * len(shown) - 12, "bars", "Where the time of a step goes", body)
+    return svg(74 * len(bars) - 12, "bars", "Where the time of a step goes", body)
 
 
 # ---- samples ---------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def diff_lines(found: dict[str, Any], *, width: int = 100, top: int = TOP) -> li
     lines = [*(f"{name:<5} {_side(side)}" for name, side in (("base:", base), ("new:", new)))]
     for note in found["notes"]:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="      ")
-    lines += ["", _verdict(found["ratio"]), ""]
+    lines += ["", verdict(found["ratio"]), ""]
     rows = [("a step of a GPU", base["step_ns"], new["step_ns"])]
     for part, title in _PARTS.items():
         values = [side["parts"][part] / (side["gpus"] * side["steps"]) for side in (base, new)]
@@ -48,7 +48,8 @@ def diff_lines(found: dict[str, Any], *, width: int = 100, top: int = TOP) -> li
     return lines
 
 
-def _verdict(ratio: float) -> str:
+def verdict(ratio: float) -> str:
+    """The new step beside the base's, in a sentence."""
     if abs(ratio - 1) < 0.005:
         return "The step takes as long as before."
     faster = ratio < 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from rung.report import charts, units, words
+from rung.report.templates import environment
 
 FORMATS = {
     "clean": units.clean,
@@ -26,25 +26,17 @@ FORMATS = {
 
 def render(data: dict[str, Any]) -> str:
     """The page as text. All that comes from the data is escaped: by jinja2, and in pictures by `charts`."""
-    from jinja2 import ChainableUndefined, Environment, FileSystemLoader
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=ChainableUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, (Markup, int)) else units.clean(value),
-    )
-    environment.filters |= FORMATS
+    templates = environment()
+    templates.filters |= FORMATS
     result, baseline = units.section(data, "result"), units.section(data, "baseline")
     tried, left = words.planned(data)
     bars = [("Before", words.as_measured(baseline.get("breakdown"), words.before(data).get("value")))]
     if words.kept(data):
         after = units.section(result, "times", "best").get("value")
         bars.append(("After", words.as_measured(result.get("breakdown"), after)))
-    return environment.get_template("climb.html").render(
+    return templates.get_template("climb.html").render(
         words=words,
         data=data,
         manifest=units.section(data, "manifest"),

@@ -11,17 +11,20 @@ from rung.report.svg import dot, line, svg, text
 
 _TOP, _PLOT, _BELOW = 30.0, 360.0, 44.0  # pixels
 _LEFT, _RIGHT = 7.0, 1.0  # percent
+_LINE = 18.0  # pixels that a roof's name needs
 LEVELS = {"HBM": "hbm", "Infinity Cache": "cache", "L2": "l2", "L1": "l1", "LDS": "lds"}  # roof → class of its colour
 
 
 class Point(NamedTuple):
-    """A kernel at one level of memory: FLOP a byte, TFLOP/s; share: of the time of all kernels."""
+    """A kernel, or an operator, at one level of memory: FLOP a byte, TFLOP/s; share: of the time of all. gap: how far it is from its
+    roof, in words."""
 
     kernel: str
     level: str
     intensity: float
     tflop_per_s: float
     share: float
+    gap: str = ""
 
 
 class Roof(NamedTuple):
@@ -54,10 +57,15 @@ def roofline(points: Sequence[Point], roofs: Sequence[Roof]) -> str:
     body = _grid(scale)
     flat = [roof.height for roof in roofs if not roof.slope and not roof.measured]
     for roof in roofs:
-        body += _sloped(roof, scale, max(flat, default=10 ** scale.y[1])) if roof.slope else _flat(roof, roofs, scale)
+        if roof.slope:
+            body += _sloped(roof, scale, max(flat, default=10 ** scale.y[1]))
+        else:
+            body += _flat(roof, roofs, scale)
+    body += _names([roof for roof in roofs if not roof.slope and not roof.measured], scale)
     for point in sorted(points, key=lambda point: -point.share):
         tip = f"{point.kernel}: {units.digits(point.tflop_per_s)} TFLOP/s, {units.digits(point.intensity)} FLOP a byte of {point.level}, {point.share:.0%} of the time"  # fmt: skip
-        radius = 3.5 + 6 * math.sqrt(point.share)
+        tip += f", {point.gap}" if point.gap else ""
+        radius = 3 + 12 * math.sqrt(point.share)
         body.append(dot(scale.across(point.intensity), scale.up(point.tflop_per_s), round(radius, 1), f"p-{LEVELS[point.level]}", tip))  # fmt: skip
     return svg(_TOP + _PLOT + _BELOW, "roofline", "Roofline: FLOP a byte across, TFLOP/s up", body)
 
@@ -109,7 +117,24 @@ def _flat(roof: Roof, roofs: Sequence[Roof], scale: Scale) -> list[str]:
     steepest = max((other.height for other in roofs if other.slope), default=0.0)
     begin = max(10 ** scale.x[0], roof.height / steepest) if steepest else 10 ** scale.x[0]
     y = scale.up(roof.height)
-    drawn = [line(scale.across(begin), y, 100 - _RIGHT, y, "roof flat" + (" measured" if roof.measured else ""))]
-    if not roof.measured:
-        drawn.append(text(f"{roof.name} {units.digits(roof.height)}", 100 - _RIGHT, y - 5, "name", "end"))
-    return drawn
+    return [line(scale.across(begin), y, 100 - _RIGHT, y, "roof flat" + (" measured" if roof.measured else ""))]
+
+
+def _names(roofs: Sequence[Roof], scale: Scale) -> list[str]:
+    """A name over each roof's right end; those of roofs close to each other stand together over the highest."""
+    groups: list[list[Roof]] = []
+    for roof in sorted(roofs, key=lambda roof: -roof.height):
+        if groups and scale.up(roof.height) - scale.up(groups[-1][-1].height) < _LINE:
+            groups[-1].append(roof)
+        else:
+            groups.append([roof])
+    return [
+        text(
+            ", ".join(f"{roof.name} {units.digits(roof.height)}" for roof in group),
+            100 - _RIGHT,
+            scale.up(group[0].height) - 5,
+            "name",
+            "end",
+        )
+        for group in groups
+    ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
 from rung.report import units
 from rung.report.roofline_chart import LEVELS, Point, Roof, roofline
+from rung.report.templates import environment
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,30 +24,25 @@ _COLORS = {
 
 def page(kernels: pl.DataFrame, roofs: pl.DataFrame, source: str) -> str:
     """The page as text. kernels, roofs: the analyses `counters` and `counter_roofline` of the trace."""
-    from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 
     points, lines = _points(kernels, roofs), _roofs(roofs)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, (Markup, int)) else units.clean(value),
-    )
-    environment.filters["duration"] = units.duration
     heights = {roof.name: units.digits(roof.height) for roof in lines if roof.slope and not roof.measured}
     used = set(heights) | {point.level for point in points}
     levels = [(level, LEVELS[level], heights.get(level)) for level in LEVELS if level in used]
-    return environment.get_template("roofline.html").render(
-        source=source,
-        chart=Markup(roofline(points, lines)),
-        measured=any(roof.measured for roof in lines),
-        colors=list(_COLORS.items()),
-        levels=levels,
-        without=kernels.height - len({point.kernel for point in points}),
-        kernels=[row | {"kernel": readable(row["kernel"])} for row in kernels.head(MOST).iter_rows(named=True)],
-        more=max(0, kernels.height - MOST),
+    return (
+        environment()
+        .get_template("roofline.html")
+        .render(
+            source=source,
+            chart=Markup(roofline(points, lines)),
+            measured=any(roof.measured for roof in lines),
+            colors=list(_COLORS.items()),
+            levels=levels,
+            without=kernels.height - len({point.kernel for point in points}),
+            kernels=[row | {"kernel": readable(row["kernel"])} for row in kernels.head(MOST).iter_rows(named=True)],
+            more=max(0, kernels.height - MOST),
+        )
     )
 
 

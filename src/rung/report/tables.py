@@ -27,7 +27,7 @@ def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None
     shown = frame if top is None else frame.head(top)
     columns = [(name, *_cells(name, shown)) for name in shown.columns]
     columns = [column for column in columns if any(cell for cell in column[2]) or frame.is_empty()]
-    heads = [_head(name, frame.columns) for name, _, _ in columns]
+    heads = [heading(name, frame.columns) for name, _, _ in columns]
     widths = [
         max([*map(len, head.split()), *map(len, cells)]) for head, (_, _, cells) in zip(heads, columns, strict=True)
     ]
@@ -67,7 +67,8 @@ def catalogue_lines(tables: pl.DataFrame, width: int) -> list[str]:
     ]
 
 
-def _head(name: str, names: list[str]) -> str:
+def heading(name: str, names: list[str]) -> str:
+    """What a column is called: without its unit, which the cells have."""
     plain = name.removesuffix("_ns").removesuffix("_bytes")
     if plain != name and plain in names:  # "unlinked" counts what "unlinked_ns" times
         plain += "_time" if name.endswith("_ns") else "_size"
@@ -103,16 +104,17 @@ def _cells(name: str, frame: pl.DataFrame) -> tuple[bool, list[str]]:
     """Whether the column is text, and what is shown of each value."""
     values = frame[name].to_list()
     text = not frame.schema[name].is_numeric()
-    return text, ["" if value is None else _cell(name, value) for value in values]
+    return text, ["" if value is None else cell_text(name, value) for value in values]
 
 
-def _cell(name: str, value: Any) -> str:
+def cell_text(name: str, value: Any) -> str:
+    """What is shown of a value in the column of this name."""
     if isinstance(value, bool):
         return "yes" if value else "no" if name == "met" else ""
     if isinstance(value, str):
         return units.one_line(readable(value) if name in _KERNELS else value)
     if isinstance(value, (list, tuple)):
-        return ", ".join(_cell("", item) for item in value)
+        return ", ".join(cell_text("", item) for item in value)
     if name.endswith("_ns"):
         return units.duration(value)
     if name.endswith("_bytes"):

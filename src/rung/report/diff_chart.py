@@ -1,0 +1,58 @@
+"""What became faster and slower: a bar a row from the middle, to the left what takes less time, to the right what takes more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rung.analysis.kernel_names import readable
+from rung.report import units
+from rung.report.svg import escaped, line, svg, text
+from rung.report.tables import shortened
+
+MOST = 20
+_ROW = 44.0  # pixels
+_SIDE = 31.0  # percent of the width for the longest bar; the rest is for figures
+_LONGEST = 120  # characters of a name
+_WITHIN = " / "
+
+
+def diff_bars(rows: Sequence[dict[str, Any]], label: str) -> str:
+    """The largest changes of a table of `analysis.diff`; "" where nothing changed."""
+    changed = [row for row in rows if row["change"] != "same" and row["delta_ns"]][:MOST]
+    if not changed:
+        return ""
+    longest = max(abs(row["delta_ns"]) for row in changed)
+    bottom = _ROW * len(changed)
+    body = []
+    for place, row in enumerate(changed):
+        y, delta = place * _ROW, row["delta_ns"]
+        wide = _SIDE * abs(delta) / longest
+        faster = delta < 0
+        left = 50 - wide if faster else 50.0
+        what = units.one_line(row["what"])
+        tip = f"{what}: {row['change']}, {units.duration(row['base_ns'])} → {units.duration(row['new_ns'])}, {_times(row)}"
+        figure = f"{'−' if faster else '+'}{units.duration(abs(delta))}"
+        body.append(
+            f"<g>{text(_short(what), 0, y + 14, 'name')}"
+            f'<rect x="{left:.3f}%" y="{y + 20:.0f}" width="{max(wide, 0.15):.3f}%" height="14" class="{"faster" if faster else "slower"}"/>'
+            f"{text(figure, left - 0.6 if faster else 50.6 + wide, y + 31, 'tick', 'end' if faster else 'start')}"
+            f"<title>{escaped(tip)}</title></g>"
+        )
+    return svg(
+        bottom,
+        "diffs",
+        label,
+        [*(line(50, place * _ROW + 18, 50, place * _ROW + 36, "axis") for place in range(len(changed))), *body],
+    )
+
+
+def _short(what: str) -> str:
+    """Of a path of modules its end: a narrow page cuts a name at the right."""
+    path = what.split(_WITHIN)
+    return f"… / {_WITHIN.join(path[-2:])}" if len(path) > 3 else shortened(readable(what), _LONGEST)
+
+
+def _times(row: dict[str, Any]) -> str:
+    counts = [units.count(round(row[key], 1)) for key in ("base_count", "new_count")]
+    return f"{counts[0]} times" if counts[0] == counts[1] else f"{counts[0]} → {counts[1]} times"

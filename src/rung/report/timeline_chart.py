@@ -1,0 +1,73 @@
+"""The timeline as it is without a script and on paper: the whole span, a line a row, each column in the colour of what took most of it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rung.analysis.lanes import Lanes
+from rung.report import units
+from rung.report.svg import line, svg, text
+from rung.report.trace_record import colour
+
+COLUMNS = 800  # of the picture
+_ROW, _TITLE, _AXIS = 10.0, 18.0, 22.0  # pixels
+_MOST_ROWS = {"host": 4}  # of a lane; the others are there to be zoomed into
+_TICKS = 5
+
+
+def timeline(lanes: Lanes) -> str:
+    """The picture; "" where there is nothing to draw."""
+    if lanes.lanes.is_empty() or not lanes.span_ns:
+        return ""
+    ranks = lanes.lanes["rank"].n_unique() > 1
+    shown = dict(_columns(lanes).group_by("lane", "row", maintain_order=True))
+    body, y = [], 0.0
+    for rank, side, where, number, rows in lanes.lanes.select("rank", "side", "where", "lane", "rows").iter_rows():
+        body.append(text(f"rank {rank}, {where}" if ranks and rank is not None else where, 0, y + 13, "tick"))
+        y += _TITLE
+        for row in range(min(rows, _MOST_ROWS.get(side, rows))):
+            if (number, row) in shown:
+                body.append(_row(shown[number, row], y))
+            y += _ROW
+    for k in range(_TICKS):
+        share = k / (_TICKS - 1)
+        anchor = "start" if k == 0 else "end" if k == _TICKS - 1 else "middle"
+        body.append(line(100 * share, 0, 100 * share, y + 4, "grid"))
+        body.append(text(units.duration(lanes.span_ns * share) if k else "0", 100 * share, y + 17, "tick", anchor))
+    return svg(y + _AXIS, "timeline", "Timeline of the whole recording", body)
+
+
+def _columns(lanes: Lanes) -> pl.DataFrame:
+    """For each lane, row and column the category that took most of it; of a slice over several columns, all of them."""
+    width = max(1, -(-lanes.span_ns // COLUMNS))
+    cut = (
+        lanes.slices.select("lane", "row", "ts", "kind", end=pl.col("ts") + pl.col("dur"))
+        .with_columns(column=pl.int_ranges(pl.col("ts") // width, pl.col("end") // width + 1))
+        .explode("column")
+    )
+    begin = pl.max_horizontal("ts", pl.col("column") * width)
+    part = cut.with_columns(
+        part=pl.min_horizontal("end", (pl.col("column") + 1) * width) - begin,
+        category=lanes.kinds["category"].gather(cut["kind"]),
+    )
+    sums = part.group_by("lane", "row", "column", "category").agg(pl.col("part").sum())
+    most = sums.sort("part", "category", descending=[True, False]).unique(
+        ["lane", "row", "column"], keep="first", maintain_order=True
+    )
+    return most.sort("lane", "row", "column")
+
+
+def _row(columns: pl.DataFrame, y: float) -> str:
+    """A path a colour: runs of columns side by side are one rectangle."""
+    runs: dict[str, list[list[int]]] = {}
+    for column, category in columns.select("column", "category").iter_rows():
+        of_colour = runs.setdefault(colour(category), [])
+        if of_colour and of_colour[-1][0] + of_colour[-1][1] == column:
+            of_colour[-1][1] += 1
+        else:
+            of_colour.append([column, 1])
+    drawn = "".join(
+        f'<path class="p-{name}" d="{"".join(f"M{begin} 0h{wide}v1h-{wide}z" for begin, wide in places)}"/>'
+        for name, places in runs.items()
+    )
+    return f'<svg y="{y:.0f}" width="100%" height="{_ROW - 1:.0f}" viewBox="0 0 {COLUMNS} 1" preserveAspectRatio="none">{drawn}</svg>'

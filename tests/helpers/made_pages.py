@@ -1,0 +1,116 @@
+"""A trace for pages: two ranks, modules, operators with shapes, memory, curves; its names can be a stranger's."""
+
+import json
+from typing import Any
+
+from rung.analysis.diff import diff
+from rung.analysis.per_step import divisor
+from rung.analysis.pictures import pictures
+from rung.cli.analyze import said
+from rung.report import diff_page, trace_page
+from rung.trace import Trace, read
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"'><svg onload=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "\x1b[31mred\x1b]0;title\x07",
+    "\u202egnp.exe\u2066",
+    "line\u2028end\u2029",
+    "a&amp;b&lt;c",
+    "=cmd|' /C calc'!A0",
+)
+
+
+def document(
+    names: tuple[str, ...] = ("Cijk_MT64", "softmax_kernel", "copy_kernel"), slow: float = 1.0, rank: int | None = None
+) -> dict[str, Any]:
+    """A torch.profiler file of 40 kernels; the first name's kernels take `slow` times as long."""
+    events: list[dict[str, Any]] = []
+
+    def add(kind: str, name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> None:
+        events.append(
+            {
+                "ph": "X",
+                "cat": kind,
+                "name": name,
+                "pid": 0 if "device" in args else 7,
+                "tid": tid,
+                "ts": ts,
+                "dur": dur,
+                "args": args,
+            }
+        )
+
+    at = 0.0
+    for k in range(40):
+        name = names[k % len(names)]
+        add("python_function", "model.py(3): forward", at, 30, **{"Python id": 3 * k + 1})
+        add(
+            "python_function",
+            f"nn.Module: {names[-1] if len(names) > 3 else 'Block'}_{k % 4}",
+            at + 1,
+            28,
+            **{"Python id": 3 * k + 2},
+        )
+        shapes = {
+            "Input Dims": [[64, 128], [128, 256]],
+            "Input type": ["c10::BFloat16", "c10::BFloat16"],
+            "Input Strides": [[128, 1], [256, 1]],
+            "Concrete Inputs": ["", ""],
+        }
+        add("cpu_op", "aten::mm" if k % 3 == 0 else f"aten::op{k % 3}", at + 2, 20, **{"External id": k + 1}, **shapes)
+        add("cuda_runtime", "hipLaunchKernel", at + 4, 3, correlation=k + 1, **{"External id": k + 1})
+        dur = 20 * (slow if k % len(names) == 0 else 1)
+        add("kernel", name, at + 10, dur, tid=0, device=0, stream=0, correlation=k + 1, **{"External id": k + 1})
+        events.append(
+            {
+                "ph": "i",
+                "s": "t",
+                "name": "[memory]",
+                "pid": 7,
+                "tid": 1,
+                "ts": at + 3,
+                "args": {
+                    "Device Id": 0,
+                    "Device Type": 1,
+                    "Addr": 1000 + k,
+                    "Bytes": 2**20,
+                    "Total Allocated": (k + 1) * 2**20,
+                    "Total Reserved": 64 * 2**20,
+                },
+            }
+        )
+        at += 15 + dur
+    facts = {
+        "deviceProperties": [
+            {
+                "id": 0,
+                "name": "AMD Instinct MI300X",
+                "totalGlobalMem": 2**37,
+                "numSms": 304,
+                "warpSize": 64,
+                "computeMajor": 9,
+                "computeMinor": 4,
+            }
+        ]
+    }
+    if rank is not None:
+        facts["distributedInfo"] = {"rank": rank, "world_size": 2}
+    return facts | {"traceEvents": events}
+
+
+def trace(tmp_path: Any, **how: Any) -> Trace:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document(**how)))
+    return read(path)
+
+
+def page_of(trace: Trace) -> str:
+    steps, note = divisor(trace)
+    return trace_page.page(said(trace, steps, note), pictures(trace, steps=steps))
+
+
+def diff_page_of(base: Trace, new: Trace) -> str:
+    return diff_page.page(diff(base, new, by=("category", "op", "module", "kernel")))

@@ -1,0 +1,65 @@
+"""The page of two traces: which way a bar goes, how long it is, and both totals."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from made_pages import diff_page_of, document, trace
+
+from rung.cli.main import main
+from rung.report.diff_chart import MOST, diff_bars
+
+
+def row(what: str, base: float, new: float, change: str = "slower") -> dict[str, Any]:
+    return {
+        "what": what,
+        "change": change,
+        "base_ns": base,
+        "new_ns": new,
+        "delta_ns": new - base,
+        "base_count": 2.0,
+        "new_count": 4.0,
+    }
+
+
+def test_a_bar_goes_left_where_time_was_saved_and_is_as_long_as_its_share_of_the_largest_change() -> None:
+    picture = diff_bars([row("a", 400, 0, "vanished"), row("b", 100, 200), row("c", 5, 5, "same")], "x")
+    bars = re.findall(r'<rect x="([\d.]+)%" y="\d+" width="([\d.]+)%" height="14" class="(\w+)"', picture)
+    assert [css for *_, css in bars] == ["faster", "slower"]
+    (left, longest, _), (begin, quarter, _) = bars
+    assert float(left) + float(longest) == 50
+    assert float(begin) == 50
+    assert float(quarter) == float(longest) / 4
+    assert "−400 ns" in picture
+    assert "+100 ns" in picture
+    assert "b: slower, 100 ns → 200 ns, 2 → 4 times" in picture
+
+
+def test_nothing_that_changed_is_no_picture_and_many_changes_are_the_first() -> None:
+    assert diff_bars([row("c", 5, 5, "same")], "x") == ""
+    assert diff_bars([row(f"k{k}", 0, 100) for k in range(MOST + 5)], "x").count("<g>") == MOST
+
+
+def test_a_page_has_both_totals_and_a_table_of_each_kind(tmp_path: Path) -> None:
+    page = diff_page_of(trace(tmp_path), trace(tmp_path, slow=3.0))
+    assert re.search(r"The step is [\d.]+x slower", page)
+    assert re.search(r"Base: [\d.]+ ms per step of a GPU", page)
+    assert re.search(r"New: [\d.]+ ms per step of a GPU", page)
+    for name in ("category", "op", "module", "kernel"):
+        assert f'data-table="{name}"' in page
+    assert page.count('<svg class="diffs"') == 4
+
+
+def test_the_command_prints_what_it_printed_and_the_page_has_kernels_too(tmp_path: Path, capsys: Any) -> None:
+    for name, slow in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document(slow=slow)))
+    command = ["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--by", "op", "--json"]
+    assert main(command) == 0
+    before = capsys.readouterr().out
+    assert main([*command, "--html", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out == before
+    assert list(json.loads(before)["tables"]) == ["op"]
+    page = (tmp_path / "page.html").read_text()
+    assert 'data-table="kernel"' in page
+    assert 'data-table="module"' not in page
