@@ -290,7 +290,7 @@ def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[
 
 
 def test_the_last_call_before_a_recording_goes_the_way_that_the_recording_will(
-    recorded: Callable[..., GraphedStep],
+    recorded: Callable[..., GraphedStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the masks of transformers, which are made another way while a stream is captured."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
