@@ -269,3 +269,16 @@ def test_a_breakdown_is_as_long_as_what_was_measured() -> None:
     assert words.as_measured(slowed, 20e6)["parts"] == {"gemm": 15e6, "pointwise": 5e6}
     assert words.as_measured(slowed, None) == slowed
     assert words.as_measured(None, 8e6) == {}
+
+
+def test_the_parts_of_a_baseline_add_up_to_the_step_that_was_measured_and_not_to_the_profiled_one() -> None:
+    baseline = {
+        "time": {"value": 1e6, "lo": 0.9e6, "hi": 1.1e6},
+        "first_run_seconds": 1.0,
+        "memory": {"allocated": 1 << 20},
+        "breakdown": {"parts": {"gemm": 150e6, "pointwise": 50e6}, "step_ns": 200e6},
+    }
+    shown = "\n".join(lines.baseline_lines(baseline))
+    assert "750 µs" in shown
+    assert "250 µs" in shown
+    assert "150 ms" not in shown

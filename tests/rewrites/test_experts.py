@@ -72,6 +72,66 @@ class Experts(nn.Module):
         return out
 
 
+class Masked(Experts):
+    """Asks a mask of experts, ranks and tokens, as Mixtral did."""
+
+    def mixed(self, flat, weights, chosen):
+        out = torch.zeros(flat.shape, dtype=flat.dtype, device=flat.device)
+        mask = F.one_hot(chosen, num_classes=EXPERTS).permute(2, 1, 0)
+        for number, expert in enumerate(self.experts):
+            rank, token = torch.where(mask[number])
+            rows = flat[None, token].reshape(-1, WIDTH)
+            out.index_add_(0, token, (expert(rows) * weights[token, rank, None]).to(flat.dtype))
+        return out
+
+
+class TokensFirst(Experts):
+    """A mask of experts, tokens and ranks; weights that become a column afterwards."""
+
+    def mixed(self, flat, weights, chosen):
+        out = torch.zeros_like(flat)
+        mask = F.one_hot(chosen, EXPERTS).permute((2, 0, 1))
+        for number, expert in enumerate(self.experts):
+            token, rank = torch.where(mask[number])
+            out.index_add_(0, token, weights[token, rank].unsqueeze(-1) * expert(flat[token, :]))
+        return out
+
+
+class ExpertsLast(Experts):
+    def mixed(self, flat, weights, chosen):
+        out = torch.zeros_like(flat)
+        mask = F.one_hot(chosen, EXPERTS)
+        for number, expert in enumerate(self.experts):
+            token, rank = torch.where(mask[..., number])
+            out.index_add_(0, token, expert(flat[token]) * weights[token, rank][:, None])
+        return out
+
+
+class Transposed(Experts):
+    """Takes ranks for tokens."""
+
+    def mixed(self, flat, weights, chosen):
+        out = torch.zeros_like(flat)
+        mask = F.one_hot(chosen, EXPERTS).permute(2, 1, 0)
+        for number, expert in enumerate(self.experts):
+            rank, token = torch.where(mask[number])
+            out.index_add_(0, rank, expert(flat[rank]) * weights[rank, token % 2, None])
+        return out
+
+
+class Capacity(Experts):
+    """Of each expert, a token that comes late is nobody's."""
+
+    def mixed(self, flat, weights, chosen):
+        out = torch.zeros_like(flat)
+        mask = F.one_hot(chosen, EXPERTS)
+        mask.mul_(mask.cumsum(0) < 5)
+        for number, expert in enumerate(self.experts):
+            token, rank = torch.where(mask[..., number])
+            out.index_add_(0, token, expert(flat[token]) * weights[token, rank, None])
+        return out
+
+
 class Counting(Experts):
     """Says how many tokens its last expert has."""
 
@@ -133,9 +193,16 @@ def check(model, passes=("grouped-experts",), tolerance=1e-5, x=None):
         lambda: Experts([Gated(bias=True) for _ in range(EXPERTS)]),
         lambda: Experts([Joined() for _ in range(EXPERTS)]),
         lambda: Experts(favoured=torch.tensor([9.0, -9.0, 9.0, -9.0])),
+        Masked,
+        lambda: Masked(favoured=torch.tensor([9.0, -9.0, 9.0, -9.0])),
+        TokensFirst,
+        ExpertsLast,
     ],
-    ids=["gated", "with biases", "gate and up in one", "experts without a token"],
-)
+    ids=[
+        "gated", "with biases", "gate and up in one", "experts without a token", "a mask", "a mask, and experts without a token",
+        "a mask of tokens and ranks", "a mask with experts last",
+    ],
+)  # fmt: skip
 def test_a_loop_over_experts_becomes_grouped_products(model):
     surgeon = check(model())
     assert surgeon.rewritten == {"grouped-experts": 1}
@@ -185,14 +252,19 @@ def swapped():
         (Counting, "something else reads"),
         (Residual, "not zero before"),
         (Dropping, "is written to"),
+        (Capacity, "is written to"),
         (lambda: Experts([Normed() for _ in range(EXPERTS)]), "more than layers"),
     ],
-    ids=["different", "activations swapped", "more choices", "counting", "residual", "dropping", "normed"],
+    ids=["different", "activations swapped", "more choices", "counting", "residual", "dropping", "capacity", "normed"],
 )
 def test_a_loop_that_must_stay_says_why(model, why):
     surgeon = check(model())
     assert surgeon.rewritten == {}
     assert why in surgeon.skipped[0]
+
+
+def test_a_loop_that_takes_ranks_for_tokens_is_no_such_loop():
+    assert check(Transposed()).rewritten == {}
 
 
 class Model(nn.Module):

@@ -175,7 +175,13 @@ def gated(x):
     return x * angle().cos().repeat(1, 2) + x.flip(-1) * angle().sin().repeat(1, 2)
 
 
-@pytest.mark.parametrize("fn", [wrong_sign, mirrored, gated], ids=lambda fn: fn.__name__)
+def two_widths(x):
+    a, b = x.chunk(2, -1)
+    half = angle().sin()
+    return torch.cat((a * half, b * half), -1) + x * angle().cos().repeat(1, 2)
+
+
+@pytest.mark.parametrize("fn", [wrong_sign, mirrored, gated, two_widths], ids=lambda fn: fn.__name__)
 def test_what_is_no_rotation_is_left_without_a_word(fn, plain):
     surgeon = turned(fn)
     assert surgeon.rewritten == {}

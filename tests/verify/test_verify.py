@@ -655,3 +655,29 @@ def test_a_candidate_that_stays_with_the_shape_it_saw_first_is_refused_in_either
     assert not found["passed"]
     assert ("shape 1" if backwards else "shape 2") in found["failures"][0]
     assert verifying.verify(w, EXACT, CPU, backwards=backwards).passed
+
+
+class Observed(nn.Module):
+    """Attaches a hook to its layer when it is first called, as models do that hand out what their layers make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if not self.layer._forward_hooks:
+            self.layer.register_forward_hook(lambda module, args, output: output * 2)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_hooks_that_a_model_attaches_when_it_first_runs_are_no_change_and_one_more_is(more: int) -> None:
+    w = Workload("observed", Observed, lambda s: torch.randn(3, 4, generator=torch.Generator().manual_seed(s)))
+
+    def build(model: nn.Module, at: Plan) -> Step:
+        for _ in range(more):
+            model.register_forward_pre_hook(lambda module, args: None)
+        return Step(w, model, at, CPU)
+
+    found = verifying.verify(w, EXACT, CPU, build)
+    assert found.failures == (["the candidate changed the model's hooks"] if more else [])

@@ -6,7 +6,7 @@ from typing import Any
 
 from rung.report import units
 from rung.report.terminal import breakdown_lines
-from rung.report.words import recompilations, standing
+from rung.report.words import as_measured, recompilations, standing
 
 
 def baseline_lines(baseline: dict[str, Any]) -> list[str]:
@@ -21,7 +21,8 @@ def baseline_lines(baseline: dict[str, Any]) -> list[str]:
     if names:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         lines.append(f"  note: {len(names)} trainable parameters get no gradient: {shown}")
-    return lines + [f"  {line}" for line in breakdown_lines(baseline.get("breakdown"))]
+    parts = as_measured(baseline.get("breakdown"), baseline["time"]["value"])
+    return lines + [f"  {line}" for line in breakdown_lines(parts)]
 
 
 def graph_lines(facts: dict[str, Any]) -> list[str]:

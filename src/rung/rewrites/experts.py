@@ -54,11 +54,11 @@ def _rewrite(graph: fx.Graph, out: fx.Node, turns: list[Turn]) -> None:
     out.replace_all_uses_with(made, lambda user: user not in own)
     for node in sorted(own, reverse=True):
         graph.erase_node(node)
-    for where in (turn.where for turn in turns):
-        compared = where.args[0]
-        graph.erase_node(where)
-        if not compared.users:
-            graph.erase_node(compared)
+    for turn in turns:
+        asked: fx.Node | None = turn.choice.where
+        while asked is not None and asked is not turn.choice.chosen and not asked.users:
+            graph.erase_node(asked)
+            asked = next(iter(asked.all_input_nodes), None)
     graph.erase_node(out)
 
 
@@ -83,7 +83,7 @@ def _emit(
     """The loop's result, made of the first expert's operations on the rows of all."""
     before = last.prev
     with graph.inserting_before(last):
-        parts = graph.call_function(sort_rows, (turn.source, turn.chosen, count))
+        parts = graph.call_function(sort_rows, (turn.source, turn.choice.chosen, count))
         rows, ends, owner, places = (graph.call_function(operator.getitem, (parts, k)) for k in range(4))
         known: dict[fx.Node, fx.Node] = {turn.rows: rows}
         for node in body:

@@ -95,6 +95,8 @@ def _tables(inner: list[fx.Node], x: fx.Node) -> tuple[fx.Node, ...] | None:
     half = value(x).shape[-1] // 2  # type: ignore[union-attr]
     if any(t is None or not t.dim() or t.shape[-1] not in (half, 2 * half) for t in shapes):
         return None
+    if len({t.shape[-1] for t in shapes if t is not None}) > 1:
+        return None  # sums and products of something else: a cosine and its sine have one width
     is_complex = [t.is_complex() for t in shapes if t is not None]
     return found if is_complex in ([False, False], [True]) else None
 

@@ -99,8 +99,14 @@ def replaced(before: dict[tuple[str, str], tuple[Any, str, Any]]) -> list[str]:
     return said
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [f"the candidate changed the model's {what}" for what in before if before[what] != after[what]]
+def changed(before: dict[str, Any], after: dict[str, Any], untouched: dict[str, Any]) -> list[str]:
+    """What of `fingerprint` a candidate has changed, in sentences. untouched: that of another copy, which only ran: a model may attach
+    hooks to itself, or set its mode, when it is first called."""
+    return [
+        f"the candidate changed the model's {what}"
+        for what in before
+        if after[what] not in (before[what], untouched[what])
+    ]
 
 
 def changed_settings(before: dict[str, Any]) -> list[str]:

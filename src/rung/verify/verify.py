@@ -164,7 +164,9 @@ class _At:
             cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
             keeps = self.plan.keeps_weights
             self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
-        self.result.failures += changed(before, fingerprint(mine)) + changed_settings(settings) + replaced(torchs)
+        untouched = fingerprint(self.baseline.model)
+        self.result.failures += changed(before, fingerprint(mine), untouched) + changed_settings(settings)
+        self.result.failures += replaced(torchs)
         if self.reference.name != "float64":
             self.result.reference = self.reference.name
 
