@@ -210,6 +210,20 @@ def test_a_mode_that_was_the_best_is_the_answer_once_it_is_verified_while_a_fast
     assert made.answer.kept == whole
 
 
+def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
+    climb: Callable[..., tuple[State, Added]],
+) -> None:
+    made, _ = climb({**TRAINING, **LAYERS})
+    made.audited, made.facts["own_precision"] = True, "exact"
+    stack = ("bf16", "compile-regions", "capture")
+    race = racing.Race({"blocks-and-graph": {"name": "", "title": "", "rungs": list(stack), "error": "it died"}})
+    race.answers = [Answer(stack, "provisional", {"value": 2.0})]
+    made.answer = race.answers[0]
+    checked(made, stack, [True, True])
+    racing._offer_verified(made, race)
+    assert made.answer.status == "provisional"
+
+
 def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_first(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,9 +71,8 @@ class Race:
     asked: bool = False  # whether the audit has told which further modes there are
     until: float = math.inf  # when modes that take minutes are given up, by the monotonic clock
     without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model
-    answers: list[Answer] = field(
-        default_factory=list
-    )  # of the modes that were the best for a while, as they were timed
+    # Of the modes that were the best for a while, as they were timed.
+    answers: list[Answer] = field(default_factory=list)
 
 
 def start_modes(state: State, warm: Mapping[str, Any]) -> None:
@@ -329,13 +328,16 @@ def _offer_verified(state: State, result: Race) -> None:
     answer = _answer_checked(state, result)
     if answer is None or answer.status != "provisional" or not state.audited or state.facts.get("one_shape"):
         return
-    if _is_verified(state) and list(answer.kept) != result.modes.get(result.best, {}).get("rungs"):
+    kept, timed = list(answer.kept), [mode for mode in result.modes.values() if "speedup" in mode]
+    if kept not in [mode["rungs"] for mode in timed]:  # it failed when it was timed once more
+        return
+    if _is_verified(state) and kept != result.modes.get(result.best, {}).get("rungs"):
         return
     phases = plan_of(answer.kept).phases(state.facts["own_precision"])
     complete = {precision_of(task) for task in state.ahead} == {*phases}
     passed = all(task.answers.get("verify", {}).get("passed") for task in state.ahead)
     if complete and passed and answer.speedup["value"] >= VERIFIED_GAIN:
-        over_plain = answer.speedup["value"] / max(m["speedup"] for m in result.modes.values() if "speedup" in m)
+        over_plain = answer.speedup["value"] / max(mode["speedup"] for mode in timed)
         offer(state, replace(answer, status="verified", over_plain={"value": over_plain}))
 
 
