@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -79,12 +80,13 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(ABC):
     """A kind of block. What it is not asked to override, it does not have."""
 
     @property
+    @abstractmethod
     def parameters(self) -> int:
-        raise NotImplementedError
+        """How many there are."""
 
     @property
     def active(self) -> int:
