@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from rung.engine import cuda_graph
+
 
 class Stream:
     """Dynamo asks of what it compiles whether it is one, so that it has to be a class, as the next has to be."""
@@ -22,6 +24,9 @@ class Nothing:
 
     def __exit__(self, *exc: object) -> None: ...
 
+    def unchanged(self) -> bool:
+        return True
+
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -31,4 +36,5 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("synchronize", lambda: None),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stands_for_it)
+    monkeypatch.setattr(cuda_graph, "OutsideMemory", Nothing)
     return SimpleNamespace(is_gpu=True, index=0, kind="cpu")

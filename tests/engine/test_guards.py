@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rung
 from rung.engine import cuda_graph, dynamo
-from rung.engine.cuda_graph import MOST_SHAPES, WARM_CALLS, GraphedStep
+from rung.engine.cuda_graph import MOST_SHAPES, PROOFS, WARM_CALLS, GraphedStep
 from rung.engine.guards import MOST, ModelGuards
 
 
@@ -259,11 +259,19 @@ def recorded(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Graphed
     return lambda model, run=None, optimizer=None: GraphedStep(run or model, gpu, model, optimizer)
 
 
+def in_the_open() -> Gated:
+    """A model of which the address of every tensor is known."""
+    model = Gated(scripted=False)
+    del model.edges
+    return model
+
+
+@pytest.mark.parametrize("calls", [2, PROOFS + 2], ids=["guards first", "launched ahead"])
 @pytest.mark.parametrize("change", [*CHANGES, *MOVES])
-def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[..., GraphedStep]) -> None:
-    model, x = Gated().eval(), torch.ones(2, 4)
+def test_a_changed_model_is_not_replayed(change: str, calls: int, recorded: Callable[..., GraphedStep]) -> None:
+    model, x = (Gated() if calls == 2 else in_the_open()).eval(), torch.ones(2, 4)
     run = recorded(model)
-    for _ in range(WARM_CALLS + 2):
+    for _ in range(WARM_CALLS + calls):
         run(x)
     assert run.shapes == 1
     {**CHANGES, **MOVES}[change](model)
@@ -274,6 +282,55 @@ def test_a_changed_model_is_not_replayed(change: str, recorded: Callable[..., Gr
         found = run(x)
         torch.manual_seed(0)
         torch.testing.assert_close(found, model(x))
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done, in order: "replay" and "guards"."""
+    done: list[str] = []
+    check = ModelGuards.check
+    monkeypatch.setattr(Replays, "replay", lambda self: done.append("replay"))
+    monkeypatch.setattr(ModelGuards, "check", lambda self: (done.append("guards"), check(self))[1])
+    return done
+
+
+def test_a_replay_that_writes_nothing_outside_is_launched_before_the_guards_are_read(
+    recorded: Callable[..., GraphedStep], order: list[str]
+) -> None:
+    run, x = recorded(in_the_open()), torch.ones(2, 4)
+    for _ in range(WARM_CALLS + PROOFS):
+        run(x)
+    order.clear()
+    run(x)
+    assert order == ["replay", "guards"]
+
+
+@pytest.mark.parametrize("writes", ["at once", "later"])
+def test_a_replay_that_writes_outside_waits_for_the_guards(
+    writes: str, recorded: Callable[..., GraphedStep], order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False] if writes == "at once" else [True] * (PROOFS - 1) + [False])
+    monkeypatch.setattr(cuda_graph.OutsideMemory, "unchanged", lambda self: next(answers))
+    run, x = recorded(in_the_open()), torch.ones(2, 4)
+    for _ in range(WARM_CALLS + PROOFS + 1):
+        run(x)
+    order.clear()
+    run(x)
+    assert order == ["guards", "replay"]
+
+
+def test_a_replay_of_weights_whose_memory_may_be_gone_is_not_launched(
+    recorded: Callable[..., GraphedStep], order: list[str]
+) -> None:
+    """The memory of a weight whose data were exchanged may not be mapped any more: a kernel that reads it would end the process."""
+    model, x = in_the_open(), torch.ones(2, 4)
+    run = recorded(model)
+    for _ in range(WARM_CALLS + PROOFS + 1):
+        run(x)
+    order.clear()
+    model.layers[0].weight.data = model.layers[0].weight.data.clone()
+    run(x)
+    assert order == ["guards"]
 
 
 def test_a_forward_that_counts_and_sets_a_buffer_is_captured(recorded: Callable[..., GraphedStep]) -> None:

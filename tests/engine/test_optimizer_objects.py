@@ -309,7 +309,7 @@ def told(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> C
     """What a captured step does when it is called: it runs, or is replayed, after it was recorded where that is due."""
     ran: list[str] = []
     run = object.__new__(cuda_graph.GraphedStep)
-    given = SimpleNamespace(check=lambda: (0, False), hooked="", accept=lambda: None)
+    given = SimpleNamespace(check=lambda: (0, False), hooked="", accept=lambda: None, state=0)
     vars(run).update(_guards=given, _optimizer_guards=OptimizerGuards(optimizer), _graphs={}, _calls={}, _changes=0)
     vars(run).update(_optimizer=optimizer, _parameters=[], _rates=[])
     vars(run).update(_device=SimpleNamespace(kind="cpu"), _model=torch.nn.Identity())

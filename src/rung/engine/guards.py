@@ -59,6 +59,15 @@ class ModelGuards:
         """The first module with a hook of the user's, whose Python no replay would run; empty where there is none."""
         return self._found if self._number is None else self._states[self._number][1]
 
+    @property
+    def state(self) -> int | None:
+        """Which of its states the model was in when it was last asked."""
+        return self._number
+
+    def in_place(self) -> bool:
+        """Whether the tensors of that state still lie where they lay: their memory may be read. Nothing else is asked."""
+        return self._number is not None and self._quick[self._number].in_place()
+
     def check(self) -> tuple[int | None, bool]:
         """(which of its states the model is in, whether tensors have moved since the last look). States are numbered as they are
         first seen, anew where tensors moved; once there are more than the most that are told apart, it is None for good."""
@@ -209,6 +218,15 @@ class _QuickCheck:
                 return False
             self._handles = RemovableHandle.next_id
         return list(map(type, self._modules)) == self._types and self._same_objects() and self._same_tensors()
+
+    def in_place(self) -> bool:
+        """Whether every tensor, all of which are held here, has its memory still. False where that is not known."""
+        if not self.known or self._others:
+            return False
+        try:
+            return list(map(torch.Tensor.data_ptr, self._strided)) == self._addresses[0]
+        except RuntimeError:
+            return False
 
     def _same_objects(self) -> bool:
         """Whether every table holds the objects that it held. A table that nobody wrote to does."""

@@ -114,10 +114,14 @@ def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, device: De
     The stream of the capture stays the current one, too, where its end raises: the one before is put back.
     Other threads go on: one that pins memory for the next batches calls the driver at any time, and by torch's default, `global`,
     that would end both the capture and the thread.
+    The workspace of cuBLAS or hipBLASLt, which torch keeps for each stream, becomes the graph's own: another may be freed while the graph
+    still writes to it.
     """
     import torch
 
     before = torch.cuda.current_stream(device.index)
+    synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()
     try:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             yield
@@ -128,6 +132,8 @@ def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, device: De
         generator = torch.cuda.default_generators[device.index]
         generator.graphsafe_set_state(generator.clone_state())
         raise
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def peak_memory(device: Device) -> dict[str, int]:

@@ -78,6 +78,15 @@ def test_of_provisional_recipes_the_faster_one_is_the_answer(made: State) -> Non
     assert on_disk(made)["kept"] == ["capture"]
 
 
+def test_one_that_beat_the_answer_in_turns_with_it_takes_its_place_though_its_speedup_is_less(made: State) -> None:
+    """The untouched model, of which both are multiples, may be another half as fast a minute later."""
+    assert offer(made, answer("provisional", 1.5))
+    assert offer(made, answer("provisional", 1.4, "capture"), beat=True)
+    assert on_disk(made)["kept"] == ["capture"]
+    assert offer(made, answer("verified", 1.4, "capture"))
+    assert not offer(made, answer("provisional", 1.6), beat=True)
+
+
 @pytest.mark.parametrize("status", ["verified", "confirmed"])
 def test_what_is_verified_is_never_replaced_by_what_is_provisional(made: State, status: Status) -> None:
     assert offer(made, answer(status, 1.5))

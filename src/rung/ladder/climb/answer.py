@@ -52,16 +52,16 @@ class Answer:
         return STATUSES.index(self.status)
 
 
-def offer(state: State, answer: Answer) -> bool:
+def offer(state: State, answer: Answer, beat: bool = False) -> bool:
     """Makes it the answer, unless it is provisional and the one that there is is not, or is faster. What is verified was kept against
-    the best so far."""
+    the best so far. beat: it was the faster one in a restart in which both took turns, which says more than two speedups of different times."""
     now = state.answer
     if now is not None and now.kept == answer.kept:
         if answer.rank < now.rank:
             return False
     elif now is not None:
         if answer.status == "provisional" and (
-            now.status != "provisional" or answer.speedup["value"] <= now.speedup["value"]
+            now.status != "provisional" or (answer.speedup["value"] <= now.speedup["value"] and not beat)
         ):
             return False
         state.earlier.append(now)

@@ -418,7 +418,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     if result.best and not _replaces(result.modes[fastest], result.modes[result.best]):
         fastest = result.best
     if fastest != result.best:
-        _take(state, result, fastest, duel, start)
+        _take(state, result, fastest, duel, start, beat=result.best in sides)
     elif fastest in sides:  # so that its gain and that of the others are of the same blocks
         again = between(duel, fastest)
         again.witness, result.duel = result.duel.witness, again
@@ -448,8 +448,8 @@ def _needs_memory(state: State, result: Race) -> bool:
     return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 
-def _take(state: State, result: Race, name: str, duel: Duel, start: Start) -> None:
-    """Makes a mode the best so far: its outputs are checked in the process that was timed."""
+def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat: bool) -> None:
+    """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it."""
     task, of_two = state.racing[name], between(duel, name)
     record = result.modes[name]
     try:
@@ -472,4 +472,4 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start) -> No
             first_run_seconds={"baseline": seen["first_run_seconds"]["best"], "best": seen["first_run_seconds"]["candidate"]},
         )  # fmt: skip
         result.answers.append(answer)
-        offer(state, answer)
+        offer(state, answer, beat)
