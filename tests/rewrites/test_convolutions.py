@@ -96,6 +96,16 @@ def test_weights_lie_channels_last_until_it_is_undone():
     assert torch.equal(model(X), want)
 
 
+def test_weights_of_volumes_and_of_transposed_convolutions_are_laid_out_too():
+    layers = [nn.Conv3d(4, 8, 3), nn.ConvTranspose3d(8, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.Conv1d(4, 4, 3)]
+    model, x = nn.Sequential(*layers[:2]).eval(), torch.randn(2, 4, 6, 6, 6)
+    with torch.no_grad():
+        want = model(x)
+        assert len(ChannelsLast(nn.Sequential(*layers))) == 3
+        assert layers[0].weight.is_contiguous(memory_format=torch.channels_last_3d)
+        torch.testing.assert_close(model(x), want, rtol=1e-4, atol=1e-5)
+
+
 def test_a_spectral_norm_is_not_worked_out_by_looking_at_its_weight():
     """In training each look at the weight is a step of its power iteration, and writes to its buffers."""
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)))

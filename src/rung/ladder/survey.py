@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rung.engine.attention import choices
-from rung.engine.channels_last import ChannelsLast
+from rung.engine.channels_last import contiguous_weights
 from rung.engine.disturbed import elements, shapes_of
 from rung.engine.dynamo import inductor_settings, products_widen, recompilations
 from rung.engine.guards import ModelGuards
@@ -58,6 +58,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any
         "named_shapes": len(workload.other_shapes),
         "blocks": len(repeated),
         "kinds_of_blocks": kinds(repeated),
+        "contiguous_convolutions": len(contiguous_weights(step.model)),
         "amp": str(workload.amp) if workload.amp else None,
         "dtype": str(weights[0].dtype) if weights else "none",
         "matmul_precision": matmul_precision_name(),
@@ -82,7 +83,6 @@ def survey(workload: Workload, device: Device) -> dict[str, Any]:
     return {
         **quick,
         "workload": {**quick["workload"], "flops": flops(workload, step, device)},
-        "contiguous_convolutions": len(ChannelsLast(model)),
         **memory_read(list(model.parameters()), once, step.optimizer),
         "shapes": [described(make(0)) for make in shapes(workload)],
         "linears": len(suitable(model)),

@@ -20,7 +20,7 @@ from rung.rungs.requirements import (
     finds,
     unless,
 )
-from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung
 from rung.rungs.tokens import shrinks_by_tokens
 
 
@@ -283,12 +283,6 @@ FOLDED_BATCH_NORM = graph_rewrite(
 )
 
 
-def _contiguous(c: Context) -> Inapplicable | None:
-    if c.facts.get("contiguous_convolutions"):
-        return None
-    return already("the weights of its convolutions are laid out so, or by their owner, or others hold their memory.")
-
-
 def captured(operator: str, what: str) -> Requirement:
     """The captured graph has such an operator."""
     return unless(
@@ -304,8 +298,16 @@ CHANNELS_LAST = Rung(
     level=3,
     title="convolutions with channels innermost",
     contract="reassociated",
-    changes="the weights of 2-D convolutions lie in channels-last layout, and activations follow them",
-    requires=(captured("conv2d", "2-D convolution"), Requirement("weights in the usual layout", _contiguous)),
+    changes="the weights of 2-D and 3-D convolutions lie in channels-last layout, and activations follow them",
+    requires=(
+        unless(
+            "a 2-D or 3-D convolution layer, its weight in the usual layout",
+            lambda c: c.facts.get("contiguous_convolutions"),
+            "no 2-D or 3-D convolution layer has a weight of its own in the usual layout.",
+            NOT_FOUND,
+        ),
+    ),
+    # On one H100 with TF32, 27 convolutions of KernelBench's level 1, 2-D and 3-D: 0.31 to 1.3 of the step was left, 0.88 in the median.
     shrinks=lambda c: {"convolution": (0.6, 1.05), "pointwise": (0.8, 1.0)},
     change=lambda p: replace(p, channels_last=True),
     effect="weights in channels-last layout",

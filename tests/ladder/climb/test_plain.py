@@ -30,6 +30,7 @@ GPU: dict[str, Any] = {
 INFERENCE = GPU
 TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
 LAYERS = {"blocks": 12, "kinds_of_blocks": 1}
+CONVOLUTIONS = {"contiguous_convolutions": 2}
 CPU = {**GPU, "gpu": False, "arch": "x86_64"}
 
 
@@ -72,7 +73,7 @@ def test_on_a_cpu_there_is_max_autotune_too() -> None:
 def test_each_runs_at_the_precision_that_is_permitted_with_the_fused_optimizer(
     numerics: Numerics, before: tuple[str, ...]
 ) -> None:
-    stacks = found({**TRAINING, **LAYERS}, numerics)
+    stacks = found({**TRAINING, **LAYERS, **CONVOLUTIONS}, numerics)
     assert set(stacks) == set(MODES)
     for mode, stack in stacks.items():
         assert stack == (*before, *MODES[mode])
@@ -235,6 +236,48 @@ def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_f
     assert not any("capture" in task.side.rungs for task in pool.tasks)
     assert made.likely == "default"
     assert list(made.racing) == ["default", "compile-and-graph", "reduce-overhead"]
+
+
+@pytest.mark.parametrize(("launching", "there"), [(0.01, True), (0.3, True), (0.9, False)])
+def test_convolutions_are_laid_out_anew_at_once_where_the_host_is_ahead_of_the_gpu(
+    climb: Callable[..., tuple[State, Added]], launching: float, there: bool
+) -> None:
+    made, pool = climb({**INFERENCE, **CONVOLUTIONS})
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}, "launching": launching})
+    assert ("01-plain-channels-last" in pool.names) == there
+    assert made.likely != "channels-last"
+
+
+SLOW_GRAPH = {"name": "cuda-graph", "title": "a graph", "rungs": ["capture"]}
+
+
+@pytest.mark.parametrize(
+    ("speedup", "precision", "given_up"),
+    [(0.3, "", ["blocks-and-graph", "compile-and-graph"]), (0.9, "", []), (0.3, "bf16", [])],
+    ids=["much slower", "about as fast", "at a low precision"],
+)
+def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
+    climb: Callable[..., tuple[State, Added]],
+    monkeypatch: pytest.MonkeyPatch,
+    speedup: float,
+    precision: str,
+    given_up: list[str],
+) -> None:
+    for room in (racing, checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    made, _ = climb({**INFERENCE, **LAYERS})
+    made.numerics = "bf16" if precision else "exact"
+    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    assert made.likely == "blocks-and-graph"
+    rungs = [*([precision] if precision else []), "capture"]
+    race = racing.Race({"cuda-graph": {**SLOW_GRAPH, "rungs": rungs, "speedup": speedup}})
+    open_ = {name: made.racing[name] for name in ("blocks-and-graph", "compile-and-graph")}
+    later = {"default": made.racing["default"], "reduce-overhead": made.racing["reduce-overhead"]}
+    racing._give_up(made, race, open_, later)
+    assert [name for name in MODES if "error" in race.modes.get(name, {})] == given_up
+    assert not {*given_up} & {*open_}
+    assert {*later} == {"default", "reduce-overhead"}
+    assert (made.likely == "") == bool(given_up)
 
 
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(

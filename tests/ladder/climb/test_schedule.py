@@ -281,6 +281,36 @@ def test_nor_is_it_while_the_plain_modes_are_still_timed(tmp_path: Path) -> None
     assert not tries(made, BY_NAME["sdpa"])
 
 
+def test_a_plain_mode_that_adds_a_rung_to_the_best_is_a_try_of_it(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    timed = [
+        {"rungs": ["tf32", "capture"], "speedup": 1.0},
+        {"rungs": ["tf32", "compile"], "speedup": 1.8},
+        {"rungs": ["tf32", "compile", "capture"], "speedup": 1.7},
+    ]
+    tried(made, "plain", "kept", stack=["tf32", "compile"], modes=timed)
+    assert [bool(tries(made, BY_NAME[name])) for name in ("capture", "compile", "sdpa")] == [True, False, False]
+    made.kept = ["tf32", "compile"]
+    assert [bool(tries(made, BY_NAME[name])) for name in ("capture", "sdpa")] == [True, False]
+    made.kept = ["tf32", "compile", "sdpa"]
+    assert not tries(made, BY_NAME["capture"])
+
+
+@pytest.mark.parametrize(("speedup", "together"), [(0.4, True), (0.95, False)])
+def test_what_compiling_made_much_slower_is_compiled_once_more_with_all_rewrites(
+    tmp_path: Path, speedup: float, together: bool
+) -> None:
+    made, core, rewrite = leave(state(tmp_path), 1e6), replace(rung("compile", 0.8), core=True), rung("a", 0.9)
+    modes = [{"rungs": ["compile"], "speedup": speedup, "prepared_seconds": 10.0}]
+    tried(made, "plain", "inconclusive", stack=[], modes=modes)
+    found = next_rung(made, [core, rewrite])
+    assert members(found) == (["a", "compile"] if together else [])
+    if together:
+        tried(made, schedule.NAME, "reverted")
+        found = next_rung(made, [core, rewrite])
+    assert found is rewrite
+
+
 def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path: Path) -> None:
     made = state(tmp_path)
     a = rung("a", 0.5)

@@ -14,6 +14,7 @@ TITLES = {
     "blocks-and-graph": "torch.compile of each block, the whole step as one CUDA or HIP graph",
     "compile-and-graph": "torch.compile, the whole step as one CUDA or HIP graph",
     "max-autotune": 'torch.compile(mode="max-autotune")',
+    "channels-last": "convolutions with channels innermost, nothing compiled",
 }
 MODES = {
     "cuda-graph": ("capture",),
@@ -22,6 +23,9 @@ MODES = {
     "default": ("compile",),
     "reduce-overhead": ("compile", "reduce-overhead"),
     "max-autotune": ("compile", "max-autotune"),
+    "channels-last": (
+        "channels-last",
+    ),  # ready at once, and all there is to gain where a convolution takes the whole step
 }
 SLOW = ("max-autotune",)  # takes minutes
 HIGHER = {

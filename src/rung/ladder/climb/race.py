@@ -29,7 +29,7 @@ from rung.ladder.climb.checks import (
 )
 from rung.ladder.climb.modes import MODES, SLOW, mode_of, modes, title
 from rung.ladder.climb.restarts import time_for_blocks
-from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS
+from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.rungs import BY_NAME, plan_of
@@ -44,13 +44,14 @@ SLOW_SECONDS = 240.0  # of the budget, or none, from which modes that take minut
 SLOW_SHARE, SLOW_MOST = 0.25, 300.0
 BLOCKS = "blocks-and-graph"  # ready long before the model compiled as a whole, where there are cores for both
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
-LIKELY = (BLOCKS, "compile-and-graph", "default")
+LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last")
 ANEW = ("reduce-overhead",)  # finds little of its code in the cache: compiled once the best mode so far is verified
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 # Of a step, after which the host has launched it all: with less, no graph of launches can save anything, even if the step got ten times as
 # fast by torch.compile or a lower precision.
 BUSY_GPU = 0.05
+AHEAD_GPU = 0.5  # with more, the host's launches decide, and a mode that leaves them to it gives nothing
 SLOWER = 0.98  # times as fast as the untouched model: a precision is given up for less
 BRIEFLY = (
     45.0  # seconds that are left, below which modes are timed in the fewest rounds: each costs twice as much otherwise
@@ -80,7 +81,7 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
     is ready, for they find its code in the cache. warm: what the untouched workload's worker said."""
     peak = float(max(warm["memory"].values()))
     state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
-    state.busy = warm.get("launching", 1.0) < BUSY_GPU
+    state.launching = warm.get("launching", 1.0)
     wanted = _modes(state, slow=False)
     state.racing = {name: prepared_mode(state, name, rungs) for name, rungs in wanted.items()}
     timed = _timed_before(state)
@@ -99,7 +100,9 @@ def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, t
     found = modes(state.context(), slow, without)
     if usable_cores() < MANY_CORES:
         found = {name: rungs for name, rungs in found.items() if mode_of(name) != BLOCKS}
-    if not state.busy:
+    if state.launching >= AHEAD_GPU:
+        found = {name: rungs for name, rungs in found.items() if mode_of(name) != "channels-last"}
+    if state.launching >= BUSY_GPU:
         return found
     compiled = {name: rungs for name, rungs in found.items() if mode_of(name) != "cuda-graph"}
     return dict(sorted(compiled.items(), key=lambda mode: mode_of(mode[0]) != "default"))
@@ -198,11 +201,31 @@ def race(state: State) -> Race:
         if known and any("compile" in task.side.rungs for task in done.values()):
             start_later()  # they compile while this one is timed and checked
         time_modes(state, result, done)
+        _give_up(state, result, open_, later)
         _use_the_time(state, result)
     end_all(open_.values())
     if state.untouched and result.best:
         state.untouched.end()  # its memory is for others now
     return result
+
+
+def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
+    """Waits no longer for modes that add to one which made the untouched model much slower: they take the same way through it."""
+    for name, task in {**open_, **later}.items():
+        timed = [mode for mode in result.modes.values() if "speedup" in mode and much_slower(mode)]
+        slow = next((mode for mode in timed if {*mode["rungs"]} < {*task.side.rungs}), None)
+        if slow is None:
+            continue
+        open_.pop(name, None)
+        later.pop(name, None)
+        task.end()
+        if name == state.likely:
+            state.likely = ""
+            end_checks(state)
+            state.ahead = []
+        why = f"given up, since it adds to what is slower than the untouched model: {slow['title']}, {slow['speedup']:.2f}×"
+        result.modes[name] = {"name": name, "title": title(name), "rungs": list(task.side.rungs), "error": why}
+        state.say("mode", result.modes[name])
 
 
 def untouched_worker(state: State) -> None:

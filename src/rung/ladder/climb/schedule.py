@@ -4,10 +4,11 @@
 2. A rung is worth a try when it applies and can give 0.5 % or more by the profile. The core of the ladder (compile, capture) and
    what saves memory or compile time are worth it in any case.
 3. Within 10 % of the roofline bound, only the core is tried.
-4. If the budget is too short to try all of them one at a time, those that combine are tried as one bundle, once for each best.
+4. If the budget is too short to try all of them one at a time, those that combine are tried as one bundle, once for each best. So they
+   are where compiling alone, or capturing alone, made the untouched model much slower: a rewrite may mend what did that.
 5. Otherwise the largest expected gain per second comes first.
 6. A candidate is begun only if it should end before the time that confirming the answer takes.
-7. A rung that gave nothing is tried once more when the best has changed.
+7. A rung that gave nothing is tried once more when the best has changed. A plain mode that adds one rung to the best is a try of it.
 8. What the budget cut short is not begun again in the same sitting.
 9. As many pairs of workers load side by side as cores and GPU memory allow, three at most.
 10. What is not clear after eight restarts is decided by up to thirty where they are cheap.
@@ -37,6 +38,7 @@ NAME = "together"  # of a bundle
 LATE = (
     1.25  # rule 6: times the time that is left; estimates are rough, and an attempt that is cut off costs nothing else
 )
+MUCH_SLOWER = 0.8  # rule 4: times as fast as the untouched model
 PAIRS = 3  # rule 9
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
@@ -86,13 +88,17 @@ def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
     worth, _ = _worth(state, rungs)
     made = [a for a in state.attempts if a["rung"] == NAME and (NAME in state.cut or not a.get("cut"))]
     spoiled = any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made)
-    if spoiled or sum(seconds(state, r) for r in worth) <= room(state):
+    fits = sum(seconds(state, r) for r in worth) <= room(state)
+    if spoiled or (fits and not _slowed_down(state)):
         return None
     ranked = sorted(worth, key=lambda r: -gain_per_second(state, r))
     if not near_floor(state):
-        ranked += [r for r in rungs if r not in worth and not tries(state, r)]  # they may apply beside the others
+        # They may apply, or give something, beside the others.
+        ranked += [r for r in rungs if r not in worth and not _attempts(state, r)]
     most = 1 if state.numerics == "exact" else 2
-    return bundled(state.context(), state.kept, ranked, lambda prepares: _deciding(state, prepares, most))
+    found = bundled(state.context(), state.kept, ranked, lambda prepares: _deciding(state, prepares, most))
+    stack = {*state.kept, *(member.name for member in found.members)} if found else set()
+    return None if stack in [{*m["rungs"]} for m in _raced(state)] else found
 
 
 def room(state: State) -> float:
@@ -149,9 +155,7 @@ def _guessed(state: State, guess: float) -> float:
 
 def _compiling(state: State) -> float:
     """Seconds that a plain mode took to prepare which compiled this step, without those that search for kernels; 0 where none did."""
-    racing = state.begun.get("plain")
-    raced = [*(m for a in state.attempts for m in a.get("modes", ())), *(racing.modes.values() if racing else ())]
-    usual = [m for m in raced if "compile" in m["rungs"] and "max-autotune" not in m["rungs"]]
+    usual = [m for m in _raced(state) if "compile" in m["rungs"] and "max-autotune" not in m["rungs"]]
     return max((float(m.get("prepared_seconds") or 0.0) for m in usual), default=0.0)
 
 
@@ -188,7 +192,14 @@ def near_floor(state: State) -> bool:
 
 def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
     """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too, and
-    the plain modes where they were slower with it, even before their own attempt ends."""
+    the plain modes where they were slower with it, or one that adds it to the best was not faster."""
+    made = _attempts(state, rung)
+    plain = [a for a in state.attempts if a["rung"] == "plain" and a not in made]
+    return made + [a for a in plain if _in_vain(a.get("modes", ()), state.kept, rung.name)]
+
+
+def _attempts(state: State, rung: Rung) -> list[dict[str, Any]]:
+    """The same, without the plain modes that add it alone: with others it may give something."""
     made = [
         a
         for a in state.attempts
@@ -210,6 +221,33 @@ def _slowed(modes: Iterable[Mapping[str, Any]], precision: str) -> bool:
     at = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision in rungs]
     others = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision not in rungs]
     return precision in PRECISIONS and any(a == b and slow < fast for a, slow in at for b, fast in others)
+
+
+def _in_vain(modes: Iterable[Mapping[str, Any]], kept: Sequence[str], name: str) -> bool:
+    """Whether a plain mode that adds this rung to the best, or to the untouched model, was not faster than that. What all modes have, a
+    precision and the fused optimizer, does not count."""
+    common = {*PRECISIONS, "fused-optimizer"}
+    timed = {frozenset({*m["rungs"]} - common): m["speedup"] for m in modes if "speedup" in m}
+    without, with_it = frozenset({*kept} - common), frozenset({*kept, name} - common)
+    before = 1.0 if not without else timed.get(without, 0.0)
+    return name not in common and timed.get(with_it, math.inf) < (1 + LEAST_GAIN) * before
+
+
+def _slowed_down(state: State) -> bool:
+    """Whether nothing is kept, and a plain mode made the untouched model much slower, which no low precision did."""
+    return not state.kept and any(much_slower(mode) for mode in _raced(state))
+
+
+def much_slower(mode: Mapping[str, Any]) -> bool:
+    """Whether compiling or capturing made the untouched model much slower: what is traced or recorded takes another way through it. Of a
+    mode at a low precision, that may be why."""
+    return not {*PRECISIONS} & {*mode["rungs"]} and bool(mode.get("speedup", 1.0) < MUCH_SLOWER)
+
+
+def _raced(state: State) -> list[Mapping[str, Any]]:
+    """The plain modes as they were timed, or why they were not."""
+    racing = state.begun.get("plain")
+    return [*(m for a in state.attempts for m in a.get("modes", ())), *(racing.modes.values() if racing else ())]
 
 
 def worth_another(state: State, rung: Rung) -> bool:

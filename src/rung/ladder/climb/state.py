@@ -116,7 +116,7 @@ class State:
         self.racing: dict[str, Task] = {}
         self.verifying: list[Task] = []
         self.likely = ""  # the plain mode that is likely to be the fastest, while it is compiled for the first time
-        self.busy = False  # whether the GPU waits for no launch of the untouched workload, even if a step took a tenth
+        self.launching = 1.0  # the share of an untouched step, after which the host has launched all of it
         self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
         self.verified_bytes = 0.0  # of the GPU, that a verification took at most
         self.late: dict[str, Task] = {}  # plain modes that are compiled while rungs are tried
