@@ -590,6 +590,19 @@ def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:
     assert not passes(1e-3, math.nan)
 
 
+def test_what_tf32_rounds_is_allowed_though_the_untouched_model_computes_it_in_float32() -> None:
+    """As cuDNN does a 3-D convolution, whose layout decides. Twice of it is refused."""
+    true = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double()
+
+    def passes(error: float, numerics: Numerics) -> bool:
+        seen = [Seen({}, {"output": true * (1 + by)}, []) for by in (0.0, 3e-7, error)]
+        return all(c.passed for c in judge(rows(*seen, ""), numerics))
+
+    assert passes(3e-4, "tf32")
+    assert not passes(1e-3, "tf32")
+    assert not passes(3e-4, "exact")
+
+
 def for_eight_rows(**changes: Any) -> Workload:
     """Of a model that refuses any other number."""
 

@@ -24,6 +24,14 @@ def graphs_compiled() -> int:
     return int(dynamo.counters["stats"].get("unique_graphs", 0)) if dynamo else 0
 
 
+def bytes_of(batch: Any) -> int:
+    """Of all tensors in a batch together."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return sum(t.numel() * t.element_size() for t in pytree.tree_leaves(batch) if isinstance(t, torch.Tensor))
+
+
 def elements(batch: Any) -> int:
     """Of all tensors in a batch together."""
     import torch

@@ -8,14 +8,14 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rung.engine.disturbed import elements, graphs_compiled, not_finite, shapes_of
+from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
 from rung.engine.dynamo import expect_changes, inductor_settings
 from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError
@@ -47,6 +47,10 @@ from rung.workload.saved import read_from, save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
+LARGE, FEW = (
+    1 << 30,
+    2,
+)  # bytes of a batch, above which so many are rotated: more would leave no room for a second process
 
 
 class Candidate(Timed):
@@ -132,11 +136,17 @@ class Candidate(Timed):
         self._scope = matmul_precision(self.plan)
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
-        self.batches = [to_device(self.inputs(s), self.device) for s in range(1, BATCHES + 1)]
+        self.batches = self._rotated(self.inputs)
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device)
         self._made = True
+
+    def _rotated(self, make: Callable[[int], Any]) -> list[Any]:
+        """The batches of a shape on the device, by their seeds from 1 on."""
+        first = to_device(make(1), self.device)
+        count = FEW if bytes_of(first) > LARGE else BATCHES
+        return [first, *(to_device(make(seed), self.device) for seed in range(2, count + 1))]
 
     def first(self) -> float:
         """Builds the step and runs it once, compiling and loading included; the seconds of that run."""
@@ -159,7 +169,7 @@ class Candidate(Timed):
     def use_shape(self, shape: int, seconds: float) -> dict[str, Any]:
         """From now on runs another of the workload's input shapes, with the same model and step; warmed up as `warm` does."""
         make = shapes(self.workload)[shape]
-        self.batches = [to_device(make(s), self.device) for s in range(1, BATCHES + 1)]
+        self.batches = self._rotated(make)
         self._next = itertools.cycle(self.batches)
         begin = time.perf_counter()
         self._one()
@@ -188,8 +198,9 @@ class Candidate(Timed):
         self.first()
         seen = []
         for make in shapes(self.workload):
-            seen += [to_device(make(seed), self.device) for seed in range(1, BATCHES + 1)]
-            for batch in seen[-BATCHES:]:
+            batches = self._rotated(make)
+            seen += batches
+            for batch in batches:
                 self.step(batch)
         synchronize(self.device)
         taken = time.perf_counter() - began
@@ -271,7 +282,7 @@ class Candidate(Timed):
         in the same memory. False where the model is too large for that."""
         if too_large(self.step):
             return False
-        for k in range(1, BATCHES, 2):
+        for k in range(1, len(self.batches), 2):
             refill(self.batches[k], to_device(self.inputs(NEW + k), self.device))
         self._next, self._watched = itertools.cycle(self.batches), Watched()
         return True

@@ -307,7 +307,8 @@ CHANNELS_LAST = Rung(
             NOT_FOUND,
         ),
     ),
-    # On one H100 with TF32, 27 convolutions of KernelBench's level 1, 2-D and 3-D: 0.31 to 1.3 of the step was left, 0.88 in the median.
+    # On one H100 with TF32, 30 convolutions of KernelBench's level 1, 2-D and 3-D: 0.31 to 1.3 of the step was left, 0.95 in the median
+    # (benchmarks/ladder/convolutions.py).
     shrinks=lambda c: {"convolution": (0.6, 1.05), "pointwise": (0.8, 1.0)},
     change=lambda p: replace(p, channels_last=True),
     effect="weights in channels-last layout",

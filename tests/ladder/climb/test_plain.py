@@ -238,14 +238,23 @@ def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_f
     assert list(made.racing) == ["default", "compile-and-graph", "reduce-overhead"]
 
 
-@pytest.mark.parametrize(("launching", "there"), [(0.01, True), (0.3, True), (0.9, False)])
-def test_convolutions_are_laid_out_anew_at_once_where_the_host_is_ahead_of_the_gpu(
-    climb: Callable[..., tuple[State, Added]], launching: float, there: bool
+@pytest.mark.parametrize(
+    ("launching", "there"),
+    [(0.01, ["channels-last", "eager"]), (0.3, ["channels-last"]), (0.9, [])],
+)
+def test_modes_that_compile_nothing_are_tried_where_the_host_is_ahead_of_the_gpu(
+    climb: Callable[..., tuple[State, Added]], launching: float, there: list[str]
 ) -> None:
     made, pool = climb({**INFERENCE, **CONVOLUTIONS})
+    made.numerics = "tf32"
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}, "launching": launching})
-    assert ("01-plain-channels-last" in pool.names) == there
-    assert made.likely != "channels-last"
+    assert [name for name in ("channels-last", "eager") if f"01-plain-{name}" in pool.names] == there
+    assert made.likely not in there
+
+
+def test_the_model_as_it_is_is_no_mode_where_nothing_is_permitted() -> None:
+    assert "eager" not in found(GPU)
+    assert found(GPU, "tf32")["eager"] == ("tf32",)
 
 
 SLOW_GRAPH = {"name": "cuda-graph", "title": "a graph", "rungs": ["capture"]}

@@ -294,6 +294,9 @@ def test_a_plain_mode_that_adds_a_rung_to_the_best_is_a_try_of_it(tmp_path: Path
     assert [bool(tries(made, BY_NAME[name])) for name in ("capture", "sdpa")] == [True, False]
     made.kept = ["tf32", "compile", "sdpa"]
     assert not tries(made, BY_NAME["capture"])
+    made.attempts[0]["modes"] = [*timed, {"rungs": ["tf32"], "speedup": 1.9}]
+    made.kept = ["tf32"]
+    assert tries(made, BY_NAME["compile"])
 
 
 @pytest.mark.parametrize(("speedup", "together"), [(0.4, True), (0.95, False)])

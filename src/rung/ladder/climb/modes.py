@@ -15,6 +15,7 @@ TITLES = {
     "compile-and-graph": "torch.compile, the whole step as one CUDA or HIP graph",
     "max-autotune": 'torch.compile(mode="max-autotune")',
     "channels-last": "convolutions with channels innermost, nothing compiled",
+    "eager": "the model as it is, at the lowest precision and with the fused optimizer",
 }
 MODES = {
     "cuda-graph": ("capture",),
@@ -26,6 +27,7 @@ MODES = {
     "channels-last": (
         "channels-last",
     ),  # ready at once, and all there is to gain where a convolution takes the whole step
+    "eager": (),  # all there is to gain where one kernel of a library takes it; compiled code costs the host more
 }
 SLOW = ("max-autotune",)  # takes minutes
 HIGHER = {
@@ -50,7 +52,7 @@ def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str
                 break
             stack.append(name)
         else:
-            if slow or mode not in SLOW:
+            if stack and (slow or mode not in SLOW):
                 found[mode + end] = tuple(stack)
     return found
 

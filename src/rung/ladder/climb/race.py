@@ -44,14 +44,15 @@ SLOW_SECONDS = 240.0  # of the budget, or none, from which modes that take minut
 SLOW_SHARE, SLOW_MOST = 0.25, 300.0
 BLOCKS = "blocks-and-graph"  # ready long before the model compiled as a whole, where there are cores for both
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
-LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last")
+LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last", "eager")
 ANEW = ("reduce-overhead",)  # finds little of its code in the cache: compiled once the best mode so far is verified
 # How long further modes are waited for once the best is verified: times as long as the best took to prepare, and seconds.
 PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 # Of a step, after which the host has launched it all: with less, no graph of launches can save anything, even if the step got ten times as
 # fast by torch.compile or a lower precision.
 BUSY_GPU = 0.05
-AHEAD_GPU = 0.5  # with more, the host's launches decide, and a mode that leaves them to it gives nothing
+# With more, the host's launches decide, and a mode that leaves them all to it gives nothing; or compiled code is worth its overhead.
+UNCOMPILED = {"channels-last": 0.5, "eager": 0.1}
 SLOWER = 0.98  # times as fast as the untouched model: a precision is given up for less
 BRIEFLY = (
     45.0  # seconds that are left, below which modes are timed in the fewest rounds: each costs twice as much otherwise
@@ -100,8 +101,7 @@ def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, t
     found = modes(state.context(), slow, without)
     if usable_cores() < MANY_CORES:
         found = {name: rungs for name, rungs in found.items() if mode_of(name) != BLOCKS}
-    if state.launching >= AHEAD_GPU:
-        found = {name: rungs for name, rungs in found.items() if mode_of(name) != "channels-last"}
+    found = {name: rungs for name, rungs in found.items() if state.launching < UNCOMPILED.get(mode_of(name), math.inf)}
     if state.launching >= BUSY_GPU:
         return found
     compiled = {name: rungs for name, rungs in found.items() if mode_of(name) != "cuda-graph"}

@@ -229,7 +229,7 @@ def _in_vain(modes: Iterable[Mapping[str, Any]], kept: Sequence[str], name: str)
     common = {*PRECISIONS, "fused-optimizer"}
     timed = {frozenset({*m["rungs"]} - common): m["speedup"] for m in modes if "speedup" in m}
     without, with_it = frozenset({*kept} - common), frozenset({*kept, name} - common)
-    before = 1.0 if not without else timed.get(without, 0.0)
+    before = timed.get(without, 0.0) if kept else 1.0
     return name not in common and timed.get(with_it, math.inf) < (1 + LEAST_GAIN) * before
 
 
