@@ -33,7 +33,8 @@ def problems(folder: Path) -> list[Path]:
 
 def module(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"problem_{path.stem}", path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
