@@ -40,7 +40,10 @@ presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "bench", help_text, EXAMPLE, run, target="target")
     parser.add_argument(
-        "target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name, module:name or kernelbench:path.py"
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME",
     )
     parser.add_argument(
         "--recipe", type=regular_file, metavar="FILE", help="the recipe of a climb; its options hold, too"

@@ -46,6 +46,8 @@ examples:
   rung climb tiny-transformer
   rung climb tiny-transformer --size medium --mode train --numerics bf16
   rung climb model.py:make --rungs compile,sdpa --budget 600
+  rung climb hf:Qwen/Qwen3-0.6B --task train --batch 4 --seq 1024 --numerics bf16 --budget 300
+  rung climb timm:resnet50 --random-weights --write-workload resnet.py
   rung climb tiny-transformer --dry-run       the plan and its predictions only
   rung climb --resume .rung/20260101-120000-tiny-transformer
 
@@ -56,7 +58,10 @@ options that the command does not know go to the target: `rung climb tiny-transf
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "climb", help_text, EXAMPLE, run, target="target")
     parser.add_argument(
-        "target", nargs="?", metavar="TARGET", help="tiny-transformer, path.py:name, module:name or kernelbench:path.py"
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME",
     )
     parser.add_argument(
         "--numerics", choices=("exact", "tf32", "bf16", "fp8"),
@@ -85,6 +90,12 @@ def add(commands: Any, help_text: str) -> None:
         "--resume", type=Path, metavar="RUN", help="go on with an interrupted climb, or one whose budget ended"
     )
     parser.add_argument("--dry-run", action="store_true", help="measure the baseline, print plan and predictions, stop")
+    parser.add_argument(
+        "--write-workload",
+        type=Path,
+        metavar="FILE",
+        help="write the workload that hf:, timm: or diffusers:NAME stands for, to be changed, and stop",
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -108,6 +119,8 @@ def run(parsed: argparse.Namespace) -> int:
     elif not parsed.target:
         raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
     chosen(parsed.rungs or ())
+    if parsed.write_workload:
+        return write_workload(parsed.target or "", target_options(parsed), parsed.write_workload)
     new: Run | None = None
 
     def told(event: str, data: dict[str, Any]) -> None:
@@ -155,6 +168,23 @@ def run(parsed: argparse.Namespace) -> int:
         print(f"report: {page}")
     result = data["result"] or {}
     return 1 if result.get("taken_back") and not result.get("kept") else 0
+
+
+def write_workload(target: str, options: dict[str, str], path: Path) -> int:
+    """Writes the file that a model by name stands for."""
+    from rung.trace.output import whole
+    from rung.workload.by_name import source
+    from rung.workload.load import convert, find
+
+    if path.exists():
+        raise UsageError(f"{path} exists; give --write-workload a new file.")
+    made = find(target)
+    values = convert(target, made, options) if callable(made) else {}
+    text = source(target, values)
+    with whole(path) as out:
+        out.write(text.encode())
+    say(f"wrote {path}; climb it with: rung climb {shlex.quote(str(path))}:workload")
+    return 0
 
 
 def stopped(run: Run, as_json: bool) -> int:

@@ -108,7 +108,9 @@ def _kind(parameter: inspect.Parameter) -> str:
     kind = parameter.annotation
     if kind is inspect.Parameter.empty:
         return "text" if parameter.default in (inspect.Parameter.empty, None) else type(parameter.default).__name__
-    return kind if isinstance(kind, str) else inspect.formatannotation(kind)
+    written = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+    choices = re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]( \| None)?", written)
+    return " | ".join(word.strip(" '\"") for word in choices[1].split(",")) if choices else written
 
 
 def target_options(parsed: argparse.Namespace) -> dict[str, str]:

@@ -45,7 +45,10 @@ same within --same-within; of more than two, every pair is, and what is set for 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "compare", help_text, EXAMPLE, run, target="a")
     parser.add_argument(
-        "a", nargs="?", metavar="A", help="tiny-transformer, path.py:name, module:name or kernelbench:path.py"
+        "a",
+        nargs="?",
+        metavar="A",
+        help="tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME",
     )
     parser.add_argument("b", nargs="?", metavar="B", help="the other one (default: A)")
     parser.add_argument("more", nargs="*", metavar="C", help="further ones: all are ranked")

@@ -1,4 +1,5 @@
-"""From what a user types to a Workload: `tiny-transformer`, `path.py:name`, `package.module:name` or `kernelbench:path.py`."""
+"""From what a user types to a Workload: `tiny-transformer`, `path.py:name`, `package.module:name`, `kernelbench:path.py` or a model by its
+name, as `hf:Qwen/Qwen3-0.6B` and `timm:resnet50`."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError, WorkloadError, first_line, how_to_install, where
+from rung.workload import by_name
 from rung.workload.base import Workload
 from rung.workload.options import kind_of, value_of
 
@@ -74,6 +76,9 @@ def find(target: str) -> Workload | Callable[..., Any]:
     """The object behind a target: a Workload, a factory that makes one, or a function to be called."""
     if target.startswith(KERNELBENCH):
         return _kernelbench(target)
+    if by_name.family(target):
+        with _told_what_to_install(target):
+            return by_name.factory(target)
     where, _, name = BUILTIN.get(target, target).rpartition(":")
     if target.endswith(".py") and Path(target).is_file():
         raise UsageError(f"{target} is a file: name the function in it that makes the workload, as in {target}:make.")
@@ -82,7 +87,7 @@ def find(target: str) -> Workload | Callable[..., Any]:
         raise UsageError(
             f"unknown target {target!r}: did you mean {near[0]!r}?"
             if near
-            else f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name, module:name or kernelbench:path.py."
+            else f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME."
         )
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where, target)
     try:
