@@ -8,9 +8,8 @@ from rung.analysis.diff import Diff
 from rung.report import charts, units
 from rung.report.diff import verdict
 from rung.report.diff_chart import MOST, diff_bars
-from rung.report.embedded import scripts
+from rung.report.embedded import page_of
 from rung.report.table_html import html_table
-from rung.report.templates import environment
 
 BY = {
     "category": "By kind of work",
@@ -33,7 +32,6 @@ def page(found: Diff) -> str:
     """The page as text."""
     from markupsafe import Markup
 
-    texts, policy = scripts(("page", "tables"))
     tables = []
     for name, frame in found.tables.items():
         picture = diff_bars(
@@ -43,7 +41,7 @@ def page(found: Diff) -> str:
         tables.append(
             (BY[name], Markup(picture), max(0, frame.height - same - MOST), same, html_table(name, "", frame))
         )
-    return environment().get_template("diff.html").render(
+    return page_of("diff.html", ("page", "tables", "export"),
         facts=facts,
         verdict=verdict(found.ratio),
         base=found.base,
@@ -53,8 +51,6 @@ def page(found: Diff) -> str:
         parts=[(css, title, *(units.duration(side.parts[key] / side.per) for side in (found.base, found.new))) for key, (css, title) in _PARTS.items() if found.base.parts[key] or found.new.parts[key]],
         kernels=[units.count(round(side.kernels / side.per, 1)) for side in (found.base, found.new)],
         tables=tables,
-        scripts=texts,
-        policy=policy,
     )  # fmt: skip
 
 

@@ -16,16 +16,15 @@ from rung.hardware.peaks import Peaks
 from rung.report import charts, units, words
 from rung.report.curve_chart import memory
 from rung.report.curve_chart import names as curve_names
-from rung.report.embedded import embedded_json, scripts
+from rung.report.embedded import embedded_json, page_of
 from rung.report.findings import gain
 from rung.report.icicle_chart import icicle_svg
 from rung.report.roofline_chart import Point, Roof, roofline
 from rung.report.table_html import html_table
-from rung.report.templates import environment
 from rung.report.timeline_chart import timeline
 from rung.report.trace_record import ON_HOST, record
 
-SCRIPTS = ("page", "tables", "canvas", "timeline", "icicle")
+SCRIPTS = ("page", "tables", "export", "canvas", "timeline", "icicle")
 TREES = {"module": "By module", "operator": "By operator", "call_site": "By line of Python"}
 # Tables that a picture is drawn from stand below it.
 BELOW = {
@@ -48,39 +47,34 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
     data = record(
         drawn.lanes, drawn.curves, [(TREES[tree.by], tree) for tree in drawn.trees], _late(frames.get("stragglers"))
     )
-    texts, policy = scripts(SCRIPTS)
     chart, without = _roofline(frames.get("roofline"), drawn.peaks)
     placed = {name for names in BELOW.values() for name in names} | {"findings"}
-    return (
-        environment()
-        .get_template("trace.html")
-        .render(
-            found=found,
-            title=_headline(found),
-            facts=_facts(found, drawn),
-            findings=[
-                row | {"gain": gain(row), "percent": units.percent(round(row["share"], 2))}
-                for row in found.get("findings") or []
-            ],
-            bars=Markup(charts.stacked(_bars(found))),
-            more_ranks=max(0, found["ranks"] - _MOST_BARS),
-            legend=_legend(found),
-            timeline=Markup(timeline(drawn.lanes)),
-            host_legend=_host_legend(drawn.lanes),
-            together=_together(drawn.lanes),
-            ranks=found["ranks"],
-            trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
-            roofline=Markup(chart),
-            without=without,
-            memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
-            causes=_causes(frames["idle"]),
-            below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
-            rest=[table for name, table in tables.items() if name not in placed],
-            record=embedded_json(data),
-            steps=drawn.steps,
-            scripts=texts,
-            policy=policy,
-        )
+    return page_of(
+        "trace.html",
+        SCRIPTS,
+        found=found,
+        title=_headline(found),
+        facts=_facts(found, drawn),
+        findings=[
+            row | {"gain": gain(row), "percent": units.percent(round(row["share"], 2))}
+            for row in found.get("findings") or []
+        ],
+        bars=Markup(charts.stacked(_bars(found))),
+        more_ranks=max(0, found["ranks"] - _MOST_BARS),
+        legend=_legend(found),
+        timeline=Markup(timeline(drawn.lanes)),
+        host_legend=_host_legend(drawn.lanes),
+        together=_together(drawn.lanes),
+        ranks=found["ranks"],
+        trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
+        roofline=Markup(chart),
+        without=without,
+        memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
+        causes=_causes(frames["idle"]),
+        below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
+        rest=[table for name, table in tables.items() if name not in placed],
+        record=embedded_json(data),
+        steps=drawn.steps,
     )
 
 
