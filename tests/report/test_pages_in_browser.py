@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from climb_sample import climb
+from climb_sample import climb, nothing_kept, unfinished
 from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, trace
 
+from rung.report.climbs import climb_of
+from rung.report.climbs_page import page as climbs_page
 from rung.report.html import render as climb_page
 from rung.report.samples_page import bench_page, compare_page
 from rung.trace import read
@@ -28,6 +30,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "ranks": lambda folder: page_of(read(DDP / "ranks2-slow-gpu")),
     "diff": lambda folder: diff_page_of(trace(folder), trace(folder, slow=3.0)),
     "climb": lambda folder: climb_page(climb()),
+    "climbs": lambda folder: climbs_page([climb_of(climb()), climb_of(nothing_kept()), climb_of(unfinished())]),
     "bench": lambda folder: bench_page([measurement()]),
     "compare": lambda folder: compare_page(comparison()),
 }
@@ -345,7 +348,7 @@ def test_every_picture_is_saved_as_svg_and_as_png(opened: Open, tmp_path: Path, 
         assert int.from_bytes(image[16:20], "big") > 900  # pixels across
         assert len(set(image)) > 50
     assert len(names) == page.get_by_role("button", name="SVG of:").count()
-    assert {"trace": 5, "ranks": 3, "diff": 5, "climb": 11, "bench": 2, "compare": 3}[kind] == len(names)
+    assert {"trace": 5, "ranks": 3, "diff": 5, "climb": 11, "climbs": 1, "bench": 2, "compare": 3}[kind] == len(names)
 
 
 def test_without_scripts_pictures_stay_and_nothing_is_saved(opened: Open, tmp_path: Path) -> None:

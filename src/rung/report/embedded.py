@@ -43,7 +43,7 @@ def scripts(names: Sequence[str]) -> tuple[list[Markup], str]:
     return [Markup(text) for text in texts], policy
 
 
-def page_of(template: str, names: Sequence[str], **values: Any) -> str:
+def page_of(template: str, names: Sequence[str], /, **values: Any) -> str:
     """The template's page as text, with the scripts of these names."""
     texts, policy = scripts(names)
     return environment().get_template(template).render(scripts=texts, policy=policy, **values)

@@ -58,7 +58,7 @@ def _effects(data: dict[str, Any]) -> list[Effect]:
         found.append(effect(label, words.speedup(attempt), restarts, css))
     result = units.section(data, "result")
     if result.get("status") == "confirmed":
-        answers = [("the untouched model", "best", "speedup"), ("the best plain torch.compile", "plain", "over_plain")]
+        answers = [("the untouched model", "best", "speedup"), ("the best plain mode", "plain", "over_plain")]
         for name, side, key in answers:
             if units.span(result.get(key)):  # the plain mode itself has no interval: 1
                 restarts = ratios(result.get("restarts"), side, "candidate")
