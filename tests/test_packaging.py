@@ -20,8 +20,8 @@ from rung.toml import parse_toml
 
 REPO = Path(__file__).parent.parent
 DEPENDENCIES: list[str] = parse_toml((REPO / "pyproject.toml").read_text())["project"]["dependencies"]
-# Of torch, of GPUs' vendors, and of pytest, whose plugin is a part of Rung: used where they are.
-BY_OTHERS = {"torch", "triton", "transformers", "aiter", "amdsmi", "pynvml", "pytest"}
+# Of torch, of GPUs' vendors, of extras, and of pytest, whose plugin is a part of Rung: used where they are.
+BY_OTHERS = {"torch", "triton", "transformers", "aiter", "amdsmi", "pynvml", "pytest", "xlsxwriter"}
 MOST = 300_000_000  # bytes of the base install
 BUILD = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
 

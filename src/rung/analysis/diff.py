@@ -90,6 +90,11 @@ class Diff:
         """The new step's time over the base's."""
         return self.new.step_ns / self.base.step_ns
 
+    def rows(self) -> pl.DataFrame:
+        """All tables below each other; `by`: the key of BY that a row is of."""
+        named = [table.select(pl.lit(name).alias("by"), pl.all()) for name, table in self.tables.items()]
+        return pl.concat(named) if named else pl.DataFrame(schema={"by": pl.String(), **SCHEMA})
+
     def as_dict(self) -> dict[str, Any]:
         """Plain lists, dicts, numbers and strings."""
         sides = {
