@@ -8,7 +8,7 @@ from typing import Any
 import rung
 from rung.analysis.diff import diff
 from rung.analysis.per_step import divisor
-from rung.analysis.pictures import pictures
+from rung.analysis.pictures import pictures, roofs
 from rung.cli.analyze import said
 from rung.report import diff_page, trace_page
 from rung.report.templates import FOLDER
@@ -117,7 +117,7 @@ def page_of(trace: Trace) -> str:
 
 
 def diff_page_of(base: Trace, new: Trace) -> str:
-    return diff_page.page(diff(base, new, by=("category", "op", "module", "kernel")))
+    return diff_page.page(diff(base, new, by=("category", "op", "module", "kernel")), (roofs(base), roofs(new)))
 
 
 def without_own_scripts(page: str) -> str:

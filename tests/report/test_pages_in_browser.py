@@ -348,7 +348,7 @@ def test_every_picture_is_saved_as_svg_and_as_png(opened: Open, tmp_path: Path, 
         assert int.from_bytes(image[16:20], "big") > 900  # pixels across
         assert len(set(image)) > 50
     assert len(names) == page.get_by_role("button", name="SVG of:").count()
-    assert {"trace": 5, "ranks": 3, "diff": 5, "climb": 11, "climbs": 1, "bench": 2, "compare": 3}[kind] == len(names)
+    assert {"trace": 5, "ranks": 3, "diff": 6, "climb": 11, "climbs": 1, "bench": 2, "compare": 3}[kind] == len(names)
 
 
 def test_without_scripts_pictures_stay_and_nothing_is_saved(opened: Open, tmp_path: Path) -> None:

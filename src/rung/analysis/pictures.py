@@ -31,6 +31,18 @@ class Pictures:
     steps: int
 
 
+@dataclass(frozen=True)
+class Roofs:
+    """table: the analysis `roofline`; peaks: of the trace's GPU, where they are known."""
+
+    table: pl.DataFrame
+    peaks: Peaks | None
+
+
+def roofs(trace: Trace, *, steps: int = 1) -> Roofs:
+    return Roofs(table("roofline", trace, steps=steps), peaks_of_trace(trace))
+
+
 def pictures(trace: Trace, *, steps: int = 1) -> Pictures:
     """Without counters in the trace there are no tables of them."""
     names = [name for name in ANALYSES if name not in ONLY_DRAWN and (trace.counters.height or "counter" not in name)]

@@ -76,7 +76,7 @@ def run(parsed: argparse.Namespace) -> int:
     by = (*parsed.by, *(name for name in ("kernel",) if parsed.html and name not in parsed.by))
     found = diff(base, new, base_steps=parsed.base_steps, new_steps=parsed.new_steps, by=by)
     if parsed.html:
-        write_page(found, parsed.html)
+        write_page(found, [(base, parsed.base_steps), (new, parsed.new_steps)], parsed.html)
         found = replace(found, tables={name: table for name, table in found.tables.items() if name in parsed.by})
     slower = parsed.fail_if_slower is not None and found.ratio >= 1 + parsed.fail_if_slower
     answer = found.as_dict() | {"slower": found.ratio > 1, "failed": slower}
@@ -90,12 +90,15 @@ def run(parsed: argparse.Namespace) -> int:
     return 1 if slower else 0
 
 
-def write_page(found: Any, path: Path) -> None:
-    """The page of --html."""
+def write_page(found: Any, traces: list[tuple[Any, int | None]], path: Path) -> None:
+    """The page of --html. traces: each with the number of its steps, where it was given."""
+    from rung.analysis.diff import whole_steps
+    from rung.analysis.pictures import roofs
     from rung.report.diff_page import page
     from rung.runs import write_whole
 
-    text = page(found)
+    cut = [whole_steps(trace, steps) for trace, steps in traces]
+    text = page(found, [roofs(trace, steps=steps) for trace, steps, _ in cut])
     write_whole(path, text, "give another --html")
     say(f"page: {path} ({len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network)")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rung.analysis.diff import Diff
+from rung.analysis.pictures import Roofs
 from rung.report import charts, units
 from rung.report.diff import verdict
 from rung.report.diff_chart import MOST, diff_bars
 from rung.report.embedded import page_of
+from rung.report.operators_chart import before_and_after
 from rung.report.table_html import html_table
 
 BY = {
@@ -28,8 +31,8 @@ _PARTS = {
 }
 
 
-def page(found: Diff) -> str:
-    """The page as text."""
+def page(found: Diff, roofs: Sequence[Roofs]) -> str:
+    """The page as text. roofs: of the base and of the new trace."""
     from markupsafe import Markup
 
     tables = []
@@ -50,6 +53,7 @@ def page(found: Diff) -> str:
         bars=Markup(charts.stacked(_bars(found))),
         parts=[(css, title, *(units.duration(side.parts[key] / side.per) for side in (found.base, found.new))) for key, (css, title) in _PARTS.items() if found.base.parts[key] or found.new.parts[key]],
         kernels=[units.count(round(side.kernels / side.per, 1)) for side in (found.base, found.new)],
+        rooflines=[(Markup(one.picture), one.note) for one in before_and_after(roofs[0], roofs[1], ("Base", "New"))],
         tables=tables,
     )  # fmt: skip
 

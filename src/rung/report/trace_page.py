@@ -10,16 +10,14 @@ import polars as pl
 
 from rung.analysis.analyses import ANALYSES
 from rung.analysis.lanes import Lanes
-from rung.analysis.pictures import Pictures
-from rung.analysis.roofline import coverage
-from rung.hardware.peaks import Peaks
+from rung.analysis.pictures import Pictures, Roofs
 from rung.report import charts, units, words
 from rung.report.curve_chart import memory
 from rung.report.curve_chart import names as curve_names
 from rung.report.embedded import embedded_json, page_of
 from rung.report.findings import gain
 from rung.report.icicle_chart import icicle_svg
-from rung.report.roofline_chart import Point, Roof, roofline
+from rung.report.operators_chart import operator_roofline
 from rung.report.table_html import html_table
 from rung.report.timeline_chart import timeline
 from rung.report.trace_record import ON_HOST, record
@@ -33,7 +31,6 @@ BELOW = {
     "memory": ("memory", "memory_peak"),
     "roofline": ("roofline",),
 }
-_MATRIX = ("gemm", "attention", "convolution", "moe")  # families whose work the matrix units can do
 _MOST_BARS = 16  # ranks
 _GROUPS = {"gpu": "on the GPUs", "host": "on the host", "beside": "beside them"}
 
@@ -47,7 +44,7 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
     data = record(
         drawn.lanes, drawn.curves, [(TREES[tree.by], tree) for tree in drawn.trees], _late(frames.get("stragglers"))
     )
-    chart, without = _roofline(frames.get("roofline"), drawn.peaks)
+    chart = operator_roofline(Roofs(frames["roofline"], drawn.peaks))
     placed = {name for names in BELOW.values() for name in names} | {"findings"}
     return page_of(
         "trace.html",
@@ -67,8 +64,8 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
         together=_together(drawn.lanes),
         ranks=found["ranks"],
         trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
-        roofline=Markup(chart),
-        without=without,
+        roofline=Markup(chart.picture),
+        without=chart.note,
         memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
         causes=_causes(frames["idle"]),
         below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
@@ -173,46 +170,3 @@ def _memory(drawn: Pictures) -> Iterable[tuple[str, list[str], str]]:
         picture = memory(part, span)
         if picture:
             yield f"GPU {device}" + (f", rank {rank}" if rank is not None else ""), curve_names(part), picture
-
-
-def _roofline(table: pl.DataFrame | None, peaks: Peaks | None) -> tuple[str, str]:
-    """(the picture, what it leaves out): a dot an operator at its inputs, over the roofs of the GPU's data sheet."""
-    if table is None or table.is_empty():
-        return "", ""
-    facts = coverage(table)
-    known = [
-        row
-        for row in table.iter_rows(named=True)
-        if row["intensity"] and row["tflop_per_s"] and row["bound"] in ("compute", "memory", None)
-    ]
-    total = max(1, facts["total_ns"])
-    left = 1 - sum(row["time_ns"] for row in known) / total
-    without = f"{units.percent(round(left, 2))} of GPU time has no dot: copies and other work without floating-point operations, and {units.percent(round(1 - facts['share'], 2))} that has no model."
-    if not known or peaks is None:
-        return "", f"{without} The peaks of this GPU are not known." if peaks is None else without
-    points = [
-        Point(_named(row), "HBM", row["intensity"], row["tflop_per_s"], row["time_ns"] / total, _gap(row))
-        for row in known
-    ]
-    rates = sorted({(row["precision"], row["family"] in _MATRIX) for row in known if row["precision"]})
-    roofs = [Roof("HBM", peaks.bandwidth / 1e12, slope=True)]
-    for precision, matrix in rates:
-        unit = "matrix" if matrix else "vector"
-        roofs.append(Roof(f"{unit} {precision}", peaks.rate(precision, matrix=matrix) / 1e12, slope=False))
-    return roofline(
-        points, roofs
-    ), f"The slope is the memory's bandwidth, {units.digits(peaks.bandwidth / 1e12)} TB/s. {without}"
-
-
-def _named(row: dict[str, Any]) -> str:
-    return f"{units.one_line(row['op'])} {units.one_line(row['inputs'])}".strip()
-
-
-def _gap(row: dict[str, Any]) -> str:
-    """How far an operator is from its roof: "42 % of its roof (memory), 1.2 ms above it"."""
-    if row["roof_share"] is None:
-        return ""
-    lost = row["time_ns"] - row["floor_ns"]
-    above = f", {units.duration(lost)} above it" if lost > 0 else ""
-    cached = "; its data fit into the cache" if row["fits_cache"] and row["roof_share"] > 1 else ""
-    return f"{units.percent(round(row['roof_share'], 2))} of its roof ({row['bound']}){above}{cached}"
