@@ -1,8 +1,10 @@
 """A trace for pages: two ranks, modules, operators with shapes, memory, curves; its names can be a stranger's."""
 
+import gzip
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import rung
@@ -109,6 +111,15 @@ def trace(tmp_path: Any, **how: Any) -> Trace:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document(**how)))
     return read(path)
+
+
+def recorded_climb(folder: Path, **recorded: dict[str, Any]) -> Path:
+    """A run directory with nothing but traces: of each name the document of these options."""
+    run = folder / "run"
+    (run / "traces").mkdir(parents=True)
+    for name, how in recorded.items():
+        (run / "traces" / f"{name}.json.gz").write_bytes(gzip.compress(json.dumps(document(**how)).encode()))
+    return run
 
 
 def page_of(trace: Trace) -> str:

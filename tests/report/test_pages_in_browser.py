@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from climb_sample import climb, nothing_kept, unfinished
-from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, trace
+from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, recorded_climb, trace
 
+from rung.report.climb_traces import traces_of
 from rung.report.climbs import climb_of
 from rung.report.climbs_page import page as climbs_page
 from rung.report.html import render as climb_page
@@ -24,12 +25,18 @@ DDP = Path(__file__).parents[1] / "data" / "ddp"
 Open = Callable[..., Any]
 AXE = os.environ.get("RUNG_AXE", "")
 
+
+def climb_with_traces(folder: Path) -> str:
+    run = recorded_climb(folder, baseline={"slow": 4.0}, **{"10-cuda-graphs": {}})
+    return climb_page(climb(), traces_of(run, climb(), folder / "page.html"))
+
+
 # The page of each kind, of data that has all its parts.
 PAGES: dict[str, Callable[[Path], str]] = {
     "trace": lambda folder: page_of(trace(folder)),
     "ranks": lambda folder: page_of(read(DDP / "ranks2-slow-gpu")),
     "diff": lambda folder: diff_page_of(trace(folder), trace(folder, slow=3.0)),
-    "climb": lambda folder: climb_page(climb()),
+    "climb": lambda folder: climb_with_traces(folder),
     "climbs": lambda folder: climbs_page([climb_of(climb()), climb_of(nothing_kept()), climb_of(unfinished())]),
     "bench": lambda folder: bench_page([measurement()]),
     "compare": lambda folder: compare_page(comparison()),
@@ -222,6 +229,16 @@ def test_the_tip_says_the_name_the_time_and_the_shapes(page: Any) -> None:
     assert "matrix products" in said
 
 
+def test_the_timeline_of_a_climb_sums_before_and_after(opened: Open, tmp_path: Path) -> None:
+    page = opened(climb_with_traces(tmp_path))
+    page.wait_for_selector("#timeline .live[data-frames]")
+    page.get_by_label("Search the timeline").fill("Cijk")
+    assert (
+        page.locator("#timeline .bar span").inner_text().startswith("28 found, 1.4 ms")
+    )  # 14 of 80 µs and 14 of 20 µs
+    assert page.locator("a[href$='run/traces/baseline.json.gz']").count() == 1
+
+
 def test_search_counts_and_goes_to_what_it_finds(page: Any) -> None:
     begin, end = span(page)
     search = page.get_by_label("Search the timeline")
@@ -348,7 +365,7 @@ def test_every_picture_is_saved_as_svg_and_as_png(opened: Open, tmp_path: Path, 
         assert int.from_bytes(image[16:20], "big") > 900  # pixels across
         assert len(set(image)) > 50
     assert len(names) == page.get_by_role("button", name="SVG of:").count()
-    assert {"trace": 5, "ranks": 3, "diff": 6, "climb": 11, "climbs": 1, "bench": 2, "compare": 3}[kind] == len(names)
+    assert {"trace": 5, "ranks": 3, "diff": 6, "climb": 13, "climbs": 1, "bench": 2, "compare": 3}[kind] == len(names)
 
 
 def test_without_scripts_pictures_stay_and_nothing_is_saved(opened: Open, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give a run directory; `rung runs` lists those there are.")
     if len(parsed.directories) > 1:
         return several(parsed)
+    from rung.report.climb_traces import traces_of
     from rung.report.html import render
     from rung.report.terminal import summary
     from rung.runs import Run, to_json, write_whole
@@ -43,9 +44,10 @@ def run(parsed: argparse.Namespace) -> int:
     show_styled(to_json(data) if parsed.json else summary(data, color=sys.stdout.isatty()))
     with after_the_answer():  # a run that was archived may lie where nothing can be written
         if parsed.html:
-            write_whole(parsed.html, render(data), "give another --html")
+            write_whole(parsed.html, render(data, traces_of(directory, data, parsed.html)), "give another --html")
         else:
-            run.write_text("report.html", render(data), f"copy {directory} to where there is")
+            text = render(data, traces_of(directory, data, directory / "report.html"))
+            run.write_text("report.html", text, f"copy {directory} to where there is")
     if not parsed.json:
         print(f"report: {parsed.html or directory / 'report.html'}")
     return 0

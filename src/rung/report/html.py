@@ -6,15 +6,25 @@ import json
 import re
 from typing import Any
 
+import polars as pl
+
+from rung.analysis.pictures import side_by_side
 from rung.report import charts, units, words
-from rung.report.embedded import page_of
+from rung.report.climb_traces import ClimbTraces
+from rung.report.embedded import embedded_json, page_of
 from rung.report.forest_chart import Effect, effect, forest, ratios
+from rung.report.operators_chart import before_and_after, operator_roofline
+from rung.report.timeline_chart import drawn_together, host_legend, timeline
+from rung.report.trace_record import record
+from rung.trace.table import CURVES
 
-SCRIPTS = ("page", "export")
+SCRIPTS = ("page", "tables", "export")
+TIMELINE_SCRIPTS = ("canvas", "timeline")
 
 
-def render(data: dict[str, Any]) -> str:
-    """The page as text. All that comes from the data is escaped: by jinja2, and in pictures by `charts`."""
+def render(data: dict[str, Any], traces: ClimbTraces | None = None) -> str:
+    """The page as text. All that comes from the data is escaped: by jinja2, and in pictures by `svg`. traces: of the run, where they
+    are to be drawn."""
     from markupsafe import Markup
 
     result, baseline = units.section(data, "result"), units.section(data, "baseline")
@@ -23,11 +33,13 @@ def render(data: dict[str, Any]) -> str:
     if words.kept(data):
         after = units.section(result, "times", "best").get("value")
         bars.append(("After", words.as_measured(result.get("breakdown"), after)))
-    shown = words.folded(words.attempts(data))
+    folded = words.folded(words.attempts(data))
+    shown = [attempt for attempt in folded if attempt.get("log")]
     strips = [charts.strip(attempt.get("restarts")) for attempt in shown]
     return page_of(
         "climb.html",
-        SCRIPTS,
+        SCRIPTS + (TIMELINE_SCRIPTS if traces and traces.steps else ()),
+        **_drawn(traces),
         words=words,
         data=data,
         manifest=units.section(data, "manifest"),
@@ -35,6 +47,7 @@ def render(data: dict[str, Any]) -> str:
         result=result,
         attempts=[(attempt, Markup(strip), scale) for attempt, (strip, scale) in zip(shown, strips, strict=True)],
         forest=Markup(forest(_effects(data), "The ratio of each comparison, with its interval and its restarts")),
+        untried=[attempt for attempt in folded if not attempt.get("log")],
         tried=tried,
         left=words.folded(left),
         facts=_facts(data),
@@ -43,6 +56,31 @@ def render(data: dict[str, Any]) -> str:
         legend=_legend([breakdown for _, breakdown in bars]),
         environment=_flat(units.section(data, "manifest", "environment")),
     )
+
+
+def _drawn(traces: ClimbTraces | None) -> dict[str, Any]:
+    """What the page shows of the climb's own traces."""
+    from markupsafe import Markup
+
+    if traces is None:
+        return {}
+    drawn: dict[str, Any] = {"traces": traces}
+    if traces.steps:
+        titles = [title for title, _ in traces.steps]
+        lanes = side_by_side([step.lanes for _, step in traces.steps])
+        drawn |= {
+            "timeline": Markup(timeline(lanes, titles)),
+            "host_legend": host_legend(lanes),
+            "together": drawn_together(lanes),
+            "record": embedded_json(record(lanes, pl.DataFrame(schema=CURVES), [], {}, titles)),
+        }
+        if len(traces.steps) == 2:
+            (before, one), (after, other) = traces.steps
+            rooflines = before_and_after(one.roofs, other.roofs, (before, after))
+        else:
+            rooflines = [operator_roofline(step.roofs) for _, step in traces.steps]
+        drawn["rooflines"] = [(Markup(chart.picture), chart.note) for chart in rooflines if chart.picture]
+    return drawn
 
 
 def _effects(data: dict[str, Any]) -> list[Effect]:

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.analyses import ANALYSES
-from rung.analysis.lanes import Lanes
 from rung.analysis.pictures import Pictures, Roofs
 from rung.report import charts, units, words
 from rung.report.curve_chart import memory
@@ -19,8 +18,8 @@ from rung.report.findings import gain
 from rung.report.icicle_chart import icicle_svg
 from rung.report.operators_chart import operator_roofline
 from rung.report.table_html import html_table
-from rung.report.timeline_chart import timeline
-from rung.report.trace_record import ON_HOST, record
+from rung.report.timeline_chart import drawn_together, host_legend, timeline
+from rung.report.trace_record import record
 
 SCRIPTS = ("page", "tables", "export", "canvas", "timeline", "icicle")
 TREES = {"module": "By module", "operator": "By operator", "call_site": "By line of Python"}
@@ -32,7 +31,6 @@ BELOW = {
     "roofline": ("roofline",),
 }
 _MOST_BARS = 16  # ranks
-_GROUPS = {"gpu": "on the GPUs", "host": "on the host", "beside": "beside them"}
 
 
 def page(found: dict[str, Any], drawn: Pictures) -> str:
@@ -60,8 +58,8 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
         more_ranks=max(0, found["ranks"] - _MOST_BARS),
         legend=_legend(found),
         timeline=Markup(timeline(drawn.lanes)),
-        host_legend=_host_legend(drawn.lanes),
-        together=_together(drawn.lanes),
+        host_legend=host_legend(drawn.lanes),
+        together=drawn_together(drawn.lanes),
         ranks=found["ranks"],
         trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
         roofline=Markup(chart.picture),
@@ -117,12 +115,6 @@ def _legend(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(key, known[key]) for key in words.PARTS if key in known]
 
 
-def _host_legend(lanes: Lanes) -> list[tuple[str, str]]:
-    """(class of the colour, title) of what host threads have."""
-    drawn = set(lanes.kinds["category"])
-    return [(category, title) for category, title in ON_HOST.items() if category in drawn]
-
-
 def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
     """Of each rank on which others waited: in how many steps, and how much at most."""
     if stragglers is None or stragglers.is_empty():
@@ -132,19 +124,6 @@ def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
         rank: f"others waited for it in {units.count(steps)} step{'s' if steps > 1 else ''}, up to {units.duration(late)}"
         for rank, steps, late in sums.iter_rows()
     }
-
-
-def _together(lanes: Lanes) -> list[str]:
-    """What the timeline does not show one by one, in sentences."""
-    said = []
-    if lanes.together:
-        shorter = ", ".join(f"{units.duration(ns)} {_GROUPS[group]}" for group, ns in lanes.shorter_ns.items())
-        said.append(
-            f"{units.count(lanes.together)} of {units.count(lanes.events)} events are drawn together with their neighbours, as each is shorter than "
-            f"{shorter}. Such slices are pale."
-        )
-    said += [f"{units.count(number)} events {what} are not drawn." for what, number in lanes.hidden.items()]
-    return said
 
 
 def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
