@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_pages import without_own_scripts
@@ -102,6 +103,7 @@ def test_every_sample_is_drawn_or_counted(samples: list[float]) -> None:
     places = [axis.place(ns) for ns in sorted(samples)]
     assert places == sorted(places)
     assert all(0 <= place <= 1 for place in places)
+    assert all(axis.edge(axis.place(ns)) == pytest.approx(ns) for ns in samples if axis.holds(ns))
     ticks = axis.ticks()
     assert len(ticks) <= 10
     assert all(axis.low * 0.999 <= ns <= axis.high * 1.001 for ns, _ in ticks)
