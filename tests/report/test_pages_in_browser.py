@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from climb_sample import climb, nothing_kept, unfinished
 from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, recorded_climb, trace
+from test_roofline_page import kernels, roofs
 
 from rung.report.climb_traces import traces_of
 from rung.report.climbs import climb_of
 from rung.report.climbs_page import page as climbs_page
 from rung.report.html import render as climb_page
+from rung.report.roofline_page import page as roofline_page
 from rung.report.samples_page import bench_page, compare_page
 from rung.trace import read
 
@@ -38,6 +40,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "diff": lambda folder: diff_page_of(trace(folder), trace(folder, slow=3.0)),
     "climb": lambda folder: climb_with_traces(folder),
     "climbs": lambda folder: climbs_page([climb_of(climb()), climb_of(nothing_kept()), climb_of(unfinished())]),
+    "roofline": lambda folder: roofline_page(kernels(), roofs(), "run"),
     "bench": lambda folder: bench_page([measurement()]),
     "compare": lambda folder: compare_page(comparison()),
 }
@@ -365,7 +368,9 @@ def test_every_picture_is_saved_as_svg_and_as_png(opened: Open, tmp_path: Path, 
         assert int.from_bytes(image[16:20], "big") > 900  # pixels across
         assert len(set(image)) > 50
     assert len(names) == page.get_by_role("button", name="SVG of:").count()
-    assert {"trace": 5, "ranks": 3, "diff": 6, "climb": 13, "climbs": 1, "bench": 2, "compare": 3}[kind] == len(names)
+    assert {"trace": 5, "ranks": 3, "diff": 6, "climb": 13, "climbs": 1, "roofline": 1, "bench": 2, "compare": 3}[
+        kind
+    ] == len(names)
 
 
 def test_without_scripts_pictures_stay_and_nothing_is_saved(opened: Open, tmp_path: Path) -> None:
