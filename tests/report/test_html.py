@@ -98,6 +98,13 @@ def test_one_bad_number_leaves_the_rest_of_a_picture() -> None:
     assert not re.search(r'="[^"]*\b(nan|inf)\b', page)
 
 
+def test_samples_that_are_no_list_leave_the_rest() -> None:
+    data = climb()
+    data["attempts"][0]["restarts"][0] = {"best": 3.0, "candidate": "x"}
+    found = pictures(render(data))
+    assert len(found) == len(pictures(render(climb())))
+
+
 @pytest.mark.parametrize("part", ["manifest", "baseline", "attempts", "result", "directory"])
 def test_a_missing_part_is_left_out(part: str) -> None:
     for empty in (None, {} if part != "attempts" else []):

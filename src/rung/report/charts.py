@@ -10,7 +10,7 @@ from typing import Any
 
 from rung.report import units, words
 from rung.report.axis import fitting
-from rung.report.svg import arrow, dot, escaped, line, positive, svg, text
+from rung.report.svg import arrow, dot, escaped, line, positive, positives, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
@@ -226,7 +226,7 @@ def strip(restarts: Any) -> tuple[str, str]:
 
 def _samples(values: Any, sides: int) -> list[float]:
     """The samples that can be drawn, evenly thinned so that all restarts together stay within the limit."""
-    known = [v for v in (positive(value) for value in values or []) if v is not None]
+    known = positives(values)
     limit = max(1, MOST_POINTS // max(sides, 1))
     if len(known) <= limit:
         return known

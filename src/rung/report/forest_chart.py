@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rung.report import units
 from rung.report.axis import round_values
-from rung.report.svg import escaped, line, positive, svg, text
+from rung.report.svg import escaped, line, positive, positives, svg, text
 
 _ROW, _AXIS = 46.0, 34.0  # pixels
 _LEFT, _WIDE = 3.0, 94.0  # percent
@@ -37,9 +37,7 @@ def ratios(restarts: Any, a: str, b: str) -> list[float]:
     """Of each restart the median of side a's samples over that of side b's; above 1 where b is faster."""
     found = []
     for restart in restarts or []:
-        sides = [
-            [ns for ns in map(positive, units.section(restart).get(name) or []) if ns is not None] for name in (a, b)
-        ]
+        sides = [positives(units.section(restart).get(name)) for name in (a, b)]
         if all(sides):
             found.append(statistics.median(sides[0]) / statistics.median(sides[1]))
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from rung.report import units
 from rung.report.axis import Axis, fitting
-from rung.report.svg import line, positive, svg, text
+from rung.report.svg import line, positive, positives, svg, text
 
 BINS, HIGH, MOST = 60, 150.0, 1500
 COLOURS = 6  # classes s0 to s5; further sides begin anew
@@ -17,7 +17,7 @@ _TICK_BELOW = 16.0  # pixels
 
 def drawable(sides: Mapping[str, Sequence[Any]]) -> dict[str, list[float]]:
     """The samples that a scale has a place for."""
-    known = {name: [ns for ns in map(positive, samples) if ns is not None] for name, samples in sides.items()}
+    known = {name: positives(list(samples)) for name, samples in sides.items()}
     return {name: samples for name, samples in known.items() if samples}
 
 
