@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rung.analysis.pictures import Step, one_step
+import polars as pl
+
+from rung.analysis.pictures import Step, one_step, side_by_side
 from rung.errors import RungError
 from rung.report import units, words
+from rung.report.embedded import embedded_json
+from rung.report.operators_chart import before_and_after, operator_roofline
+from rung.report.timeline_chart import drawn_together, host_legend, timeline
+from rung.report.trace_record import record
 from rung.trace import read
+from rung.trace.table import CURVES
 
 _ENDING = ".json.gz"
 _BEFORE = "baseline"
@@ -100,3 +107,26 @@ def _step(path: Path, notes: list[str]) -> Step | None:
     except RungError as error:
         notes.append(f"The trace could not be drawn: {units.clean(error)}")
         return None
+
+
+def drawn_of(traces: ClimbTraces) -> dict[str, Any]:
+    """What the page shows of the climb's own traces."""
+    from markupsafe import Markup
+
+    drawn: dict[str, Any] = {"traces": traces}
+    if traces.steps:
+        titles = [title for title, _ in traces.steps]
+        lanes = side_by_side([step.lanes for _, step in traces.steps])
+        drawn |= {
+            "timeline": Markup(timeline(lanes, titles)),
+            "host_legend": host_legend(lanes),
+            "together": drawn_together(lanes),
+            "record": embedded_json(record(lanes, pl.DataFrame(schema=CURVES), [], {}, titles)),
+        }
+        if len(traces.steps) == 2:
+            (before, one), (after, other) = traces.steps
+            rooflines = before_and_after(one.roofs, other.roofs, (before, after))
+        else:
+            rooflines = [operator_roofline(step.roofs) for _, step in traces.steps]
+        drawn["rooflines"] = [(Markup(chart.picture), chart.note) for chart in rooflines if chart.picture]
+    return drawn

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from rung.analysis.pictures import side_by_side
 from rung.report import charts, units, words
-from rung.report.climb_traces import ClimbTraces
-from rung.report.embedded import embedded_json, page_of
+from rung.report.embedded import page_of
 from rung.report.forest_chart import Effect, effect, forest, ratios
-from rung.report.operators_chart import before_and_after, operator_roofline
-from rung.report.timeline_chart import drawn_together, host_legend, timeline
-from rung.report.trace_record import record
-from rung.trace.table import CURVES
+
+if TYPE_CHECKING:
+    from rung.report.climb_traces import ClimbTraces
 
 SCRIPTS = ("page", "tables", "export")
 TIMELINE_SCRIPTS = ("canvas", "timeline")
@@ -27,6 +22,11 @@ def render(data: dict[str, Any], traces: ClimbTraces | None = None) -> str:
     are to be drawn."""
     from markupsafe import Markup
 
+    drawn: dict[str, Any] = {}
+    if traces is not None:
+        from rung.report.climb_traces import drawn_of  # it loads polars
+
+        drawn = drawn_of(traces)
     result, baseline = units.section(data, "result"), units.section(data, "baseline")
     tried, left = words.planned(data)
     bars = [("Before", words.as_measured(baseline.get("breakdown"), words.before(data).get("value")))]
@@ -39,7 +39,7 @@ def render(data: dict[str, Any], traces: ClimbTraces | None = None) -> str:
     return page_of(
         "climb.html",
         SCRIPTS + (TIMELINE_SCRIPTS if traces and traces.steps else ()),
-        **_drawn(traces),
+        **drawn,
         words=words,
         data=data,
         manifest=units.section(data, "manifest"),
@@ -56,31 +56,6 @@ def render(data: dict[str, Any], traces: ClimbTraces | None = None) -> str:
         legend=_legend([breakdown for _, breakdown in bars]),
         environment=_flat(units.section(data, "manifest", "environment")),
     )
-
-
-def _drawn(traces: ClimbTraces | None) -> dict[str, Any]:
-    """What the page shows of the climb's own traces."""
-    from markupsafe import Markup
-
-    if traces is None:
-        return {}
-    drawn: dict[str, Any] = {"traces": traces}
-    if traces.steps:
-        titles = [title for title, _ in traces.steps]
-        lanes = side_by_side([step.lanes for _, step in traces.steps])
-        drawn |= {
-            "timeline": Markup(timeline(lanes, titles)),
-            "host_legend": host_legend(lanes),
-            "together": drawn_together(lanes),
-            "record": embedded_json(record(lanes, pl.DataFrame(schema=CURVES), [], {}, titles)),
-        }
-        if len(traces.steps) == 2:
-            (before, one), (after, other) = traces.steps
-            rooflines = before_and_after(one.roofs, other.roofs, (before, after))
-        else:
-            rooflines = [operator_roofline(step.roofs) for _, step in traces.steps]
-        drawn["rooflines"] = [(Markup(chart.picture), chart.note) for chart in rooflines if chart.picture]
-    return drawn
 
 
 def _effects(data: dict[str, Any]) -> list[Effect]:
