@@ -20,18 +20,10 @@ from rung.toml import parse_toml
 
 REPO = Path(__file__).parent.parent
 DEPENDENCIES: list[str] = parse_toml((REPO / "pyproject.toml").read_text())["project"]["dependencies"]
-# Of torch, of GPUs' vendors, and of pytest, whose plugin is a part of Rung: used where they are.
+# Of torch, of GPUs' vendors, of extras, and of pytest, whose plugin is a part of Rung: used where they are.
 BY_OTHERS = {
-    "torch",
-    "triton",
-    "transformers",
-    "huggingface_hub",
-    "timm",
-    "diffusers",
-    "aiter",
-    "amdsmi",
-    "pynvml",
-    "pytest",
+    *("torch", "triton", "transformers", "huggingface_hub", "timm", "diffusers", "aiter", "amdsmi", "pynvml", "pytest"),
+    "xlsxwriter",
 }
 MOST = 300_000_000  # bytes of the base install
 BUILD = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"

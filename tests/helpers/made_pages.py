@@ -1,13 +1,19 @@
 """A trace for pages: two ranks, modules, operators with shapes, memory, curves; its names can be a stranger's."""
 
+import gzip
 import json
+import random
+import re
+from pathlib import Path
 from typing import Any
 
+import rung
 from rung.analysis.diff import diff
 from rung.analysis.per_step import divisor
-from rung.analysis.pictures import pictures
+from rung.analysis.pictures import pictures, roofs
 from rung.cli.analyze import said
 from rung.report import diff_page, trace_page
+from rung.report.templates import FOLDER
 from rung.trace import Trace, read
 
 HOSTILE = (
@@ -107,10 +113,58 @@ def trace(tmp_path: Any, **how: Any) -> Trace:
     return read(path)
 
 
+def recorded_climb(folder: Path, **recorded: dict[str, Any]) -> Path:
+    """A run directory with nothing but traces: of each name the document of these options."""
+    run = folder / "run"
+    (run / "traces").mkdir(parents=True)
+    for name, how in recorded.items():
+        (run / "traces" / f"{name}.json.gz").write_bytes(gzip.compress(json.dumps(document(**how)).encode()))
+    return run
+
+
 def page_of(trace: Trace) -> str:
     steps, note = divisor(trace)
     return trace_page.page(said(trace, steps, note), pictures(trace, steps=steps))
 
 
 def diff_page_of(base: Trace, new: Trace) -> str:
-    return diff_page.page(diff(base, new, by=("category", "op", "module", "kernel")))
+    return diff_page.page(diff(base, new, by=("category", "op", "module", "kernel")), (roofs(base), roofs(new)))
+
+
+def without_own_scripts(page: str) -> str:
+    """The page without Rung's scripts and their data: a script that is left is a stranger's."""
+    for file in (FOLDER / "scripts").glob("*.js"):
+        page = page.replace(f"<script>\n{file.read_text(encoding='utf-8')}</script>", "")
+    return re.sub(r'<script type="application/json" id="record">[^<>]*</script>', "", page)
+
+
+def samples(middle: float, count: int = 60, seed: int = 1) -> list[float]:
+    """ns around a middle, with a tail."""
+    noise = random.Random(seed)
+    return [middle * noise.gauss(1, 0.004) for _ in range(count)] + [middle * 40]
+
+
+def measurement() -> dict[str, Any]:
+    """What `rung bench` gives, of a function; its samples are made."""
+    found = rung.bench(lambda: sum(range(1000)), name="sum", seconds=0.1).to_dict()
+    return {
+        **found,
+        "samples": samples(1e6),
+        "discarded": [2e6] * 4,
+        "time": {"value": 1e6, "low": 0.999e6, "high": 1.001e6},
+    }
+
+
+def comparison() -> dict[str, Any]:
+    """What `rung compare` gives of two functions, as if of five restarts."""
+    found = rung.compare(lambda: sum(range(1000)), lambda: sum(range(2000)), seconds=0.1).to_dict()
+    restarts = [{"a": samples(1e6, seed=k), "b": samples(0.9e6, seed=k + 9)} for k in range(5)]
+    speedup = {"value": 1.11, "low": 1.1, "high": 1.12}
+    times = {name: {"value": ns, "low": 0.99 * ns, "high": 1.01 * ns} for name, ns in (("a", 1e6), ("b", 0.9e6))}
+    return {
+        **found,
+        "restarts": restarts,
+        "unit": "restart",
+        "times": times,
+        "comparison": found["comparison"] | {"speedup": speedup},
+    }

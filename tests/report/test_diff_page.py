@@ -1,5 +1,7 @@
 """The page of two traces: which way a bar goes, how long it is, and both totals."""
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -63,3 +65,22 @@ def test_the_command_prints_what_it_printed_and_the_page_has_kernels_too(tmp_pat
     page = (tmp_path / "page.html").read_text()
     assert 'data-table="kernel"' in page
     assert 'data-table="module"' not in page
+
+
+def test_the_csv_has_every_row_of_every_table(tmp_path: Path, capsys: Any) -> None:
+    for name, slow in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document(slow=slow)))
+    command = ["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert main([*command, "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert main([*command, "--csv", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["by"], row["what"], float(row["delta_ns"])) for row in rows] == [
+        (name, row["what"], row["delta_ns"]) for name, table in tables.items() for row in table
+    ]
+    assert main([*command, "--csv", str(tmp_path / "diff.csv"), "--by", "op"]) == 0
+    assert "by operator" in capsys.readouterr().out  # a file leaves the terminal as it is
+    written = list(csv.DictReader((tmp_path / "diff.csv").open()))
+    assert written == [row for row in rows if row["by"] == "op"]
+    assert main([*command, "--csv", "-", "--json"]) == 2
+    assert "both write to stdout" in capsys.readouterr().err

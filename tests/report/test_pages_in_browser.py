@@ -4,18 +4,50 @@ import csv
 import io
 import os
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_pages import HOSTILE, diff_page_of, page_of, trace
+from climb_sample import climb, nothing_kept, unfinished
+from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, recorded_climb, trace
+from test_roofline_page import kernels, roofs
 
+from rung.report.climb_traces import traces_of
+from rung.report.climbs import climb_of
+from rung.report.climbs_page import page as climbs_page
+from rung.report.html import render as climb_page
+from rung.report.roofline_page import page as roofline_page
+from rung.report.samples_page import bench_page, compare_page
 from rung.trace import read
 
 CHROMIUM = Path("/usr/bin/chromium")
 DDP = Path(__file__).parents[1] / "data" / "ddp"
 Open = Callable[..., Any]
+AXE = os.environ.get("RUNG_AXE", "")
+
+
+def climb_with_traces(folder: Path) -> str:
+    run = recorded_climb(folder, baseline={"slow": 4.0}, **{"10-cuda-graphs": {}})
+    data = climb()
+    # What does not apply for one and the same reason is one row.
+    many = ", ".join(["layout-optimization"] * 20)
+    data["attempts"].append({"rung": many, "verdict": "inapplicable", "why": "It is for GPUs.", "log": ""})
+    return climb_page(data, traces_of(run, data, folder / "page.html"))
+
+
+# The page of each kind, of data that has all its parts.
+PAGES: dict[str, Callable[[Path], str]] = {
+    "trace": lambda folder: page_of(trace(folder)),
+    "ranks": lambda folder: page_of(read(DDP / "ranks2-slow-gpu")),
+    "diff": lambda folder: diff_page_of(trace(folder), trace(folder, slow=3.0)),
+    "climb": lambda folder: climb_with_traces(folder),
+    "climbs": lambda folder: climbs_page([climb_of(climb()), climb_of(nothing_kept()), climb_of(unfinished())]),
+    "roofline": lambda folder: roofline_page(kernels(), roofs(), "run"),
+    "bench": lambda folder: bench_page([measurement()]),
+    "compare": lambda folder: compare_page(comparison()),
+}
 
 # WCAG 2: the ratio of an element's text and the background behind it.
 CONTRAST = """() => {
@@ -108,16 +140,11 @@ def lane(page: Any, title: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1024, 1920])
-@pytest.mark.parametrize("kind", ["trace", "ranks", "diff"])
+@pytest.mark.parametrize("kind", PAGES)
 def test_a_page_fits_any_width_and_can_be_read_in_light_and_dark(
     opened: Open, tmp_path: Path, kind: str, width: int, scheme: str
 ) -> None:
-    texts = {
-        "trace": lambda: page_of(trace(tmp_path)),
-        "ranks": lambda: page_of(read(DDP / "ranks2-slow-gpu")),
-        "diff": lambda: diff_page_of(trace(tmp_path), trace(tmp_path, slow=3.0)),
-    }
-    page = opened(texts[kind](), width, scheme)
+    page = opened(PAGES[kind](tmp_path), width, scheme)
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(CONTRAST) == []
@@ -125,6 +152,17 @@ def test_a_page_fits_any_width_and_can_be_read_in_light_and_dark(
     if folder := os.environ.get("RUNG_SCREENSHOTS"):
         page.evaluate("document.querySelectorAll('.tables details').forEach(d => d.open = false)")
         page.screenshot(path=Path(folder) / f"{kind}-{width}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.skipif(not AXE, reason="RUNG_AXE does not name an axe.min.js (of the package axe-core)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", PAGES)
+def test_axe_finds_no_fault(opened: Open, tmp_path: Path, kind: str, scheme: str) -> None:
+    page = opened(PAGES[kind](tmp_path), 1024, scheme, bypass_csp=True)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.add_script_tag(content=Path(AXE).read_text(encoding="utf-8"))
+    faults = page.evaluate("axe.run()")["violations"]
+    assert [(fault["id"], fault["nodes"][0]["html"]) for fault in faults] == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -196,6 +234,16 @@ def test_the_tip_says_the_name_the_time_and_the_shapes(page: Any) -> None:
     assert "20 µs from 9 µs" in said  # the first call that is drawn begins 1 µs after the trace
     assert "aten::mm 64x128 128x256 bf16" in said
     assert "matrix products" in said
+
+
+def test_the_timeline_of_a_climb_sums_before_and_after(opened: Open, tmp_path: Path) -> None:
+    page = opened(climb_with_traces(tmp_path))
+    page.wait_for_selector("#timeline .live[data-frames]")
+    page.get_by_label("Search the timeline").fill("Cijk")
+    assert (
+        page.locator("#timeline .bar span").inner_text().startswith("28 found, 1.4 ms")
+    )  # 14 of 80 µs and 14 of 20 µs
+    assert page.locator("a[href$='run/traces/baseline.json.gz']").count() == 1
 
 
 def test_search_counts_and_goes_to_what_it_finds(page: Any) -> None:
@@ -293,6 +341,56 @@ def test_tables_sort_filter_copy_and_export(page: Any) -> None:
 def test_a_link_opens_its_table(page: Any) -> None:
     page.locator("a[href='#table-categories']").click()
     assert page.evaluate("document.getElementById('table-categories').open") is True
+
+
+def picture_names(page: Any) -> list[str]:
+    return page.evaluate("[...document.querySelectorAll('main svg[role=img]')].map(e => e.dataset.file)")
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_picture_is_saved_as_svg_and_as_png(opened: Open, tmp_path: Path, kind: str) -> None:
+    page = opened(PAGES[kind](tmp_path), 1024)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    names = set()
+    for k in range(page.get_by_role("button", name="SVG of:").count()):
+        files = {}
+        for kind_of_file in ("SVG", "PNG"):
+            with page.expect_download() as download:
+                page.get_by_role("button", name=f"{kind_of_file} of:").nth(k).click()
+            files[kind_of_file] = download.value
+        names.add(files["SVG"].suggested_filename)
+        drawing = ET.parse(files["SVG"].path()).getroot()
+        assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+        assert len(list(drawing.iter())) > 5
+        assert not any(
+            "class" in e.attrib or "var(" in str(e.attrib) for e in drawing.iter()
+        )  # it needs no style of the page
+        colours = {e.get("fill") for e in drawing.iter()} | {e.get("stroke") for e in drawing.iter()}
+        assert len(colours - {None, "none"}) >= 3
+        image = Path(files["PNG"].path()).read_bytes()
+        assert image.startswith(b"\x89PNG")
+        assert int.from_bytes(image[16:20], "big") > 900  # pixels across
+        assert len(set(image)) > 50
+    assert len(names) == page.get_by_role("button", name="SVG of:").count()
+    assert {"trace": 5, "ranks": 3, "diff": 6, "climb": 13, "climbs": 1, "roofline": 1, "bench": 2, "compare": 3}[
+        kind
+    ] == len(names)
+
+
+def test_without_scripts_pictures_stay_and_nothing_is_saved(opened: Open, tmp_path: Path) -> None:
+    page = opened(climb_page(climb()), 1024, java_script_enabled=False)
+    assert page.locator("svg.ladder").is_visible()
+    assert page.locator("svg.forest").is_visible()
+    assert page.locator("button").count() == 0
+
+
+def test_what_is_saved_keeps_the_names_of_strangers_as_text(opened: Open, tmp_path: Path) -> None:
+    page = opened(page_of(trace(tmp_path, names=HOSTILE)), 1024)
+    with page.expect_download() as download:
+        page.locator("#icicle").get_by_role("button", name="SVG of:").click()
+    drawing = ET.parse(download.value.path()).getroot()
+    assert {e.tag.rpartition("}")[2] for e in drawing.iter()} == {"svg", "rect", "text", "title"}
+    assert any("<img src=x onerror=alert(1)>" in (e.text or "") for e in drawing.iter())
 
 
 def test_names_of_strangers_stay_text_wherever_they_are_shown(opened: Open, tmp_path: Path) -> None:

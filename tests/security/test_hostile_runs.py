@@ -78,6 +78,7 @@ def test_a_damaged_run_directory_is_shown_or_refused_in_a_sentence(seed: int, tm
         for command in (
             ["report", str(folder)],
             ["report", str(folder), "--json"],
+            ["report", str(folder), str(RUN), "--html", str(tmp_path / "climbs.html")],
             ["runs", "--in", str(tmp_path)],
             ["apply", str(folder / "recipe.toml")],
         ):

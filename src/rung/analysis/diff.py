@@ -90,6 +90,11 @@ class Diff:
         """The new step's time over the base's."""
         return self.new.step_ns / self.base.step_ns
 
+    def rows(self) -> pl.DataFrame:
+        """All tables below each other; `by`: the key of BY that a row is of."""
+        named = [table.select(pl.lit(name).alias("by"), pl.all()) for name, table in self.tables.items()]
+        return pl.concat(named) if named else pl.DataFrame(schema={"by": pl.String(), **SCHEMA})
+
     def as_dict(self) -> dict[str, Any]:
         """Plain lists, dicts, numbers and strings."""
         sides = {
@@ -108,8 +113,8 @@ def diff(
     time was launched before the first marked step, that is left out, and a note says so.
     Raises UsageError for a trace without GPU events.
     """
-    base, base_steps, cut_base = _whole_steps(base, base_steps, "base")
-    new, new_steps, cut_new = _whole_steps(new, new_steps, "new")
+    base, base_steps, cut_base = whole_steps(base, base_steps, "base")
+    new, new_steps, cut_new = whole_steps(new, new_steps, "new")
     sides = (_side(base, base_steps), _side(new, new_steps))
     accounts = [account(base), account(new)]
     shared = set(accounts[0]["name"].unique()) & set(accounts[1]["name"].unique())
@@ -125,8 +130,8 @@ def diff(
     return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)))
 
 
-def _whole_steps(trace: Trace, steps: int | None, name: str) -> tuple[Trace, int, str]:
-    """The trace of the recorded steps, how many they are, and what there is to say of that."""
+def whole_steps(trace: Trace, steps: int | None, name: str = "base") -> tuple[Trace, int, str]:
+    """The trace of the recorded steps, how many they are (steps: as was said), and what there is to say of that; name: base or new."""
     if steps is not None:
         return trace, steps, ""
     steps, before = divisor(trace)

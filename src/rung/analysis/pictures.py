@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -10,7 +12,9 @@ from rung.analysis.analyses import ANALYSES, table
 from rung.analysis.curves import curves
 from rung.analysis.icicle import BY, Icicle, icicle
 from rung.analysis.lanes import Lanes, lanes
+from rung.analysis.per_step import of_steps
 from rung.analysis.roofline import peaks_of_trace
+from rung.analysis.steps import step_spans
 from rung.hardware.peaks import Peaks
 from rung.trace.table import Trace
 
@@ -29,6 +33,67 @@ class Pictures:
     trees: list[Icicle]
     peaks: Peaks | None
     steps: int
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """table: the analysis `roofline`; peaks: of the trace's GPU, where they are known."""
+
+    table: pl.DataFrame
+    peaks: Peaks | None
+
+
+def roofs(trace: Trace, *, steps: int = 1) -> Roofs:
+    return Roofs(table("roofline", trace, steps=steps), peaks_of_trace(trace))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded step as lanes, and the roofs of all recorded ones. number: which of `steps` it is, from 1; 0 where the trace marks none,
+    and the lanes are of all of it."""
+
+    lanes: Lanes
+    roofs: Roofs
+    number: int
+    steps: int
+
+
+def one_step(trace: Trace) -> Step:
+    """The step in the middle: the first may have what comes once."""
+    known = step_spans(trace)["step"].unique().sort().to_list()
+    steps = max(1, len(known))
+    if not known:
+        return Step(lanes(trace), roofs(trace), 0, steps)
+    middle = len(known) // 2
+    return Step(lanes(of_steps(trace, {known[middle]})), roofs(trace, steps=steps), middle + 1, steps)
+
+
+def side_by_side(several: Sequence[Lanes]) -> Lanes:
+    """The lanes of several traces, each from its own start, as if each were a rank: 0 for the first."""
+    placed, slices, kinds = [], [], []
+    first_lane = first_kind = 0
+    together: Counter[str] = Counter()
+    hidden: Counter[str] = Counter()
+    shorter: dict[str, int] = {}
+    for rank, one in enumerate(several):
+        placed.append(one.lanes.with_columns(rank=pl.lit(rank, pl.Int32), lane=pl.col("lane") + first_lane))
+        slices.append(one.slices.with_columns(lane=pl.col("lane") + first_lane, kind=pl.col("kind") + first_kind))
+        kinds.append(one.kinds)
+        first_lane, first_kind = first_lane + one.lanes.height, first_kind + one.kinds.height
+        together += Counter(events=one.events, together=one.together)
+        hidden += Counter(one.hidden)
+        shorter |= {group: max(ns, shorter.get(group, 0)) for group, ns in one.shorter_ns.items()}
+    return Lanes(
+        lanes=pl.concat(placed),
+        slices=pl.concat(slices),
+        kinds=pl.concat(kinds),
+        origin_ns=0,
+        span_ns=max(one.span_ns for one in several),
+        events=together["events"],
+        together=together["together"],
+        shorter_ns=shorter,
+        hidden=dict(hidden),
+    )
 
 
 def pictures(trace: Trace, *, steps: int = 1) -> Pictures:

@@ -23,7 +23,7 @@ examples:
   rung analyze decode.json.gz --capture capture_bs32.json.gz    kernels of replayed graphs with their operators
   rung analyze cut.json.gz --partial             what is whole before the damage
   rung analyze trace.json.gz --html page.html    all of it as a page with a timeline, to keep or to show to others
-  rung analyze trace.json.gz --out tables/       every table as CSV (--format parquet)
+  rung analyze trace.json.gz --out tables/       every table as CSV (--format parquet; --xlsx: a workbook of all, too)
   rung analyze workload/ --roofline page.html    hardware counters: what bounds each kernel, and its roofs
   rung analyze run.db --write trace.pftrace      the same events for Perfetto (or .json.gz for Chrome, .csv)
 
@@ -58,6 +58,11 @@ def add(commands: Any, help_text: str) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write every table into a folder, a file each")
     parser.add_argument("--format", choices=("csv", "parquet"), help="of the files of --out (default: csv)")
+    parser.add_argument(
+        "--xlsx",
+        action="store_true",
+        help="write all tables of --out into one workbook, too (pip install 'rung[xlsx]')",
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the events: .json(.gz), .pftrace(.gz), .csv")
     parser.add_argument(
         "--roofline", type=Path, metavar="FILE.html", help="write a page: hardware counters against the roofs"
@@ -95,7 +100,7 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.html:
             write_page(with_samples(trace, parsed.samples), steps, note, parsed.html)
         if parsed.out:
-            tables.write_all(trace, steps, parsed.out, parsed.format or "csv")
+            tables.write_all(trace, steps, parsed.out, parsed.format or "csv", parsed.xlsx)
         answers.append(asked(trace, steps, parsed, note) if parsed.show else page(trace, steps, parsed, note))
     if parsed.json:
         print(to_json(answers if len(answers) > 1 else answers[0]))
@@ -113,6 +118,12 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
             raise UsageError(f"--{option} takes one PATH; a folder is one.")
     if parsed.format and not parsed.out:
         raise UsageError("--format is that of the tables of --out: add --out DIR.")
+    if parsed.xlsx:
+        from rung.report.workbook import need_xlsxwriter
+
+        if not parsed.out:
+            raise UsageError("--xlsx is a workbook of the tables of --out: add --out DIR.")
+        need_xlsxwriter()
     if parsed.out and parsed.out.exists() and not parsed.out.is_dir():
         raise UsageError(f"--out {parsed.out} is a file; give a folder.")
     if parsed.capture and len(parsed.paths) > 1:

@@ -101,6 +101,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     need_torch()
     from rung.ladder.climb import Request, resume, start
+    from rung.report.climb_traces import traces_of
     from rung.report.html import render
     from rung.report.lines import now_line
     from rung.report.terminal import summary
@@ -163,7 +164,7 @@ def run(parsed: argparse.Namespace) -> int:
     elif not parsed.dry_run:
         show_styled(summary(data, color=sys.stdout.isatty()))
     with after_the_answer():
-        climb.run.write_text(page.name, render(data))
+        climb.run.write_text(page.name, render(data, traces_of(climb.run.directory, data, page)))
     if not parsed.json:
         print(f"report: {page}")
     result = data["result"] or {}

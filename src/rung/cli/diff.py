@@ -18,6 +18,7 @@ examples:
   rung diff h100.json.gz mi300.json.gz --by shape   by operator and the shapes of its inputs
   rung diff base/ new/ --base-steps 3               folders: every trace in them, as ranks of one run
   rung diff before.json.gz after.json.gz --html page.html    the same as a page, with bars and by kernel, too
+  rung diff before.json.gz after.json.gz --csv diff.csv      every row of every table (-: to stdout)
   rung diff base.db new.db --fail-if-slower 3%      exit code 1 where the step takes 3 % longer or more
 
 Times are of one step of one GPU. Rows are aligned by what the model asked for, and not by kernel names, which change
@@ -40,6 +41,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE.html", help="write a page: what became faster and slower, as bars"
     )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the tables as CSV, all rows (-: to stdout)")
     parser.add_argument("--base-steps", type=int, metavar="N", help="steps recorded in BASE (default: as it says)")
     parser.add_argument("--new-steps", type=int, metavar="N", help="steps recorded in NEW (default: as it says)")
     parser.add_argument(
@@ -59,6 +61,9 @@ def run(parsed: argparse.Namespace) -> int:
     unknown = [name for name in parsed.by if name not in NAMES]
     if unknown:
         raise UsageError(f"--by {unknown[0]}: choose from {', '.join(NAMES)}.")
+    to_stdout = parsed.csv is not None and str(parsed.csv) == "-"
+    if to_stdout and parsed.json:
+        raise UsageError("--csv - and --json both write to stdout; give --csv a file.")
     for_tables()
     from rung.analysis.diff import diff
     from rung.report.diff import diff_lines
@@ -71,24 +76,29 @@ def run(parsed: argparse.Namespace) -> int:
     by = (*parsed.by, *(name for name in ("kernel",) if parsed.html and name not in parsed.by))
     found = diff(base, new, base_steps=parsed.base_steps, new_steps=parsed.new_steps, by=by)
     if parsed.html:
-        write_page(found, parsed.html)
+        write_page(found, [(base, parsed.base_steps), (new, parsed.new_steps)], parsed.html)
         found = replace(found, tables={name: table for name, table in found.tables.items() if name in parsed.by})
     slower = parsed.fail_if_slower is not None and found.ratio >= 1 + parsed.fail_if_slower
     answer = found.as_dict() | {"slower": found.ratio > 1, "failed": slower}
+    if parsed.csv:
+        tables.write_csv(found.rows(), parsed.csv)
     if parsed.json:
         print(to_json(answer))
-    else:
+    elif not to_stdout:
         width = shutil.get_terminal_size((100, 24)).columns
         print("\n".join(diff_lines(answer, width=width, top=parsed.top)))
     return 1 if slower else 0
 
 
-def write_page(found: Any, path: Path) -> None:
-    """The page of --html."""
+def write_page(found: Any, traces: list[tuple[Any, int | None]], path: Path) -> None:
+    """The page of --html. traces: each with the number of its steps, where it was given."""
+    from rung.analysis.diff import whole_steps
+    from rung.analysis.pictures import roofs
     from rung.report.diff_page import page
     from rung.runs import write_whole
 
-    text = page(found)
+    cut = [whole_steps(trace, steps) for trace, steps in traces]
+    text = page(found, [roofs(trace, steps=steps) for trace, steps, _ in cut])
     write_whole(path, text, "give another --html")
     say(f"page: {path} ({len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network)")
 

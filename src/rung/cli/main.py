@@ -32,7 +32,7 @@ COMMANDS = {
     "replay": "write a script that times one operator of a trace, with its shapes",
     "kernels": "Rung's Triton kernels, and what any Triton kernel takes of a GPU that need not be here",
     "doctor": "is this machine set up to be fast, and to measure honestly?",
-    "report": "show a run again: on the terminal, and as a page",
+    "report": "show a run again, or several side by side: on the terminal, and as a page",
     "runs": "list what was climbed before",
     "rungs": "list what a climb can try, and what each rung needs",
 }

@@ -1,39 +1,71 @@
-"""`rung report RUN`: the terminal's summary of a run, and its page made anew."""
+"""`rung report RUN`: the terminal's summary of a run, and its page made anew. Of several runs: side by side."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, after_the_answer
+from rung.cli.common import add_command, after_the_answer, say
 from rung.cli.output import show_styled
 from rung.errors import UsageError
 
 EXAMPLE = """\
-example:
+examples:
   rung report .rung/20260101-120000-tiny-transformer
+  rung report .rung/*                          several climbs side by side: what each gave, and what became of each rung
+  rung report .rung/* --html climbs.html       the same as a page
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "report", help_text, EXAMPLE, run)
-    parser.add_argument("directory", nargs="?", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("directories", nargs="*", type=Path, metavar="RUN", help="one or more run directories")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="where to write the page (of one run, default: RUN/report.html)"
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
-    if not parsed.directory:
+    if not parsed.directories:
         raise UsageError("give a run directory; `rung runs` lists those there are.")
+    if len(parsed.directories) > 1:
+        return several(parsed)
+    from rung.report.climb_traces import traces_of
     from rung.report.html import render
     from rung.report.terminal import summary
-    from rung.runs import Run, to_json
+    from rung.runs import Run, to_json, write_whole
 
-    run = Run.open_(parsed.directory)
+    [directory] = parsed.directories
+    run = Run.open_(directory)
     data = run.data()
     show_styled(to_json(data) if parsed.json else summary(data, color=sys.stdout.isatty()))
     with after_the_answer():  # a run that was archived may lie where nothing can be written
-        run.write_text("report.html", render(data), f"copy {parsed.directory} to where there is")
+        if parsed.html:
+            write_whole(parsed.html, render(data, traces_of(directory, data, parsed.html)), "give another --html")
+        else:
+            text = render(data, traces_of(directory, data, directory / "report.html"))
+            run.write_text("report.html", text, f"copy {directory} to where there is")
     if not parsed.json:
-        print(f"report: {parsed.directory / 'report.html'}")
+        print(f"report: {parsed.html or directory / 'report.html'}")
+    return 0
+
+
+def several(parsed: argparse.Namespace) -> int:
+    from rung.report.climbs import climb_of, climbs_lines
+    from rung.report.climbs_page import page
+    from rung.runs import Run, to_json, write_whole
+
+    climbs = [climb_of(Run.open_(directory).data()) for directory in parsed.directories]
+    if parsed.json:
+        show_styled(to_json({"kind": "climbs", "climbs": [climb.as_dict() for climb in climbs]}))
+    else:
+        width = max(80, shutil.get_terminal_size((100, 24)).columns)
+        show_styled("\n".join(climbs_lines(climbs, width, sys.stdout.isatty())))
+    if parsed.html:
+        with after_the_answer():
+            write_whole(parsed.html, page(climbs), "give another --html")
+        say(f"page: {parsed.html}")
     return 0

@@ -63,20 +63,24 @@ def write_csv(table: pl.DataFrame, path: Path) -> None:
         _flat(table).write_csv(file)
 
 
-def write_all(trace: Any, steps: int, folder: Path, kind: str) -> None:
-    """Every analysis that has an answer into a file of the folder, `kernels.csv` or `kernels.parquet`; each is written whole."""
+def write_all(trace: Any, steps: int, folder: Path, kind: str, xlsx: bool = False) -> None:
+    """Every analysis that has an answer into a file of the folder, `kernels.csv` or `kernels.parquet`; each is written whole. xlsx: also
+    all of them into `tables.xlsx`."""
     from rung.analysis.analyses import ANALYSES, table
     from rung.trace.output import whole
 
-    written = 0
-    for name in ANALYSES:
-        found = table(name, trace, steps=steps)
-        if found.is_empty():
-            continue
+    found = {name: table(name, trace, steps=steps) for name in ANALYSES}
+    found = {name: frame for name, frame in found.items() if not frame.is_empty()}
+    for name, frame in found.items():
         with whole(folder / f"{name}.{kind}") as file:
-            found.write_parquet(file) if kind == "parquet" else _flat(found).write_csv(file)
-        written += 1
-    say(f"tables: {folder} ({written} of {len(ANALYSES)} as {kind}; the others have no rows)")
+            frame.write_parquet(file) if kind == "parquet" else _flat(frame).write_csv(file)
+    say(f"tables: {folder} ({len(found)} of {len(ANALYSES)} as {kind}; the others have no rows)")
+    if xlsx:
+        from rung.report.workbook import write_workbook
+
+        with whole(folder / "tables.xlsx") as file:
+            write_workbook({name: (ANALYSES[name].question, frame) for name, frame in found.items()}, file)
+        say(f"workbook: {folder / 'tables.xlsx'}")
 
 
 def as_csv(table: pl.DataFrame) -> str:

@@ -20,52 +20,71 @@ WORK = (("flops", "FLOP/s"), ("bytes", "B/s"))
 
 def bench_lines(result: dict[str, Any]) -> list[str]:
     """One measurement: median and its interval, how the samples lie, throughput, memory; compile time apart."""
-    summary, step = result["summary"], result["time"]["value"]
-    device = result["environment"]["device"]["name"]
-    lines = [
-        f"{result['workload']}, {MODES.get(result['mode'], result['mode'])}, on {device}"
-        + (f", with {' + '.join(result['rungs'])}" if result["rungs"] else "")
-    ]
+    lines = [heading(result)]
     if not result["measured"]:
-        few = "it runs" if len(result["samples"]) == 1 else "a first impression"
-        lines.append(f"{few}: {units.duration(step)} a step. This is no measurement; leave --preset {result['preset']} out.")  # fmt: skip
-        lines.append(f"first run     {units.seconds(result['first_run_seconds'])}")
-        return lines + [f"note: {note}" for note in result["notes"]]
-    sure = "95 % interval or wider" if result.get("trend") else "95 % interval"
-    count = len(result["samples"])
-    of = f"{sure}, {count} samples" if _enough(result) else f"the range of {count} samples, too few for a 95 % interval"
-    lines.append(f"median step   {units.duration_interval(result['time'])}, {of}")
-    lines += _timed_lines(result["timer"])
-    if not result["reached"]:
-        lines.append(f"              {_short_of(result)}: give it more --time")
-    lines += _climb_lines(units.section(result, "climb"))
-    if summary["mean"]:
-        lines.append(f"mean          {units.duration_interval(summary['mean'])}, standard deviation {units.duration(summary['std'])}")  # fmt: skip
-    known = [f"{p} {units.duration(summary[p]['value'])}" for p in ("p90", "p99") if summary[p]]
-    few_for = [p for p in ("p90", "p99") if not summary[p]]
-    lines.append(
-        f"range         {units.duration(summary['min'])} to {units.duration(summary['max'])}"
-        + "".join(f", {k}" for k in known)
-        + (f" ({' and '.join(few_for)} would need more samples)" if few_for else "")
-    )
-    lines.append(f"histogram     {histogram(result['samples'])}")
-    lines.append(f"over time     {series(result['samples'])}")
-    lines += [
-        f"throughput    {units.digits(n / step * 1e9)} {what}/s"
-        for what, n in (("samples", result["samples_per_step"]), ("tokens", result["tokens_per_step"]))
-        if n
-    ]
-    lines += [f"{name:<14}{said}" for name, said in _work_rows(result)]
-    lines += [
-        f"first run     {units.seconds(result['first_run_seconds'])} (compiling and loading; not part of the median)",
-        f"warm-up       {result['warm_up_runs']} runs and {len(result['discarded'])} discarded samples, {'then steady' if result['steady'] else 'and never steady'}",
-        f"peak memory   {units.data_size(units.peak(result['memory']))}",
-    ]
-    lines += _sensor_lines(units.section(result, "sensors"))
+        lines.append(impression(result))
+    for name, said in bench_rows(result):
+        lines.append(f"{name:<14}{said}")
+        if name == "range":
+            lines.append(f"histogram     {histogram(result['samples'])}")
+            lines.append(f"over time     {series(result['samples'])}")
     return lines + [f"note: {note}" for note in result["notes"]]
 
 
-def _climb_lines(climb: dict[str, Any]) -> list[str]:
+def heading(result: dict[str, Any]) -> str:
+    """What was measured, and where: "ops:softmax, one call, on MI300X"."""
+    device = result["environment"]["device"]["name"]
+    return f"{result['workload']}, {MODES.get(result['mode'], result['mode'])}, on {device}" + (
+        f", with {' + '.join(result['rungs'])}" if result["rungs"] else ""
+    )
+
+
+def impression(result: dict[str, Any]) -> str:
+    """What to say of so few runs that they are no measurement."""
+    few = "it runs" if len(result["samples"]) == 1 else "a first impression"
+    return f"{few}: {units.duration(result['time']['value'])} a step. This is no measurement; leave --preset {result['preset']} out."
+
+
+def bench_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, what there is to say) of everything but the samples themselves; a row without a name goes on with the one above."""
+    first_run = units.seconds(result["first_run_seconds"])
+    if not result["measured"]:
+        return [("first run", first_run)]
+    summary, step = result["summary"], result["time"]["value"]
+    sure = "95 % interval or wider" if result.get("trend") else "95 % interval"
+    count = len(result["samples"])
+    of = f"{sure}, {count} samples" if _enough(result) else f"the range of {count} samples, too few for a 95 % interval"
+    rows = [("median step", f"{units.duration_interval(result['time'])}, {of}"), *_timed_rows(result["timer"])]
+    if not result["reached"]:
+        rows.append(("", f"{_short_of(result)}: give it more --time"))
+    rows += _climb_rows(units.section(result, "climb"))
+    if summary["mean"]:
+        rows.append(
+            ("mean", f"{units.duration_interval(summary['mean'])}, standard deviation {units.duration(summary['std'])}")
+        )
+    known = [f"{p} {units.duration(summary[p]['value'])}" for p in ("p90", "p99") if summary[p]]
+    few_for = [p for p in ("p90", "p99") if not summary[p]]
+    spread = f"{units.duration(summary['min'])} to {units.duration(summary['max'])}" + "".join(f", {k}" for k in known)
+    rows.append(("range", spread + (f" ({' and '.join(few_for)} would need more samples)" if few_for else "")))
+    rows += [
+        ("throughput", f"{units.digits(n / step * 1e9)} {what}/s")
+        for what, n in (("samples", result["samples_per_step"]), ("tokens", result["tokens_per_step"]))
+        if n
+    ]
+    return [
+        *rows,
+        *_work_rows(result),
+        ("first run", f"{first_run} (compiling and loading; not part of the median)"),
+        (
+            "warm-up",
+            f"{result['warm_up_runs']} runs and {len(result['discarded'])} discarded samples, {'then steady' if result['steady'] else 'and never steady'}",
+        ),
+        ("peak memory", units.data_size(units.peak(result["memory"]))),
+        *_sensor_rows(units.section(result, "sensors")),
+    ]
+
+
+def _climb_rows(climb: dict[str, Any]) -> list[tuple[str, str]]:
     """What the recipe's own climb measured, and whether one process more agrees with that."""
     if not climb:
         return []
@@ -75,9 +94,12 @@ def _climb_lines(climb: dict[str, Any]) -> list[str]:
     explained = "their intervals meet, with what processes differ by"
     meant = explained if climb["agrees"] else "more than that explains: compare load, clocks and settings with then"
     return [
-        f"in the climb  {units.duration_interval(climb['time'])} in {count} restart{'s' if count > 1 else ''}, {differ}"
-        + (f"; recipe: {units.clean(climb['status'])}" if climb.get("status") else ""),
-        f"              this one process is {away}; {meant}",
+        (
+            "in the climb",
+            f"{units.duration_interval(climb['time'])} in {count} restart{'s' if count > 1 else ''}, {differ}"
+            + (f"; recipe: {units.clean(climb['status'])}" if climb.get("status") else ""),
+        ),
+        ("", f"this one process is {away}; {meant}"),
     ]
 
 
@@ -108,7 +130,7 @@ def _work_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _timed_lines(timer: dict[str, Any] | None) -> list[str]:
+def _timed_rows(timer: dict[str, Any] | None) -> list[tuple[str, str]]:
     """How it was timed, where there is a choice."""
     if not timer or (timer["name"] == "clock" and not timer["cold"]):
         return []
@@ -123,13 +145,13 @@ def _timed_lines(timer: dict[str, Any] | None) -> list[str]:
     caches = (
         f"cold caches ({units.data_size(timer['cold'])} written before every call)" if timer["cold"] else "hot caches"
     )
-    lines = [f"timed by      {said}; {caches}"]
+    rows = [("timed by", f"{said}; {caches}")]
     if timer["name"] in ("graph", "batch"):
-        lines.append(f"              launching one from the host takes {units.duration(timer['launch_ns'])}")  # fmt: skip
-    return lines
+        rows.append(("", f"launching one from the host takes {units.duration(timer['launch_ns'])}"))
+    return rows
 
 
-def _sensor_lines(seen: dict[str, Any]) -> list[str]:
+def _sensor_rows(seen: dict[str, Any]) -> list[tuple[str, str]]:
     if not seen:
         return []
     parts = []
@@ -144,7 +166,7 @@ def _sensor_lines(seen: dict[str, Any]) -> list[str]:
         parts.append(f"{clock['median']:.0f} MHz{span}")
     if seen.get("celsius"):
         parts.append(f"{seen['celsius']['high']:.0f} °C")
-    return [f"GPU           {', '.join(parts)} ({seen['source']}, {units.seconds(seen['seconds'])})"] if parts else []
+    return [("GPU", f"{', '.join(parts)} ({seen['source']}, {units.seconds(seen['seconds'])})")] if parts else []
 
 
 def histogram(samples: Sequence[float]) -> str:

@@ -4,11 +4,13 @@ letters keep their size; down, they are pixels. Every text goes through `text`, 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rung.report import units, words
-from rung.report.svg import arrow, dot, escaped, line, positive, svg, text
+from rung.report.axis import fitting
+from rung.report.svg import arrow, dot, escaped, line, positive, positives, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
@@ -195,36 +197,36 @@ def stacked(bars: Sequence[tuple[str, Sequence[tuple[str, str, float]]]]) -> str
 # ---- samples ---------------------------------------------------------------------------------------------
 
 
-def strip(restarts: Any) -> str:
-    """The samples of each restart: the best so far above, the candidate below, on one linear scale."""
+def strip(restarts: Any) -> tuple[str, str]:
+    """(the samples of each restart, the best so far above and the candidate below, on one scale; what there is to say of the scale)."""
     rows = [units.section(r) for r in restarts or []]
     pairs = [(_samples(r.get("best"), len(rows)), _samples(r.get("candidate"), len(rows))) for r in rows]
-    together = sorted(v for pair in pairs for side in pair for v in side)
-    if not together:
-        return ""
-    least, most = together[0], together[min(len(together) - 1, int(len(together) * 0.98))]
-    reach = (most - least) or least * 0.01
-    low, high = least - 0.04 * reach, most + 0.04 * reach
-
-    def x(value: float) -> float:  # the slowest 2 % may stand at the edge, so that one hiccup hides nothing
-        return 1 + 98 * min(max((value - low) / (high - low), 0.0), 1.0)
-
+    if not any(side for pair in pairs for side in pair):
+        return "", ""
+    axis = fitting([[ns for pair in pairs for ns in pair[side]] for side in (0, 1)])
     body = []
     for index, pair in enumerate(pairs):
         y = index * 40.0
         for offset, css, side in ((12, "best", pair[0]), (28, "candidate", pair[1])):
-            dots = "".join(dot(x(v), y + offset + (i * 7 % 11 - 5), 2) for i, v in enumerate(side))
-            body.append(f'<g class="{css}">{dots}</g>')
+            dots = [
+                dot(1 + 98 * axis.place(v), y + offset + (i * 7 % 11 - 5), 2, "" if axis.holds(v) else "cut")
+                for i, v in enumerate(side)
+            ]
+            median = 1 + 98 * axis.place(statistics.median(side)) if side else None
+            middle = [line(median, y + offset - 8, median, y + offset + 8, "middle")] if median is not None else []
+            body.append(f'<g class="{css}">{"".join([*dots, *middle])}</g>')
         body.append(line(0, y + 40, 100, y + 40, "grid"))
     bottom = 40 * len(pairs)
-    body.append(text(units.duration(low), 0, bottom + 15, "tick"))
-    body.append(text(units.duration(high), 100, bottom + 15, "tick", "end"))
-    return svg(bottom + 20, "strip", "Samples of each restart, best so far above, candidate below", body)
+    for ns, said in axis.ticks():
+        x = 1 + 98 * axis.place(ns)
+        body += [line(x, bottom, x, bottom + 4, "axis"), text(said, x, bottom + 16, "tick", "start" if x < 5 else "end" if x > 95 else "middle")]  # fmt: skip
+    label = "Samples of each restart, best so far above, candidate below"
+    return svg(bottom + 20, "strip", label, body), axis.note()
 
 
 def _samples(values: Any, sides: int) -> list[float]:
     """The samples that can be drawn, evenly thinned so that all restarts together stay within the limit."""
-    known = [v for v in (positive(value) for value in values or []) if v is not None]
+    known = positives(values)
     limit = max(1, MOST_POINTS // max(sides, 1))
     if len(known) <= limit:
         return known

@@ -22,30 +22,56 @@ WAITED = 0.10  # a share of the time in which a side waited for a core, from whi
 
 def compare_lines(result: dict[str, Any]) -> list[str]:
     """The verdict, the sides, memory, and what a reader must know to believe it."""
-    verdict = result["verdict"]
-    sides = result["sides"] if "sides" in result else {name: result[name] for name in ("a", "b")}
     lines = [NOT_COMPARED] if result.get("results_compared") is False else []
-    lines += [f"{name.upper()}  {_side(side)}" for name, side in sides.items()]
-    proof = result.get("verification")
-    if verdict == "not equal":
-        sentence = SENTENCES[verdict].replace("B", result.get("not_equal", "B"), 1)
-        return [*lines, f"{sentence}:", *(f"  {f}" for f in proof["failures"][:5])] if proof else lines
+    lines += [f"{name.upper()}  {said}" for name, said in sides_of(result).items()]
+    if result["verdict"] == "not equal":
+        return [*lines, *_not_equal(result)]
     if "ranking" in result:
-        lines += ["", *_table(result), ""]
-    else:
-        lines.append(
-            f"step   {', '.join(f'{n.upper()} {units.duration_interval(t)}' for n, t in result['times'].items())}"
-        )
-    if result["memory"]:
-        lines.append(
-            f"memory {', '.join(f'{n.upper()} {units.data_size(units.peak(m))}' for n, m in result['memory'].items())}"
-        )
-    if proof:
-        at = " and in ".join("full precision" if p == "exact" else p for p in proof["precisions"])
-        lines.append(f"equal  yes: all {proof['checks']} comparisons of what a step gives and changes, in {at}")
+        lines += ["", *columns(ranking_rows(result)), ""]
+    lines += [f"{name:<7}{said}" for name, said in what_lines(result)]
     lines += difference_lines(result["differs"])
     lines += [f"note: {warning}" for warning in result["warnings"]]
     return lines + (_ranked(result) if "ranking" in result else _compared(result))
+
+
+def verdict_lines(result: dict[str, Any]) -> list[str]:
+    """The verdict, and what there is to know before the figures are read."""
+    if result["verdict"] == "not equal":
+        return _not_equal(result)
+    lines = _ranked(result) if "ranking" in result else _compared(result)
+    lines += [NOT_COMPARED] if result.get("results_compared") is False else []
+    return lines + difference_lines(result["differs"])
+
+
+def sides_of(result: dict[str, Any]) -> dict[str, str]:
+    """What each side is."""
+    sides = result["sides"] if "sides" in result else {name: result[name] for name in ("a", "b")}
+    return {name: _side(side) for name, side in sides.items()}
+
+
+def what_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, what there is to say) of times, memory, and what was verified."""
+    rows, proof = [], result.get("verification")
+    if result["verdict"] == "not equal":
+        return []
+    if "ranking" not in result:
+        rows.append(
+            ("step", ", ".join(f"{n.upper()} {units.duration_interval(t)}" for n, t in result["times"].items()))
+        )
+    if result["memory"]:
+        rows.append(
+            ("memory", ", ".join(f"{n.upper()} {units.data_size(units.peak(m))}" for n, m in result["memory"].items()))
+        )
+    if proof:
+        at = " and in ".join("full precision" if p == "exact" else p for p in proof["precisions"])
+        rows.append(("equal", f"yes: all {proof['checks']} comparisons of what a step gives and changes, in {at}"))
+    return rows
+
+
+def _not_equal(result: dict[str, Any]) -> list[str]:
+    proof = result.get("verification")
+    sentence = SENTENCES["not equal"].replace("B", result.get("not_equal", "B"), 1)
+    return [f"{sentence}:", *(f"  {f}" for f in proof["failures"][:5])] if proof else []
 
 
 def _compared(result: dict[str, Any]) -> list[str]:
@@ -71,11 +97,11 @@ def _compared(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _table(result: dict[str, Any]) -> list[str]:
-    """The sides from the fastest to the slowest, each against the first."""
+def ranking_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A heading, and the sides from the fastest to the slowest, each against the first."""
     ranking, first = result["ranking"], next(iter(result["sides"])).upper()
     against = {p["b"]: p for p in ranking["pairs"] if p["a"] == first}
-    rows = [("rank", "", "median step", f"speedup over {first}", f"against {first}")]
+    rows: list[tuple[str, ...]] = [("rank", "", "median step", f"speedup over {first}", f"against {first}")]
     for name in sorted(ranking["ranks"], key=lambda n: (ranking["ranks"][n], result["times"][n.lower()]["value"])):
         pair = against.get(name)
         shared = list(ranking["ranks"].values()).count(ranking["ranks"][name]) > 1
@@ -83,7 +109,7 @@ def _table(result: dict[str, Any]) -> list[str]:
             f"{ranking['ranks'][name]}{'=' if shared else ''}", name, units.duration_interval(result["times"][name.lower()]),
             units.interval(pair["speedup"]) if pair else "", WORDS.get(pair["answer"], pair["answer"]) if pair else "",
         ))  # fmt: skip
-    return columns(rows)
+    return rows
 
 
 def _ranked(result: dict[str, Any]) -> list[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rung.analysis.diff import Diff
+from rung.analysis.pictures import Roofs
 from rung.report import charts, units
 from rung.report.diff import verdict
 from rung.report.diff_chart import MOST, diff_bars
-from rung.report.embedded import scripts
+from rung.report.embedded import page_of
+from rung.report.operators_chart import before_and_after
 from rung.report.table_html import html_table
-from rung.report.templates import environment
 
 BY = {
     "category": "By kind of work",
@@ -29,11 +31,10 @@ _PARTS = {
 }
 
 
-def page(found: Diff) -> str:
-    """The page as text."""
+def page(found: Diff, roofs: Sequence[Roofs]) -> str:
+    """The page as text. roofs: of the base and of the new trace."""
     from markupsafe import Markup
 
-    texts, policy = scripts(("page", "tables"))
     tables = []
     for name, frame in found.tables.items():
         picture = diff_bars(
@@ -43,7 +44,7 @@ def page(found: Diff) -> str:
         tables.append(
             (BY[name], Markup(picture), max(0, frame.height - same - MOST), same, html_table(name, "", frame))
         )
-    return environment().get_template("diff.html").render(
+    return page_of("diff.html", ("page", "tables", "export"),
         facts=facts,
         verdict=verdict(found.ratio),
         base=found.base,
@@ -52,9 +53,8 @@ def page(found: Diff) -> str:
         bars=Markup(charts.stacked(_bars(found))),
         parts=[(css, title, *(units.duration(side.parts[key] / side.per) for side in (found.base, found.new))) for key, (css, title) in _PARTS.items() if found.base.parts[key] or found.new.parts[key]],
         kernels=[units.count(round(side.kernels / side.per, 1)) for side in (found.base, found.new)],
+        rooflines=[(Markup(one.picture), one.note) for one in before_and_after(roofs[0], roofs[1], ("Base", "New"))],
         tables=tables,
-        scripts=texts,
-        policy=policy,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rung.report.templates import FOLDER
+from rung.report.templates import FOLDER, environment
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -41,3 +41,9 @@ def scripts(names: Sequence[str]) -> tuple[list[Markup], str]:
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     return [Markup(text) for text in texts], policy
+
+
+def page_of(template: str, names: Sequence[str], /, **values: Any) -> str:
+    """The template's page as text, with the scripts of these names."""
+    texts, policy = scripts(names)
+    return environment().get_template(template).render(scripts=texts, policy=policy, **values)

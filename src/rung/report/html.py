@@ -1,50 +1,53 @@
-"""A climb as one page: a file that needs no network and no script, to keep or to show to others."""
+"""A climb as one page: a file that asks for nothing, to keep or to show to others."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.report import charts, units, words
-from rung.report.templates import environment
+from rung.report.embedded import page_of
+from rung.report.forest_chart import Effect, effect, forest, ratios
 
-FORMATS = {
-    "clean": units.clean,
-    "duration": units.duration,
-    "duration_interval": units.duration_interval,
-    "seconds": units.seconds,
-    "size": units.data_size,
-    "ratio": units.ratio,
-    "span": units.span,
-    "interval": units.interval,
-    "percent": units.percent,
-    "count": units.count,
-    "small": units.small,
-}
+if TYPE_CHECKING:
+    from rung.report.climb_traces import ClimbTraces
+
+SCRIPTS = ("page", "tables", "export")
+TIMELINE_SCRIPTS = ("canvas", "timeline")
 
 
-def render(data: dict[str, Any]) -> str:
-    """The page as text. All that comes from the data is escaped: by jinja2, and in pictures by `charts`."""
+def render(data: dict[str, Any], traces: ClimbTraces | None = None) -> str:
+    """The page as text. All that comes from the data is escaped: by jinja2, and in pictures by `svg`. traces: of the run, where they
+    are to be drawn."""
     from markupsafe import Markup
 
-    templates = environment()
-    templates.filters |= FORMATS
+    drawn: dict[str, Any] = {}
+    if traces is not None:
+        from rung.report.climb_traces import drawn_of  # it loads polars
+
+        drawn = drawn_of(traces)
     result, baseline = units.section(data, "result"), units.section(data, "baseline")
     tried, left = words.planned(data)
     bars = [("Before", words.as_measured(baseline.get("breakdown"), words.before(data).get("value")))]
     if words.kept(data):
         after = units.section(result, "times", "best").get("value")
         bars.append(("After", words.as_measured(result.get("breakdown"), after)))
-    return templates.get_template("climb.html").render(
+    folded = words.folded(words.attempts(data))
+    shown = [attempt for attempt in folded if attempt.get("log")]
+    strips = [charts.strip(attempt.get("restarts")) for attempt in shown]
+    return page_of(
+        "climb.html",
+        SCRIPTS + (TIMELINE_SCRIPTS if traces and traces.steps else ()),
+        **drawn,
         words=words,
         data=data,
         manifest=units.section(data, "manifest"),
         baseline=baseline,
         result=result,
-        attempts=[
-            (attempt, Markup(charts.strip(attempt.get("restarts")))) for attempt in words.folded(words.attempts(data))
-        ],
+        attempts=[(attempt, Markup(strip), scale) for attempt, (strip, scale) in zip(shown, strips, strict=True)],
+        forest=Markup(forest(_effects(data), "The ratio of each comparison, with its interval and its restarts")),
+        untried=[attempt for attempt in folded if not attempt.get("log")],
         tried=tried,
         left=words.folded(left),
         facts=_facts(data),
@@ -53,6 +56,27 @@ def render(data: dict[str, Any]) -> str:
         legend=_legend([breakdown for _, breakdown in bars]),
         environment=_flat(units.section(data, "manifest", "environment")),
     )
+
+
+def _effects(data: dict[str, Any]) -> list[Effect]:
+    """Each attempt against the best before it, and the answer in fresh restarts."""
+    tries: dict[str, int] = {}
+    found = []
+    for attempt in words.attempts(data):
+        name = words.name(attempt)
+        tries[name] = tries.get(name, 0) + 1
+        label = f"{name if tries[name] == 1 else f'{name} ({tries[name]})'}, {units.clean(attempt.get('verdict'))}"
+        css = "kept" if attempt.get("verdict") == "kept" else "tried"
+        restarts = ratios(attempt.get("restarts"), "best", "candidate")
+        found.append(effect(label, words.speedup(attempt), restarts, css))
+    result = units.section(data, "result")
+    if result.get("status") == "confirmed":
+        answers = [("the untouched model", "best", "speedup"), ("the best plain mode", "plain", "over_plain")]
+        for name, side, key in answers:
+            if units.span(result.get(key)):  # the plain mode itself has no interval: 1
+                restarts = ratios(result.get("restarts"), side, "candidate")
+                found.append(effect(f"confirmed, over {name}", result[key], restarts))
+    return [row for row in found if row is not None]
 
 
 def _facts(data: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The roofline of kernels by their counters, as a picture: FLOP a byte across, TFLOP/s up, both on log scales."""
+"""A roofline as a picture: FLOP a byte across, TFLOP/s up, both on log scales."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEVELS = {"HBM": "hbm", "Infinity Cache": "cache", "L2": "l2", "L1": "l1", "LDS"
 
 class Point(NamedTuple):
     """A kernel, or an operator, at one level of memory: FLOP a byte, TFLOP/s; share: of the time of all. gap: how far it is from its
-    roof, in words."""
+    roof, in words. css: a class beside that of its level."""
 
     kernel: str
     level: str
@@ -25,6 +25,7 @@ class Point(NamedTuple):
     tflop_per_s: float
     share: float
     gap: str = ""
+    css: str = ""
 
 
 class Roof(NamedTuple):
@@ -45,12 +46,15 @@ class Scale(NamedTuple):
     def across(self, intensity: float) -> float:
         return _LEFT + (100 - _LEFT - _RIGHT) * (math.log10(intensity) - self.x[0]) / (self.x[1] - self.x[0])
 
+    def of(self, point: Point) -> tuple[float, float]:
+        return self.across(point.intensity), self.up(point.tflop_per_s)
+
     def up(self, rate: float) -> float:
         return _TOP + _PLOT * (1 - (math.log10(rate) - self.y[0]) / (self.y[1] - self.y[0]))
 
 
-def roofline(points: Sequence[Point], roofs: Sequence[Roof]) -> str:
-    """The picture; "" without a kernel that computes."""
+def roofline(points: Sequence[Point], roofs: Sequence[Roof], links: Sequence[tuple[Point, Point]] = ()) -> str:
+    """The picture; "" without a kernel that computes. links: pairs of points with a line from the first to the second."""
     if not points:
         return ""
     scale = _scale(points, roofs)
@@ -62,11 +66,14 @@ def roofline(points: Sequence[Point], roofs: Sequence[Roof]) -> str:
         else:
             body += _flat(roof, roofs, scale)
     body += _names([roof for roof in roofs if not roof.slope and not roof.measured], scale)
+    for a, b in links:
+        body.append(line(*scale.of(a), *scale.of(b), "moved"))
     for point in sorted(points, key=lambda point: -point.share):
         tip = f"{point.kernel}: {units.digits(point.tflop_per_s)} TFLOP/s, {units.digits(point.intensity)} FLOP a byte of {point.level}, {point.share:.0%} of the time"  # fmt: skip
         tip += f", {point.gap}" if point.gap else ""
         radius = 3 + 12 * math.sqrt(point.share)
-        body.append(dot(scale.across(point.intensity), scale.up(point.tflop_per_s), round(radius, 1), f"p-{LEVELS[point.level]}", tip))  # fmt: skip
+        css = f"p-{LEVELS[point.level]} {point.css}".rstrip()
+        body.append(dot(*scale.of(point), round(radius, 1), css, tip))
     return svg(_TOP + _PLOT + _BELOW, "roofline", "Roofline: FLOP a byte across, TFLOP/s up", body)
 
 

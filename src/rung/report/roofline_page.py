@@ -6,20 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
 from rung.report import units
+from rung.report.embedded import page_of
 from rung.report.roofline_chart import LEVELS, Point, Roof, roofline
-from rung.report.templates import environment
 
 if TYPE_CHECKING:
     import polars as pl
 
 MOST = 200  # kernels in the table
-_COLORS = {
-    "hbm": "#0072b2",
-    "cache": "#56b4e9",
-    "l2": "#009e73",
-    "l1": "#e69f00",
-    "lds": "#cc79a7",
-}  # told apart by all eyes
 
 
 def page(kernels: pl.DataFrame, roofs: pl.DataFrame, source: str) -> str:
@@ -30,19 +23,16 @@ def page(kernels: pl.DataFrame, roofs: pl.DataFrame, source: str) -> str:
     heights = {roof.name: units.digits(roof.height) for roof in lines if roof.slope and not roof.measured}
     used = set(heights) | {point.level for point in points}
     levels = [(level, LEVELS[level], heights.get(level)) for level in LEVELS if level in used]
-    return (
-        environment()
-        .get_template("roofline.html")
-        .render(
-            source=source,
-            chart=Markup(roofline(points, lines)),
-            measured=any(roof.measured for roof in lines),
-            colors=list(_COLORS.items()),
-            levels=levels,
-            without=kernels.height - len({point.kernel for point in points}),
-            kernels=[row | {"kernel": readable(row["kernel"])} for row in kernels.head(MOST).iter_rows(named=True)],
-            more=max(0, kernels.height - MOST),
-        )
+    return page_of(
+        "roofline.html",
+        ("page", "export"),
+        source=source,
+        chart=Markup(roofline(points, lines)),
+        measured=any(roof.measured for roof in lines),
+        levels=levels,
+        without=kernels.height - len({point.kernel for point in points}),
+        kernels=[row | {"kernel": readable(row["kernel"])} for row in kernels.head(MOST).iter_rows(named=True)],
+        more=max(0, kernels.height - MOST),
     )
 
 

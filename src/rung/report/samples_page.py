@@ -1,126 +1,131 @@
-"""Measurements and comparisons as a page: the histogram and the time series of the samples. No script, no network."""
+"""Measurements and comparisons as a page: what they say, the samples, and the evidence for each ratio."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from html import escape
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from rung.report import units
-from rung.report.bench import bench_lines
-from rung.report.compare import compare_lines
-from rung.report.svg import line, svg, text
+from rung.report.bench import bench_rows, heading, impression
+from rung.report.compare import ranking_rows, sides_of, verdict_lines, what_lines
+from rung.report.embedded import page_of
+from rung.report.forest_chart import Effect, forest, of_sides
+from rung.report.samples_chart import axis_of, colour, drawable, histogram, over_time
 
-BINS, HIGH, MOST = 60, 150.0, 1500
-COLOURS = ("#0072b2", "#e69f00", "#00705a", "#cc79a7", "#56b4e9", "#c24f00")
-STYLE = """
-.bars rect { fill-opacity: .55; } .dots circle { fill-opacity: .6; } .kept { font-weight: 600; }
-"""
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+SCRIPTS = ("page", "export")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One measurement, or one comparison. rows: (name, its lines); table: a heading and rows; notes: sentences. key: (class of its
+    colour, name) of each side, where there are several."""
+
+    title: str
+    lead: list[str]
+    rows: list[tuple[str, list[str]]]
+    notes: list[str]
+    histogram: Markup
+    over_time: Markup
+    scale: str
+    discarded: int = 0
+    table: list[tuple[str, ...]] = field(default_factory=list)
+    key: list[tuple[str, str]] = field(default_factory=list)
+    forest: Markup | None = None
 
 
 def bench_page(results: Sequence[dict[str, Any]]) -> str:
     """One measurement, or those of a sweep below each other."""
-    parts = []
+    sections = []
     for result in results:
         point = " ".join(f"{k}={v}" for k, v in result.get("point", {}).items())
-        title = f"{result['workload']} {point}".strip()
-        parts.append(
+        discarded = result.get("discarded", [])
+        rows: list[tuple[str, list[str]]] = []
+        for name, said in bench_rows(result):
+            if name:
+                rows.append((name, [said]))
+            else:
+                rows[-1][1].append(said)
+        lead = [] if result["measured"] else [impression(result)]
+        samples = {"": [*discarded, *result["samples"]]}
+        title = f"{units.duration(result['time']['value'])} a step" + (f", {point}" if point else "")
+        sections.append(
             _section(
-                title,
-                bench_lines(result),
-                {"": [*result.get("discarded", []), *result["samples"]]},
-                len(result.get("discarded", [])),
+                title, [heading(result), *lead], rows, result["notes"], samples, {"": result["time"]}, len(discarded)
             )
         )
-    return _page(f"Rung: {results[0]['workload']}", parts)
+    return _page(f"measurement of {results[0]['workload']}", sections)
 
 
 def compare_page(result: dict[str, Any]) -> str:
-    """The samples of all sides, one restart after the other."""
+    """The samples of all sides, one restart after the other, and the ratio of each restart."""
     restarts = result.get("restarts", [])
-    sides = {side.upper(): [x for r in restarts for x in r[side]] for side in (restarts[0] if restarts else ())}
-    return _page("Rung: comparison", [_section("Comparison", compare_lines(result), sides, 0)])
-
-
-def _page(title: str, parts: Sequence[str]) -> str:
-    css = (Path(__file__).parent / "climb.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<link rel="icon" href="data:,">\n<title>{_safe(title)}</title>\n<style>\n{css}{STYLE}</style>\n</head>\n'
-        f"<body>\n<main>\n{''.join(parts)}</main>\n</body>\n</html>\n"
+    names = {name: name.upper() for name in (restarts[0] if restarts else ())}
+    samples = {names[name]: [ns for restart in restarts for ns in restart[name]] for name in names}
+    times = {name.upper(): estimate for name, estimate in (result.get("times") or {}).items()}
+    lead, *more = verdict_lines(result) or [""]
+    sides = [(name.upper(), [said]) for name, said in sides_of(result).items()]
+    return _page(
+        "comparison",
+        [
+            _section(
+                lead,
+                more,
+                [*sides, *((name, [said]) for name, said in what_lines(result))],
+                result.get("warnings") or [],
+                samples,
+                times,
+                table=ranking_rows(result) if "ranking" in result else [],
+                effects=_effects(result, names),
+            )
+        ],
     )
 
 
-def _section(title: str, lines: Sequence[str], sides: Mapping[str, Sequence[float]], discarded: int) -> str:
-    key = "".join(
-        f' <b style="color:{c}">{_safe(name)}</b>'
-        for (name, _), c in zip(sides.items(), _colours(), strict=False)
-        if name
+def _effects(result: dict[str, Any], names: Mapping[str, str]) -> list[Effect]:
+    """Of two sides B against A; of several each pair. Rounds within one process have no restarts to draw."""
+    restarts = [] if result.get("unit") == "round" else result.get("restarts", [])
+    if "ranking" in result:
+        pairs = [(p["a"].lower(), p["b"].lower(), p["speedup"]) for p in result["ranking"]["pairs"]]
+    elif result.get("comparison"):
+        pairs = [("a", "b", result["comparison"]["speedup"])]
+    else:
+        return []
+    return of_sides({"a": "A", "b": "B", **names}, restarts, pairs)
+
+
+def _section(
+    title: str,
+    lead: list[str],
+    rows: list[tuple[str, list[str]]],
+    notes: Sequence[str],
+    samples: Mapping[str, Sequence[Any]],
+    estimates: Mapping[str, Any],
+    discarded: int = 0,
+    table: list[tuple[str, ...]] | None = None,
+    effects: Sequence[Effect] = (),
+) -> Section:
+    from markupsafe import Markup
+
+    sides = drawable(samples)
+    axis = axis_of(sides, discarded) if sides else None
+    return Section(
+        title,
+        lead,
+        rows,
+        list(notes),
+        Markup(histogram(sides, estimates, axis, discarded) if axis else ""),
+        Markup(over_time(sides, estimates, axis, discarded) if axis else ""),
+        axis.note() if axis else "",
+        discarded,
+        table or [],
+        [(colour(place), name) for place, name in enumerate(sides) if name],
+        Markup(forest(effects, "The ratio of each comparison, with its interval and its restarts")),
     )
-    told = f" The first {discarded}, left of the line, were discarded as warm-up." if discarded else ""
-    text = "\n".join(_safe(line) for line in lines)
-    pictures = (
-        f"<h2>Histogram</h2><p class='caption'>How often a step took so long; the slowest 2 % stand at the edge.{key}</p>{histogram(sides, discarded)}"
-        f"<h2>Over time</h2><p class='caption'>Each sample in its turn.{told}{key}</p>{over_time(sides, discarded)}"
-    )
-    return f"<h1><span>{_safe(title)}</span></h1>\n<pre>{text}</pre>\n{pictures if any(sides.values()) else ''}\n"
 
 
-def _colours() -> list[str]:
-    return [COLOURS[k % len(COLOURS)] for k in range(26)]
-
-
-def _safe(text: str) -> str:
-    return escape(units.clean(text), quote=True)
-
-
-def _range(sides: Mapping[str, Sequence[float]]) -> tuple[float, float]:
-    """From the fastest sample to the slowest but the last 2 %."""
-    together = sorted(x for samples in sides.values() for x in samples)
-    low, high = together[0], together[min(len(together) - 1, math.floor(0.98 * len(together)))]
-    return (low, high) if high > low else (low * 0.99, low * 1.01)
-
-
-def histogram(sides: Mapping[str, Sequence[float]], discarded: int = 0) -> str:
-    """Bars of the kept samples, the sides over each other."""
-    kept = {name: list(samples[discarded:]) for name, samples in sides.items() if samples[discarded:]}
-    low, high = _range(kept)
-    body = []
-    for samples, colour in zip(kept.values(), _colours(), strict=False):
-        counts = [0] * BINS
-        for value in samples:
-            counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
-        for k, count in enumerate(counts):
-            height = HIGH * count / max(counts)
-            if count:
-                tip = f"{units.duration(low + (high - low) * k / BINS)}: {count}"
-                body.append(
-                    f'<rect x="{100 * k / BINS:.2f}%" y="{HIGH - height:.1f}" width="{100 / BINS:.2f}%" height="{height:.1f}" '
-                    f'fill="{colour}"><title>{tip}</title></rect>'
-                )
-    body += [line(0, HIGH, 100, HIGH, "axis"), text(units.duration(low), 0, HIGH + 15, "tick"),
-             text(units.duration(high), 100, HIGH + 15, "tick", "end")]  # fmt: skip
-    return svg(HIGH + 20, "bars", "Histogram of the samples", body)
-
-
-def over_time(sides: Mapping[str, Sequence[float]], discarded: int = 0) -> str:
-    """A dot a sample, evenly thinned where there are many; what was discarded stands left of a line."""
-    low, high = _range(sides)
-    body = []
-    for samples, colour in zip(sides.values(), _colours(), strict=False):
-        every = max(1, math.ceil(len(samples) * len(sides) / MOST))
-        dots = [
-            f'<circle cx="{100 * k / len(samples):.2f}%" cy="{HIGH * (1 - min(1.0, max(0.0, (x - low) / (high - low)))):.1f}" r="1.6"/>'
-            for k, x in enumerate(samples)
-            if k % every == 0
-        ]
-        body.append(f'<g fill="{colour}">{"".join(dots)}</g>')
-    if discarded:
-        at = 100 * discarded / max(len(s) for s in sides.values())
-        body.append(line(at, 0, at, HIGH, "axis"))
-    body += [line(0, HIGH, 100, HIGH, "axis"), text(units.duration(high), 0, 11, "tick"),
-             text(units.duration(low), 0, HIGH + 15, "tick")]  # fmt: skip
-    return svg(HIGH + 20, "dots", "Samples over time", body)
+def _page(what: str, sections: Sequence[Section]) -> str:
+    return page_of("samples.html", SCRIPTS, what=what, sections=sections)

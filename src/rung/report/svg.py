@@ -46,3 +46,9 @@ def positive(value: Any) -> float | None:
     """A number that a scale has a place for. A damaged file may hold any, such as 1e308 seconds."""
     known = units.number(value)
     return known if known is not None and 1 / _LARGEST < known < _LARGEST else None
+
+
+def positives(values: Any) -> list[float]:
+    """Those of a list that a scale has a place for; none of what is no list."""
+    known = map(positive, values if isinstance(values, list) else ())
+    return [value for value in known if value is not None]

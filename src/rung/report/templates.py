@@ -11,6 +11,19 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 FOLDER = Path(__file__).parent
+FORMATS = {
+    "clean": units.clean,
+    "duration": units.duration,
+    "duration_interval": units.duration_interval,
+    "seconds": units.seconds,
+    "size": units.data_size,
+    "ratio": units.ratio,
+    "span": units.span,
+    "interval": units.interval,
+    "percent": units.percent,
+    "count": units.count,
+    "small": units.small,
+}
 
 
 def environment() -> Environment:
@@ -26,5 +39,6 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, (Markup, int)) else units.clean(value),
     )
-    made.filters["duration"] = units.duration
+    made.filters |= FORMATS
+    made.filters["lines"] = lambda text: Markup("<br>").join(units.clean(text).split("\n"))
     return made

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from rung.analysis.lanes import Lanes
 from rung.report import units
 from rung.report.svg import line, svg, text
-from rung.report.trace_record import colour
+from rung.report.trace_record import ON_HOST, colour
 
 COLUMNS = 800  # of the picture
 _ROW, _TITLE, _AXIS = 10.0, 18.0, 22.0  # pixels
 _MOST_ROWS = {"host": 4}  # of a lane; the others are there to be zoomed into
 _TICKS = 5
+_GROUPS = {"gpu": "on the GPUs", "host": "on the host", "beside": "beside them"}
 
 
-def timeline(lanes: Lanes) -> str:
-    """The picture; "" where there is nothing to draw."""
+def timeline(lanes: Lanes, titles: Sequence[str] = ()) -> str:
+    """The picture; "" where there is nothing to draw. titles: what to call ranks 0, 1, ... where they are none."""
     if lanes.lanes.is_empty() or not lanes.span_ns:
         return ""
     ranks = lanes.lanes["rank"].n_unique() > 1
     shown = dict(_columns(lanes).group_by("lane", "row", maintain_order=True))
     body, y = [], 0.0
     for rank, side, where, number, rows in lanes.lanes.select("rank", "side", "where", "lane", "rows").iter_rows():
-        body.append(text(f"rank {rank}, {where}" if ranks and rank is not None else where, 0, y + 13, "tick"))
+        of = titles[rank] if titles else f"rank {rank}" if ranks and rank is not None else ""
+        body.append(text(f"{of}, {where}" if of else where, 0, y + 13, "tick"))
         y += _TITLE
         for row in range(min(rows, _MOST_ROWS.get(side, rows))):
             if (number, row) in shown:
@@ -35,6 +39,25 @@ def timeline(lanes: Lanes) -> str:
         body.append(line(100 * share, 0, 100 * share, y + 4, "grid"))
         body.append(text(units.duration(lanes.span_ns * share) if k else "0", 100 * share, y + 17, "tick", anchor))
     return svg(y + _AXIS, "timeline", "Timeline of the whole recording", body)
+
+
+def host_legend(lanes: Lanes) -> list[tuple[str, str]]:
+    """(class of the colour, title) of what host threads have."""
+    drawn = set(lanes.kinds["category"])
+    return [(category, title) for category, title in ON_HOST.items() if category in drawn]
+
+
+def drawn_together(lanes: Lanes) -> list[str]:
+    """What the timeline does not show one by one, in sentences."""
+    said = []
+    if lanes.together:
+        shorter = ", ".join(f"{units.duration(ns)} {_GROUPS[group]}" for group, ns in lanes.shorter_ns.items())
+        said.append(
+            f"{units.count(lanes.together)} of {units.count(lanes.events)} events are drawn together with their neighbours, as each is shorter than "
+            f"{shorter}. Such slices are pale."
+        )
+    said += [f"{units.count(number)} events {what} are not drawn." for what, number in lanes.hidden.items()]
+    return said
 
 
 def _columns(lanes: Lanes) -> pl.DataFrame:

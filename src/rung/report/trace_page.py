@@ -9,23 +9,19 @@ from typing import Any
 import polars as pl
 
 from rung.analysis.analyses import ANALYSES
-from rung.analysis.lanes import Lanes
-from rung.analysis.pictures import Pictures
-from rung.analysis.roofline import coverage
-from rung.hardware.peaks import Peaks
+from rung.analysis.pictures import Pictures, Roofs
 from rung.report import charts, units, words
 from rung.report.curve_chart import memory
 from rung.report.curve_chart import names as curve_names
-from rung.report.embedded import embedded_json, scripts
+from rung.report.embedded import embedded_json, page_of
 from rung.report.findings import gain
 from rung.report.icicle_chart import icicle_svg
-from rung.report.roofline_chart import Point, Roof, roofline
+from rung.report.operators_chart import operator_roofline
 from rung.report.table_html import html_table
-from rung.report.templates import environment
-from rung.report.timeline_chart import timeline
-from rung.report.trace_record import ON_HOST, record
+from rung.report.timeline_chart import drawn_together, host_legend, timeline
+from rung.report.trace_record import record
 
-SCRIPTS = ("page", "tables", "canvas", "timeline", "icicle")
+SCRIPTS = ("page", "tables", "export", "canvas", "timeline", "icicle")
 TREES = {"module": "By module", "operator": "By operator", "call_site": "By line of Python"}
 # Tables that a picture is drawn from stand below it.
 BELOW = {
@@ -34,9 +30,7 @@ BELOW = {
     "memory": ("memory", "memory_peak"),
     "roofline": ("roofline",),
 }
-_MATRIX = ("gemm", "attention", "convolution", "moe")  # families whose work the matrix units can do
 _MOST_BARS = 16  # ranks
-_GROUPS = {"gpu": "on the GPUs", "host": "on the host", "beside": "beside them"}
 
 
 def page(found: dict[str, Any], drawn: Pictures) -> str:
@@ -48,39 +42,34 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
     data = record(
         drawn.lanes, drawn.curves, [(TREES[tree.by], tree) for tree in drawn.trees], _late(frames.get("stragglers"))
     )
-    texts, policy = scripts(SCRIPTS)
-    chart, without = _roofline(frames.get("roofline"), drawn.peaks)
+    chart = operator_roofline(Roofs(frames["roofline"], drawn.peaks))
     placed = {name for names in BELOW.values() for name in names} | {"findings"}
-    return (
-        environment()
-        .get_template("trace.html")
-        .render(
-            found=found,
-            title=_headline(found),
-            facts=_facts(found, drawn),
-            findings=[
-                row | {"gain": gain(row), "percent": units.percent(round(row["share"], 2))}
-                for row in found.get("findings") or []
-            ],
-            bars=Markup(charts.stacked(_bars(found))),
-            more_ranks=max(0, found["ranks"] - _MOST_BARS),
-            legend=_legend(found),
-            timeline=Markup(timeline(drawn.lanes)),
-            host_legend=_host_legend(drawn.lanes),
-            together=_together(drawn.lanes),
-            ranks=found["ranks"],
-            trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
-            roofline=Markup(chart),
-            without=without,
-            memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
-            causes=_causes(frames["idle"]),
-            below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
-            rest=[table for name, table in tables.items() if name not in placed],
-            record=embedded_json(data),
-            steps=drawn.steps,
-            scripts=texts,
-            policy=policy,
-        )
+    return page_of(
+        "trace.html",
+        SCRIPTS,
+        found=found,
+        title=_headline(found),
+        facts=_facts(found, drawn),
+        findings=[
+            row | {"gain": gain(row), "percent": units.percent(round(row["share"], 2))}
+            for row in found.get("findings") or []
+        ],
+        bars=Markup(charts.stacked(_bars(found))),
+        more_ranks=max(0, found["ranks"] - _MOST_BARS),
+        legend=_legend(found),
+        timeline=Markup(timeline(drawn.lanes)),
+        host_legend=host_legend(drawn.lanes),
+        together=drawn_together(drawn.lanes),
+        ranks=found["ranks"],
+        trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
+        roofline=Markup(chart.picture),
+        without=chart.note,
+        memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
+        causes=_causes(frames["idle"]),
+        below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
+        rest=[table for name, table in tables.items() if name not in placed],
+        record=embedded_json(data),
+        steps=drawn.steps,
     )
 
 
@@ -126,12 +115,6 @@ def _legend(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(key, known[key]) for key in words.PARTS if key in known]
 
 
-def _host_legend(lanes: Lanes) -> list[tuple[str, str]]:
-    """(class of the colour, title) of what host threads have."""
-    drawn = set(lanes.kinds["category"])
-    return [(category, title) for category, title in ON_HOST.items() if category in drawn]
-
-
 def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
     """Of each rank on which others waited: in how many steps, and how much at most."""
     if stragglers is None or stragglers.is_empty():
@@ -141,19 +124,6 @@ def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
         rank: f"others waited for it in {units.count(steps)} step{'s' if steps > 1 else ''}, up to {units.duration(late)}"
         for rank, steps, late in sums.iter_rows()
     }
-
-
-def _together(lanes: Lanes) -> list[str]:
-    """What the timeline does not show one by one, in sentences."""
-    said = []
-    if lanes.together:
-        shorter = ", ".join(f"{units.duration(ns)} {_GROUPS[group]}" for group, ns in lanes.shorter_ns.items())
-        said.append(
-            f"{units.count(lanes.together)} of {units.count(lanes.events)} events are drawn together with their neighbours, as each is shorter than "
-            f"{shorter}. Such slices are pale."
-        )
-    said += [f"{units.count(number)} events {what} are not drawn." for what, number in lanes.hidden.items()]
-    return said
 
 
 def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
@@ -179,46 +149,3 @@ def _memory(drawn: Pictures) -> Iterable[tuple[str, list[str], str]]:
         picture = memory(part, span)
         if picture:
             yield f"GPU {device}" + (f", rank {rank}" if rank is not None else ""), curve_names(part), picture
-
-
-def _roofline(table: pl.DataFrame | None, peaks: Peaks | None) -> tuple[str, str]:
-    """(the picture, what it leaves out): a dot an operator at its inputs, over the roofs of the GPU's data sheet."""
-    if table is None or table.is_empty():
-        return "", ""
-    facts = coverage(table)
-    known = [
-        row
-        for row in table.iter_rows(named=True)
-        if row["intensity"] and row["tflop_per_s"] and row["bound"] in ("compute", "memory", None)
-    ]
-    total = max(1, facts["total_ns"])
-    left = 1 - sum(row["time_ns"] for row in known) / total
-    without = f"{units.percent(round(left, 2))} of GPU time has no dot: copies and other work without floating-point operations, and {units.percent(round(1 - facts['share'], 2))} that has no model."
-    if not known or peaks is None:
-        return "", f"{without} The peaks of this GPU are not known." if peaks is None else without
-    points = [
-        Point(_named(row), "HBM", row["intensity"], row["tflop_per_s"], row["time_ns"] / total, _gap(row))
-        for row in known
-    ]
-    rates = sorted({(row["precision"], row["family"] in _MATRIX) for row in known if row["precision"]})
-    roofs = [Roof("HBM", peaks.bandwidth / 1e12, slope=True)]
-    for precision, matrix in rates:
-        unit = "matrix" if matrix else "vector"
-        roofs.append(Roof(f"{unit} {precision}", peaks.rate(precision, matrix=matrix) / 1e12, slope=False))
-    return roofline(
-        points, roofs
-    ), f"The slope is the memory's bandwidth, {units.digits(peaks.bandwidth / 1e12)} TB/s. {without}"
-
-
-def _named(row: dict[str, Any]) -> str:
-    return f"{units.one_line(row['op'])} {units.one_line(row['inputs'])}".strip()
-
-
-def _gap(row: dict[str, Any]) -> str:
-    """How far an operator is from its roof: "42 % of its roof (memory), 1.2 ms above it"."""
-    if row["roof_share"] is None:
-        return ""
-    lost = row["time_ns"] - row["floor_ns"]
-    above = f", {units.duration(lost)} above it" if lost > 0 else ""
-    cached = "; its data fit into the cache" if row["fits_cache"] and row["roof_share"] > 1 else ""
-    return f"{units.percent(round(row['roof_share'], 2))} of its roof ({row['bound']}){above}{cached}"

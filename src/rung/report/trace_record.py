@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import polars as pl
@@ -103,8 +103,15 @@ class _Texts:
         return list(self.known)
 
 
-def record(lanes: Lanes, curves: pl.DataFrame, trees: Iterable[tuple[str, Icicle]], late: dict[int, str]) -> Page:
-    """curves: columns as in CURVES. trees: with their titles. late: what there is to say of ranks on which others waited."""
+def record(
+    lanes: Lanes,
+    curves: pl.DataFrame,
+    trees: Iterable[tuple[str, Icicle]],
+    late: dict[int, str],
+    titles: Sequence[str] = (),
+) -> Page:
+    """curves: columns as in CURVES. trees: with their titles. late: what there is to say of ranks on which others waited. titles: what to
+    call ranks 0, 1, ... where they are none."""
     names, details, categories = _Texts(), _Texts(), _Texts()
     kinds = Kinds([], [], [])
     for category, name, detail in lanes.kinds.iter_rows():
@@ -112,7 +119,7 @@ def record(lanes: Lanes, curves: pl.DataFrame, trees: Iterable[tuple[str, Icicle
         kinds.detail.append(details.of(detail))
         kinds.category.append(categories.of(category))
     drawn = [_tree(title, icicle, names, categories) for title, icicle in trees]
-    groups = _groups(lanes, curves, late)
+    groups = _groups(lanes, curves, late, titles)
     shorter = [readable(name) for name in names.all]
     return Page(
         span=lanes.span_ns,
@@ -132,7 +139,7 @@ def colour(category: str) -> str:
     return category if category in _OWN_COLOUR else part_of(category) if category else "frame"
 
 
-def _groups(lanes: Lanes, curves: pl.DataFrame, late: dict[int, str]) -> list[Group]:
+def _groups(lanes: Lanes, curves: pl.DataFrame, late: dict[int, str], titles: Sequence[str]) -> list[Group]:
     ranks = lanes.lanes["rank"].unique(maintain_order=True).to_list()
     rows = dict(lanes.slices.group_by("lane", "row", maintain_order=True))
     groups = []
@@ -142,7 +149,9 @@ def _groups(lanes: Lanes, curves: pl.DataFrame, late: dict[int, str]) -> list[Gr
             Lane(units.one_line(where), side, [_row(rows.get((number, row))) for row in range(deep)])
             for side, where, number, deep in of_rank.select("side", "where", "lane", "rows").iter_rows()
         ]
-        title = f"rank {rank}" if rank is not None else "all ranks" if len(ranks) > 1 else ""
+        title = (
+            titles[rank] if titles else f"rank {rank}" if rank is not None else "all ranks" if len(ranks) > 1 else ""
+        )
         own = curves.filter(pl.col("rank").eq_missing(rank))
         groups.append(
             Group(title, late.get(rank, "") if rank is not None else "", found, _curves(own, lanes.origin_ns))

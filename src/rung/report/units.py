@@ -85,10 +85,10 @@ def duration(nanoseconds: Any) -> str:
     return " ".join(_scaled(value, _TIMES))
 
 
-def round_duration(nanoseconds: float) -> str:
+def round_duration(nanoseconds: float, significant: int = 3) -> str:
     """A duration that is a round number, as on an axis: 20_000_000 -> "20 ms"."""
-    value, unit = _scaled(nanoseconds, _TIMES)
-    return f"{float(value):g} {unit}"
+    value, unit = _scaled(nanoseconds, _TIMES, significant)
+    return f"{float(value):.{significant}g} {unit}"
 
 
 def seconds(value: Any) -> str:

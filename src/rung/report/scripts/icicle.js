@@ -16,7 +16,8 @@ rung.Icicle = class {
     this.search = rung.element("input", { type: "search", placeholder: "Search a name", "aria-label": "Search the icicle" });
     this.found = rung.element("span", { "aria-live": "polite" });
     this.search.addEventListener("input", () => this.look());
-    bar.append(...this.tabs, this.search, this.found);
+    const still = () => box.parentElement.querySelectorAll(".still > svg")[record.trees.indexOf(this.tree)];
+    bar.append(...this.tabs, this.search, rung.pictures.ofCanvas("icicle", this.canvas.canvas, still), this.found);
     box.append(bar);
     this.choose(0);
     this.canvas.attach(box);

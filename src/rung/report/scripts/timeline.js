@@ -264,6 +264,7 @@ rung.Timeline = class {
         button("−", "Zoom out", () => this.zoom(2)),
         button("All", "Show all", () => this.show(0, this.span)),
         button("Sum what is shown", "Sum what is shown by name", () => this.sum(this.from, this.to)),
+        rung.pictures.ofCanvas("timeline", this.canvas.canvas, () => this.box.parentElement.querySelector(".still svg")),
         this.found,
       ),
     );
