@@ -183,6 +183,21 @@ def test_the_end_of_the_ladder_is_what_the_headline_says() -> None:
     assert ">3.21×<" not in charts.ladder(data)
 
 
+def test_an_answer_that_was_not_decided_in_time_is_on_the_staircase() -> None:
+    """The headline tells of it. Another attempt that was not decided stays beside."""
+    data = climb()
+    undecided = {"before": 20e6, "after": 10e6}
+    data["attempts"] = [
+        climb_sample.attempt(1, "plain", "inconclusive", "", **undecided, stack=["compile"]),
+        climb_sample.attempt(2, "sdpa", "inconclusive", "", **undecided, stack=["compile", "sdpa"]),
+    ]
+    data["result"] |= {"status": "provisional", "kept": ["compile"], "plain": {}}
+    picture = charts.ladder(data)
+    assert ">plain, provisional<" in picture
+    assert ">sdpa<" in picture
+    assert len(heights(data, "kept")) == 2
+
+
 def test_two_tries_of_one_rung_are_told_apart() -> None:
     data = climb()
     data["attempts"] = [climb_sample.attempt(k, "sdpa", "inconclusive", "", 20e6, 19.9e6) for k in (1, 2)]

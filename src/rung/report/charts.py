@@ -35,7 +35,7 @@ def ladder(data: dict[str, Any]) -> str:
     result, baseline = units.section(data, "result"), words.before(data)
     final = units.section(result, "speedup") if result.get("status") == "confirmed" else {}
     plain = positive(units.section(result, "plain").get("speedup"))
-    steps = _steps(attempts)
+    steps = _steps(attempts, result)
     gains = [1.0, *(g for g in (*(step.get("value") for _, step in steps), plain, positive(final.get("value"))) if g)]
     place, ticks = _scale(gains)
     slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1 + bool(final))
@@ -59,10 +59,12 @@ def ladder(data: dict[str, Any]) -> str:
     for attempt, step in steps:
         x += slot
         middle, verdict, gain = x + slot / 2, units.clean(attempt.get("verdict")), step.get("value")
-        kept = verdict == "kept" and gain is not None
+        kept = _stands(attempt, result) and gain is not None
         name = words.name(attempt)
         tries[name] = tries.get(name, 0) + 1
         named = name if tries[name] == 1 else f"{name} ({tries[name]})"
+        if kept and verdict != "kept":
+            named += f", {units.clean(result.get('status'))}"
         tip = f"{named}: {verdict}" + (
             f", {units.interval(words.speedup(attempt))} of the best before it" if gain else ""
         )
@@ -90,14 +92,20 @@ def ladder(data: dict[str, Any]) -> str:
     return svg(bottom + _LABELS, "ladder", "Speedup over the untouched model after each attempt", body)
 
 
-def _steps(attempts: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, float]]]:
+def _stands(attempt: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Whether an attempt was kept; or is the answer, though its time was over before it was decided."""
+    of_answer = bool(result.get("kept")) and attempt.get("stack") == result.get("kept")
+    return attempt.get("verdict") == "kept" or (attempt.get("verdict") == "inconclusive" and of_answer)
+
+
+def _steps(attempts: Sequence[dict[str, Any]], result: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, float]]]:
     """Each attempt with its speedup over the untouched model: `value`, and `low` and `high` of what the attempt itself gave."""
     best, steps = 1.0, []
     for attempt in attempts:
         ends = {name: positive(units.section(words.speedup(attempt)).get(name)) for name in ("value", "low", "high")}
         step = {name: best * end for name, end in ends.items() if end is not None}
         steps.append((attempt, step))
-        if attempt.get("verdict") == "kept" and "value" in step:
+        if _stands(attempt, result) and "value" in step:
             best = step["value"]
     return steps
 
