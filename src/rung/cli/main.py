@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from rung import __version__
+from rung.cli import completion
 from rung.cli.output import visible_output
 from rung.errors import NO_TORCH, InputError, RungError, UsageError, first_line
 from rung.text import visible
@@ -35,6 +36,7 @@ COMMANDS = {
     "report": "show a run again, or several side by side: on the terminal, and as a page",
     "runs": "list what was climbed before",
     "rungs": "list what a climb can try, and what each rung needs",
+    "completion": "print what has your shell complete commands and options",
 }
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -175,6 +177,8 @@ def command() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`: nobody wants to read it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if completion.ASKED in os.environ:
+        completion.complete(_parser)
     try:
         code = main()
         sys.stdout.flush()
