@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from made_up import MANIFEST, PASSED, STEP, Added, answered, state
 
-from rung.ladder.climb import checks, plain
+from rung.ladder.climb import checks, mode_checks, mode_timing, plain
 from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
@@ -140,7 +140,8 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
 def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], graph: bool
 ) -> None:
-    monkeypatch.setattr(racing, "usable_cores", lambda: 2)
+    for room in (racing, mode_checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: 2)
     made, pool = climb(facts)
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     compiling = [task for task in pool.tasks if "compile" in task.side.rungs]
@@ -155,7 +156,7 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
 def test_blocks_compile_beside_the_whole_and_are_verified_first_where_there_are_cores_for_both(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
-    for room in (racing, checks):
+    for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: cores)
     made, pool = climb({**TRAINING, **LAYERS})
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
@@ -173,8 +174,8 @@ def test_the_whole_replaces_its_blocks_where_it_is_about_as_fast(whole: float, b
         "blocks-and-graph": timed(("compile-regions", "capture"), 2.02),
         "compile-and-graph": timed(("compile", "capture"), whole),
     }
-    assert racing._replaces(modes["compile-and-graph"], modes["blocks-and-graph"]) == (best == "compile-and-graph")
-    assert not racing._replaces(modes["blocks-and-graph"], modes["compile-and-graph"])
+    assert mode_timing._replaces(modes["compile-and-graph"], modes["blocks-and-graph"]) == (best == "compile-and-graph")
+    assert not mode_timing._replaces(modes["blocks-and-graph"], modes["compile-and-graph"])
 
 
 def checked(made: State, stack: tuple[str, ...], passed: list[bool]) -> None:
@@ -191,23 +192,23 @@ def test_a_mode_that_was_the_best_is_the_answer_once_it_is_verified_while_a_fast
     made, _ = climb({**TRAINING, **LAYERS})
     made.audited, made.facts["own_precision"] = True, "exact"
     blocks, whole = ("bf16", "compile-regions", "capture"), ("bf16", "compile", "capture")
-    race = racing.Race(
+    race = mode_timing.Race(
         {"blocks-and-graph": timed(blocks, 2.0), "compile-and-graph": timed(whole, 2.2)}, "compile-and-graph"
     )
     race.answers = [Answer(blocks, "provisional", {"value": 2.0}), Answer(whole, "provisional", {"value": 2.2})]
     made.answer = race.answers[1]
     checked(made, blocks, passed)
-    assert racing._nearly_verified(made, race) is (passed == [True])
-    racing._offer_verified(made, race)
+    assert mode_checks._nearly_verified(made, race) is (passed == [True])
+    mode_checks._offer_verified(made, race)
     done = passed == [True, True]
     assert (made.answer.kept, made.answer.status) == ((blocks, "verified") if done else (whole, "provisional"))
     if done:
         assert made.answer.over_plain == {"value": 2.0 / 2.2}
     checked(made, whole, [True, True])
-    racing._offer_verified(made, race)
+    mode_checks._offer_verified(made, race)
     assert (made.answer.kept, made.answer.status) == (whole, "verified")
     checked(made, blocks, [True, True])
-    racing._offer_verified(made, race)
+    mode_checks._offer_verified(made, race)
     assert made.answer.kept == whole
 
 
@@ -217,18 +218,18 @@ def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
     made, _ = climb({**TRAINING, **LAYERS})
     made.audited, made.facts["own_precision"] = True, "exact"
     stack = ("bf16", "compile-regions", "capture")
-    race = racing.Race({"blocks-and-graph": {"name": "", "title": "", "rungs": list(stack), "error": "it died"}})
+    race = mode_timing.Race({"blocks-and-graph": {"name": "", "title": "", "rungs": list(stack), "error": "it died"}})
     race.answers = [Answer(stack, "provisional", {"value": 2.0})]
     made.answer = race.answers[0]
     checked(made, stack, [True, True])
-    racing._offer_verified(made, race)
+    mode_checks._offer_verified(made, race)
     assert made.answer.status == "provisional"
 
 
 def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_first(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (racing, checks):
+    for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(INFERENCE)
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}, "launching": 0.01})
@@ -272,14 +273,14 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     precision: str,
     given_up: list[str],
 ) -> None:
-    for room in (racing, checks):
+    for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, _ = climb({**INFERENCE, **LAYERS})
     made.numerics = "bf16" if precision else "exact"
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     assert made.likely == "blocks-and-graph"
     rungs = [*([precision] if precision else []), "capture"]
-    race = racing.Race({"cuda-graph": {**SLOW_GRAPH, "rungs": rungs, "speedup": speedup}})
+    race = mode_timing.Race({"cuda-graph": {**SLOW_GRAPH, "rungs": rungs, "speedup": speedup}})
     open_ = {name: made.racing[name] for name in ("blocks-and-graph", "compile-and-graph")}
     later = {"default": made.racing["default"], "reduce-overhead": made.racing["reduce-overhead"]}
     racing._give_up(made, race, open_, later)
@@ -292,7 +293,7 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (racing, checks):
+    for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
@@ -309,7 +310,7 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
 def test_what_an_earlier_sitting_timed_is_not_prepared_again(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (racing, checks):
+    for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     mode = timed(("fused-optimizer", "compile", "capture"), 2.0)
@@ -367,13 +368,13 @@ def timed(rungs: tuple[str, ...], speedup: float) -> dict[str, Any]:
 def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepared_at_the_next(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    for room in (racing, checks):
+    for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     before, ahead = list(pool.tasks), made.ahead
-    race = racing.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
+    race = mode_timing.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
     assert {*racing.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
     assert "bf16" in made.racing["compile-and-graph"].side.rungs
     assert made.racing["compile-and-graph-tf32"].side.rungs == ("tf32", "fused-optimizer", "compile", "capture")
@@ -407,14 +408,14 @@ def test_the_best_so_far_gives_up_its_memory_to_what_should_replace_it(
     ready.memory = held
     made.pool = Pool(Setup(None, tmp_path, Limits()), 8, 10.0)
     made.pool._tasks = [ready, Task("01-plain-verify-bf16", made.side([]), [], waiting)]
-    assert racing._needs_memory(made, racing.Race(best=best)) is needs
+    assert mode_timing._needs_memory(made, mode_timing.Race(best=best)) is needs
 
 
 def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., tuple[State, Added]]) -> None:
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
-    race = racing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
+    race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
     assert racing.at_higher_precision(made, race) == {}
 
 
@@ -425,7 +426,7 @@ def test_a_precision_that_changes_nothing_of_the_step_is_not_blamed_for_a_slow_m
     made, _ = climb(TRAINING)
     made.numerics, made.breakdown = "tf32", {"parts": parts}
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
-    race = racing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 0.8)}, "cuda-graph")
+    race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 0.8)}, "cuda-graph")
     assert bool(racing.at_higher_precision(made, race)) is asked
 
 
@@ -436,7 +437,9 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
     made.numerics = "bf16"
     racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
     gains = {"cuda-graph": 3.7, "compile-and-graph": 5.4, "default": 0.99}
-    race = racing.Race({n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph")
+    race = mode_timing.Race(
+        {n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph"
+    )
     assert racing.at_higher_precision(made, race) == {}
 
 
@@ -524,8 +527,9 @@ def test_a_mode_that_finds_no_code_in_the_cache_waits_for_the_verification(
 def test_the_best_mode_is_verified_by_its_own_checks_alone(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    monkeypatch.setattr(racing, "usable_cores", lambda: 2)
-    monkeypatch.setattr(racing, "_prepare_after", lambda *_: None)
+    for room in (racing, mode_checks):
+        monkeypatch.setattr(room, "usable_cores", lambda: 2)
+    monkeypatch.setattr(mode_checks, "prepare_after", lambda *_: None)
     made, _ = climb({**TRAINING, "shapes": [{"elements": 8}]})
     made.numerics, made.audited, made.baseline["memory"] = "bf16", True, {"allocated": 1 << 30}
     best = ["bf16", "fused-optimizer", "compile", "capture"]
@@ -533,7 +537,7 @@ def test_the_best_mode_is_verified_by_its_own_checks_alone(
     made.ahead = [answered(f"01-plain-verify-{n}", made.side(others[of]), verify=PASSED) for n in ("exact", "bf16")]
     offer(made, Answer(tuple(best), "provisional", {"value": 1.5}))
     mode = {**timed(tuple(best), 1.5), "name": "compile-and-graph"}
-    racing._use_the_time(made, racing.Race({"compile-and-graph": mode}, "compile-and-graph"))
+    mode_checks.use_the_time(made, mode_timing.Race({"compile-and-graph": mode}, "compile-and-graph"))
     assert made.answer is not None
     assert made.answer.status == ("verified" if of == "the best" else "provisional")
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from rung.ladder.climb.ahead import champion_of
 from rung.ladder.climb.answer import offer
-from rung.ladder.climb.modes import title
-from rung.ladder.climb.race import ALIKE, NAME, SLOW_MOST
+from rung.ladder.climb.mode_timing import ALIKE
+from rung.ladder.climb.modes import NAME, title
+from rung.ladder.climb.race import SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import room
 from rung.ladder.climb.state import OutOfTime, State

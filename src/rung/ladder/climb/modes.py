@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.rungs import BY_NAME, Context, plan_of
 
+NAME = "plain"  # of their attempt
+BLOCKS = "blocks-and-graph"  # ready long before the model compiled as a whole, where there are cores for both
 TITLES = {
     "cuda-graph": "CUDA or HIP graph of the model as it is",
     "default": "torch.compile",

@@ -13,8 +13,9 @@ from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
 from rung.ladder.climb.begin import audited
 from rung.ladder.climb.checks import checks_of, end_checks
-from rung.ladder.climb.modes import title
-from rung.ladder.climb.race import NAME, Race, prepared_mode, race, time_modes, untouched_worker
+from rung.ladder.climb.mode_timing import Race, time_modes
+from rung.ladder.climb.modes import NAME, title
+from rung.ladder.climb.race import prepared_mode, race, untouched_worker
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
