@@ -11,8 +11,8 @@ import rung
 
 ROOT = Path(rung.__file__).parent
 FLOORS = [
-    "cli", "report", "ladder", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch", "analysis",
-    "profilers", "trace", "measure", "workload", "kernels", "hardware", "runs",
+    "cli", "report", "ladder", "profilers", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch",
+    "analysis", "trace", "measure", "workload", "kernels", "hardware", "runs",
 ]  # fmt: skip
 WITHIN = {
     "ladder": ["climb"],

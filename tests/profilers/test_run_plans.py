@@ -11,11 +11,10 @@ import psutil
 import pytest
 
 from rung.cli.main import main
-from rung.ladder import profile
-from rung.ladder.recording import carried_out
-from rung.profilers import run
+from rung.profilers import profile, run
 from rung.profilers.collect import read_kept
 from rung.profilers.plan import Plan, Run
+from rung.profilers.recording import carried_out
 from rung.profilers.tools import Tool
 
 CASES = {

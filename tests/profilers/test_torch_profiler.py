@@ -66,7 +66,7 @@ def test_a_workload_is_recorded_and_analysed_and_its_overhead_told(tmp_path, cap
 
 
 def test_the_same_steps_run_by_themselves_for_another_profiler(monkeypatch):
-    from rung.ladder import steps
+    from rung.profilers import steps
 
     options = dict(zip((word.removeprefix("--") for word in TINY[1::2]), TINY[2::2], strict=True))
     asked = {"target": TINY[0], "options": options, "rungs": [], "device": "cpu", "warm": 1, "steps": 2}

@@ -6,8 +6,8 @@ import pytest
 
 from rung.cli.main import main
 from rung.errors import UsageError
-from rung.ladder import profile
-from rung.ladder.recording import carried_out, overhead
+from rung.profilers import profile
+from rung.profilers.recording import carried_out, overhead
 from rung.report.profile import profile_lines
 
 STEPS = 'echo "{\\"steps_ns\\": [$1, $2, 900]}" > "$RUNG_STEPS"'

@@ -102,8 +102,8 @@ def run(parsed: argparse.Namespace) -> int:
         no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
         return listed(parsed.json)
     check(parsed)
-    from rung.ladder.profile import new_folder, planned
-    from rung.ladder.recording import carried_out
+    from rung.profilers.profile import new_folder, planned
+    from rung.profilers.recording import carried_out
     from rung.runs import to_json
 
     stop_when_asked()  # what was started is ended, too
@@ -126,9 +126,9 @@ def run(parsed: argparse.Namespace) -> int:
 def asked(parsed: argparse.Namespace) -> tuple[Any, Any, list[str], float]:
     """What is recorded, what of it, what is to be said, and how often a second sensors are read (0: not at all)."""
     from rung.hardware.places import which
-    from rung.ladder.profile import Target, chosen
     from rung.profilers import madengine
     from rung.profilers.presets import preset
+    from rung.profilers.profile import Target, chosen
 
     wanted, notes, rate = preset(parsed.preset) if parsed.preset else None, list[str](), 10.0
     command = parsed.program

@@ -1,4 +1,4 @@
-"""A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.ladder.steps REQUEST`.
+"""A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.profilers.steps REQUEST`.
 
 REQUEST is a JSON object: target, options, rungs, device, warm, steps; `torch` (path and options of torch.profiler) where
 that records; `seconds` that the unrecorded steps are to take, for sensors that are read beside them. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import sys
 import time
 from collections.abc import Iterator
@@ -37,10 +38,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """`steps_ns` of the recorded steps, and `span`, their begin and end on CLOCK_MONOTONIC; of torch.profiler `bare_ns`
     and `bare_span` of those without it as well. bus: the GPU's PCI address."""
     from rung.hardware.sensors import identity
-    from rung.ladder.candidate import Candidate
     from rung.profilers import torch_profiler
+    from rung.timing.workers import WORKLOAD
 
-    candidate = Candidate()
+    candidate = pkgutil.resolve_name(WORKLOAD)()
     candidate.open(request["target"], request["options"], request["rungs"], request["device"])
     candidate.first()
     device = candidate.device

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
-from rung.ladder.steps import REPORT
 from rung.launch import START
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
 from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
+from rung.profilers.steps import REPORT
 from rung.profilers.torch_profiler import Options
 
 PLANNERS: Mapping[str, Callable[[Request], Plan]] = {
@@ -54,7 +54,7 @@ class Target:
         request: dict[str, Any] = {"target": self.name, "options": dict(self.options), "rungs": list(self.rungs),
                    "device": self.device, "warm": WARM, "steps": self.steps}  # fmt: skip
         request |= ({"torch": torch} if torch else {}) | ({"seconds": seconds} if seconds else {})
-        return sys.executable, START, "rung.ladder.steps", json.dumps(request)
+        return sys.executable, START, "rung.profilers.steps", json.dumps(request)
 
 
 def chosen(target: Target, tool: str | None, asked: Preset | None) -> Preset:
