@@ -17,6 +17,7 @@ from typing import Any
 from rung.errors import UsageError, need_torch
 from rung.measure.stats import Interval
 from rung.recipes.recipe import side_of
+from rung.renamed import current_name
 from rung.side import Side, named
 from rung.timing.work import Told
 
@@ -233,7 +234,9 @@ def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], 
 
 
 def _as_side(what: str | Side, options: Mapping[str, Any] | None, call: bool) -> Side:
-    return what if isinstance(what, Side) else _side(what, options, (), None, call)
+    if isinstance(what, Side):
+        return replace(what, rungs=tuple(map(current_name, what.rungs)))
+    return _side(what, options, (), None, call)
 
 
 def _importable(call: Call) -> Side:

@@ -89,6 +89,17 @@ def test_a_dry_run_plans_and_can_be_gone_on_with_past_a_candidate_that_fails(cli
     assert data["result"]["kept"] == []
 
 
+def test_a_climb_of_an_earlier_version_is_gone_on_with_in_todays_names(climb: Climbing, tmp_path: Path) -> None:
+    done = climb(MICRO, "--rungs", "fused-optimizer,lean-sdpa", "--dry-run", "--out", "run")
+    assert "the rung lean-sdpa is called sdpa-no-mask now" in done.stderr
+    manifest = tmp_path / "run" / "manifest.json"
+    assert '"sdpa-no-mask"' in manifest.read_text()
+    manifest.write_text(manifest.read_text().replace('"sdpa-no-mask"', '"lean-sdpa"'))
+    done = climb("--resume", "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [a["rung"] for a in json.loads(done.stdout)["attempts"]] == ["fused-optimizer", "sdpa-no-mask"]
+
+
 def test_a_budget_ends_the_climb_and_resume_goes_on(climb: Climbing, tmp_path: Path) -> None:
     ended = climb(MICRO, "--rungs", "tf32,fused-optimizer,sdpa", "--budget", "0.001", "--out", "run")
     assert ended.returncode == 0, ended.stderr

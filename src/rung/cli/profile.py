@@ -12,6 +12,7 @@ from typing import Any
 from rung.cli.common import (
     ROOT,
     add_command,
+    listed_names,
     need_torch,
     no_rest,
     rung_names,
@@ -51,7 +52,7 @@ def add(commands: Any, help_text: str) -> None:
         "--dry-run", action="store_true", help="print what would run, as a shell script, and run nothing"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for it (default: below .rung/profiles)")
-    parser.add_argument("--counters", type=rung_names, metavar="A,B,...", help="these hardware counters")
+    parser.add_argument("--counters", type=listed_names, metavar="A,B,...", help="these hardware counters")
     parser.add_argument("--kernels", default="", metavar="REGEX", help="counters of these kernels only")
     parser.add_argument(
         "--madengine-config", type=Path, metavar="FILE", help="the tools of an --additional-context file"

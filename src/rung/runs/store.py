@@ -24,6 +24,7 @@ from typing import Any, TextIO
 
 from rung.errors import InputError, UsageError
 from rung.files import read_text
+from rung.renamed import with_current_names
 
 SCHEMA = 1
 
@@ -230,7 +231,7 @@ class Run:
     def read(self, name: str) -> dict[str, Any]:
         path = self.directory / name
         try:
-            value = json.loads(read_text(path))
+            value = json.loads(with_current_names(read_text(path)))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} could not be read: {error}; the run directory is damaged.") from error
         if not isinstance(value, dict):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.recipes.recipe import Recipe
+from rung.renamed import with_current_names
 from rung.side import Side
 
 # How far processes of one program differ where a climb did not restart them often enough to tell.
@@ -21,7 +22,7 @@ def measured_by_the_climb(recipe: Path, side: Side) -> dict[str, Any] | None:
     target or options."""
     made = Recipe.read(recipe)
     try:
-        result = json.loads((recipe.parent / "result.json").read_text(encoding="utf-8"))
+        result = json.loads(with_current_names((recipe.parent / "result.json").read_text(encoding="utf-8")))
         same = result["recipe_text"] == made.text() and made.rungs == side.rungs
         if not same or made.options_for(side.target, {}) != side.options or not made.workload:
             return None
