@@ -12,7 +12,7 @@ import rung
 ROOT = Path(rung.__file__).parent
 FLOORS = [
     "cli", "report", "ladder", "profilers", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch",
-    "analysis", "trace", "measure", "workload", "kernels", "hardware", "runs",
+    "analysis", "trace", "measure", "workload", "kernels", "hardware", "records", "runs",
 ]  # fmt: skip
 WITHIN = {
     "ladder": ["climb"],
@@ -63,7 +63,7 @@ def test_a_side_knows_errors_alone() -> None:
     }
 
 
-@pytest.mark.parametrize("room", ["trace", "analysis", "report", "runs"])
+@pytest.mark.parametrize("room", ["trace", "analysis", "report", "records", "runs"])
 def test_rooms_that_work_without_torch_never_import_it(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
         assert not any(name.split(".")[0] == "torch" for name in imports(path)), path

@@ -78,7 +78,7 @@ def test_its_recipe_is_still_known_for_that_of_its_climb(earlier: Path) -> None:
     (earlier / "result.json").write_text(json.dumps(result))
     found = measured_by_the_climb(earlier / "recipe.toml", side)
     assert found is not None
-    assert found["time"]["value"] == 2.0
+    assert found.time.value == 2.0
 
 
 def test_the_command_line_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:

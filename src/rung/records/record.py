@@ -1,0 +1,28 @@
+"""What all records have in common: how they become plain values, and how they are read again."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+SCHEMA = 1  # goes up when a field changes its meaning or is taken away; one that is added leaves it as it is
+Scalar = bool | int | float | str | None
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """Part of a document. A field that is UNSET is not in the document at all; null is a value."""
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def plain(record: msgspec.Struct) -> dict[str, Any]:
+    """Dictionaries, lists and plain values, as `rung.runs.to_json` writes them. What is not finite is null there."""
+    found: dict[str, Any] = msgspec.to_builtins(record, str_keys=True)
+    return found
+
+
+def record_of(kind: type[R], values: Any) -> R:
+    """A record out of plain values, such as a worker answers. Raises msgspec.ValidationError for what is none."""
+    return msgspec.convert(values, kind, from_attributes=True)
