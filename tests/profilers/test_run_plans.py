@@ -101,7 +101,7 @@ def test_the_warning_of_a_missing_counter_is_passed_on(tools_on_path, tmp_path):
     plan = profile.planned(target, wanted, tmp_path / "out", names=["SQ_WAVES", "SQ_NOT_THERE"])
     trace, record = carried_out(plan, 60.0)
     assert set(trace.counters["counter"]) == {"SQ_WAVES"}
-    assert any("Unable to find all counters" in note and "SQ_NOT_THERE" in note for note in record["notes"])
+    assert any("Unable to find all counters" in note and "SQ_NOT_THERE" in note for note in record.notes)
 
 
 def plan_of(folder, argv, optional=False):

@@ -117,7 +117,7 @@ def test_of_torch_the_energy_is_that_of_the_steps_before_it_records(tmp_path, mo
     sensor = SimpleNamespace(source="sysfs", limit=750.0, bus="0000:03:00.0", read=lambda: seen)
     monkeypatch.setattr(sampling, "sensors_here", lambda: [sensor])
     monkeypatch.setattr(
-        profile.Target, "argv", lambda _, torch, *__: (sys.executable, "-c", SAMPLED + TORCH, torch["path"])
+        profile.Target, "argv", lambda _, torch, *__: (sys.executable, "-c", SAMPLED + TORCH, torch.path)
     )
     monkeypatch.chdir(tmp_path)
     assert main(["profile", "tiny-transformer", "--power", "--rate", "50", "--out", "o"]) == 0

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import (
     ROOT,
@@ -23,6 +23,10 @@ from rung.cli.common import (
 )
 from rung.errors import UsageError
 from rung.profilers.tools import PROFILERS
+
+if TYPE_CHECKING:
+    from rung.records.profile import Profile
+    from rung.trace import Trace
 
 EXAMPLE = """\
 examples:
@@ -105,6 +109,8 @@ def run(parsed: argparse.Namespace) -> int:
     check(parsed)
     from rung.profilers.profile import new_folder, planned
     from rung.profilers.recording import carried_out
+    from rung.records.profile import Planned
+    from rung.records.record import plain, record_of
     from rung.runs import to_json
 
     stop_when_asked()  # what was started is ended, too
@@ -117,7 +123,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
         from rung.profilers.plan import shown
 
-        print(to_json(plan.as_dict()) if parsed.json else "\n".join(shown(plan)))
+        print(to_json(plain(record_of(Planned, plan.record()))) if parsed.json else "\n".join(shown(plan)))
         return 0
     trace, record = carried_out(plan, parsed.deadline, say, rate)
     print(page(trace, record, parsed))
@@ -188,19 +194,20 @@ def check(parsed: argparse.Namespace) -> None:
         raise UsageError("--wait must not be negative.")
 
 
-def page(trace: Any, record: dict[str, Any], parsed: argparse.Namespace) -> str:
+def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
     """What `rung analyze` says of the recording, and before it what the recording was."""
     from rung.analysis.per_step import divisor
     from rung.cli import analyze, tables
+    from rung.records.record import plain
     from rung.report.profile import profile_lines
     from rung.runs import to_json
 
     steps, note = divisor(trace)
     found = analyze.page(trace, steps, parsed, note)
     return (
-        to_json({**record, "analysis": found})
+        to_json({**plain(record), "analysis": found})
         if parsed.json
-        else "\n".join([*profile_lines(record, tables.width()), "", found])
+        else "\n".join([*profile_lines(plain(record), tables.width()), "", found])
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import polars as pl
 
 from rung.errors import InputError, UsageError
@@ -16,22 +15,24 @@ from rung.profilers import collect, run
 from rung.profilers.plan import ANSWER, PLAN, SAMPLES, Plan
 from rung.profilers.samples import energy, summary
 from rung.profilers.sampling import Sampling
+from rung.profilers.steps import Times
+from rung.records.profile import Overhead, Profile, Sampled, SampledGpu, SamplingCost, StepEnergy
+from rung.records.record import plain, record_of
 from rung.runs import to_json, write_whole
 from rung.trace import Trace
 
 
 def carried_out(
     plan: Plan, deadline: float, said: Callable[[str], None] = lambda _: None, sample: float = 0.0
-) -> tuple[Trace, dict[str, Any]]:
-    """Runs a plan and reads what it wrote. Returns the trace, and plain values: the plan, its folder, `overhead` (of the
-    recorded steps against unrecorded ones, where a workload was recorded), `sensors`, notes.
+) -> tuple[Trace, Profile]:
+    """Runs a plan and reads what it wrote. Returns the trace, and what belongs to it.
 
     sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all.
     """
     folder = plan.folder.parent
     with _writing(folder):
         plan.folder.mkdir(parents=True)
-    write_whole(folder / PLAN, to_json(plan.as_dict()))
+    write_whole(folder / PLAN, to_json(plain(plan.record())))
     sampling, told = _sampling(folder / SAMPLES, sample) if sample else (None, [])
     try:
         with _writing(folder):
@@ -54,17 +55,16 @@ def carried_out(
         told.append(
             "the steps are not marked in it (no roctx or NVTX): the program's start and warm-up are counted, too."
         )
-    record = {
-        "kind": "profile",
-        "folder": str(folder),
-        "recording": str(plan.folder),
-        "plan": plan.as_dict(),
-        "logs": [str(log) for log in logs],
-        "overhead": overhead(folder),
-        "sensors": _sensed(sampling, folder) if sampling else None,
-        "notes": [*plan.notes, *told, *notes],
-    }
-    write_whole(folder / ANSWER, to_json(record))
+    record = Profile(
+        folder=str(folder),
+        recording=str(plan.folder),
+        plan=plan.record(),
+        logs=[str(log) for log in logs],
+        overhead=overhead(folder),
+        sensors=_sensed(sampling, folder) if sampling else None,
+        notes=[*plan.notes, *told, *notes],
+    )
+    write_whole(folder / ANSWER, to_json(plain(record)))
     return trace, record
 
 
@@ -85,56 +85,55 @@ def _sampling(folder: Path, rate: float) -> tuple[Sampling | None, list[str]]:
         return None, [f"sensors are not sampled: {error}"]
 
 
-def _sensed(sampling: Sampling, folder: Path) -> dict[str, Any]:
-    return {
-        "gpus": summary(sampling.table()).to_dicts(),
-        "step": _step(sampling, folder),
-        "overhead": sampling.overhead._asdict(),
-        "paths": [str(path) for path in sampling.paths],
-    }
+def _sensed(sampling: Sampling, folder: Path) -> Sampled:
+    return Sampled(
+        gpus=record_of(list[SampledGpu], summary(sampling.table()).to_dicts()),
+        step=_step(sampling, folder),
+        overhead=record_of(SamplingCost, sampling.overhead._asdict()),
+        paths=[str(path) for path in sampling.paths],
+    )
 
 
-def _step(sampling: Sampling, folder: Path) -> dict[str, Any] | None:
-    """Energy of a step without the profiler: `energy_j` of one and mean power `mean_w` on `gpu`, over `steps` steps in
-    `seconds`; without energy where too few of the `samples` fell into that time. None where no workload was run."""
-    for name, times, span in (("steps-0.json", "steps_ns", "span"), ("steps-1.json", "bare_ns", "bare_span")):
-        if not (folder / name).is_file():
-            continue
-        said = json.loads((folder / name).read_text())
-        if span not in said:
-            continue
-        (begin, end), steps = said[span], len(said[times])
-        found = energy(sampling.table(), begin, end)
-        # Sensors are counted whatever is visible: the address tells which GPU it was.
-        mine = found.filter(pl.col("bus") == said["bus"]) if said["bus"] else found
-        if mine.height != 1:
-            return None
-        row, seconds = mine.row(0, named=True), (end - begin) / 1e9
-        spent = row["energy_j"]
-        return {
-            "gpu": row["gpu"],
-            "energy_j": spent / steps if spent is not None else None,
-            "mean_w": spent / seconds if spent is not None else None,
-            "steps": steps,
-            "seconds": seconds,
-            "samples": row["samples"],
-        }
-    return None
+def _step(sampling: Sampling, folder: Path) -> StepEnergy | None:
+    """Of the steps without the profiler; None where no workload was run."""
+    alone, recorded = _times(folder / "steps-0.json"), _times(folder / "steps-1.json")
+    if alone and alone.span:
+        span, count, bus = alone.span, len(alone.steps_ns), alone.bus
+    elif recorded and recorded.bare_span and recorded.bare_ns:
+        span, count, bus = recorded.bare_span, len(recorded.bare_ns), recorded.bus
+    else:
+        return None
+    begin, end = span
+    found = energy(sampling.table(), begin, end)
+    # Sensors are counted whatever is visible: the address tells which GPU it was.
+    mine = found.filter(pl.col("bus") == bus) if bus else found
+    if mine.height != 1:
+        return None
+    row, seconds = mine.row(0, named=True), (end - begin) / 1e9
+    spent = row["energy_j"]
+    return StepEnergy(
+        gpu=row["gpu"],
+        energy_j=spent / count if spent is not None else None,
+        mean_w=spent / seconds if spent is not None else None,
+        steps=count,
+        seconds=seconds,
+        samples=row["samples"],
+    )
+
+
+def _times(path: Path) -> Times | None:
+    return msgspec.json.decode(path.read_bytes(), type=Times) if path.is_file() else None
 
 
 def _refusal(log: Path) -> str:
     return next((line.removeprefix("rung: ") for line in run.tail(log) if line.startswith("rung: ")), "")
 
 
-def overhead(folder: Path) -> dict[str, Any] | None:
-    """Medians of the steps in ns, `bare` and `recorded`, and by what share the second is longer."""
-    found: dict[str, list[int]] = {}
-    for name in ("steps-0.json", "steps-1.json"):
-        if (folder / name).is_file():
-            times = json.loads((folder / name).read_text())
-            found["recorded" if name == "steps-1.json" else "bare"] = times["steps_ns"]
-            found |= {"bare": times["bare_ns"]} if "bare_ns" in times else {}
-    if not (found.get("bare") and found.get("recorded")):
+def overhead(folder: Path) -> Overhead | None:
+    """Of the steps that were recorded, against those without the profiler; None where no workload was run."""
+    alone, recorded = _times(folder / "steps-0.json"), _times(folder / "steps-1.json")
+    bare = (recorded.bare_ns if recorded else None) or (alone.steps_ns if alone else None)
+    if not (recorded and recorded.steps_ns and bare):
         return None
-    bare, recorded = (statistics.median(found[key]) for key in ("bare", "recorded"))
-    return {"bare_ns": bare, "recorded_ns": recorded, "share": recorded / bare - 1, "steps": len(found["recorded"])}
+    before, after = statistics.median(bare), statistics.median(recorded.steps_ns)
+    return Overhead(bare_ns=before, recorded_ns=after, share=after / before - 1, steps=len(recorded.steps_ns))

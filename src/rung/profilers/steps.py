@@ -1,14 +1,12 @@
 """A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.profilers.steps REQUEST`.
 
-REQUEST is a JSON object: target, options, rungs, device, warm, steps; `torch` (path and options of torch.profiler) where
-that records; `seconds` that the unrecorded steps are to take, for sensors that are read beside them. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
-recording is switched on for them alone. Their times go to the file that $RUNG_STEPS names.
+REQUEST is a StepsRequest as JSON. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
+recording is switched on for them alone. Their times, a Times, go to the file that $RUNG_STEPS names.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pkgutil
 import sys
@@ -16,46 +14,79 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
+from rung.profilers.torch_profiler import Options
+
 REPORT = "RUNG_STEPS"
+
+
+class TorchRecording(msgspec.Struct):
+    """What torch.profiler is told, and the trace that it writes."""
+
+    path: str
+    options: Options
+
+
+class StepsRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """warm, steps: how many before those that are recorded, and of these; torch: where torch.profiler records; seconds: that the
+    unrecorded steps are to take, for sensors that are read beside them."""
+
+    target: str
+    options: dict[str, str]
+    rungs: list[str]
+    device: str | None
+    warm: int
+    steps: int
+    torch: TorchRecording | None = None
+    seconds: float | None = None
+
+
+class Times(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """steps_ns: of the recorded steps, and `span`, their begin and end on CLOCK_MONOTONIC; of torch.profiler bare_ns and bare_span of
+    those without it as well; bus: the GPU's PCI address."""
+
+    bus: str | None = None
+    steps_ns: list[int]
+    span: tuple[int, int] | None = None
+    bare_ns: list[int] | None = None
+    bare_span: tuple[int, int] | None = None
 
 
 def main(argv: list[str]) -> int:
     from rung.errors import RungError
 
-    request = json.loads(argv[0])
+    request = msgspec.json.decode(argv[0], type=StepsRequest)
     try:
         times = run(request)
     except RungError as error:
         print(f"rung: {error}", file=sys.stderr)
         return error.exit_code
     if path := os.environ.get(REPORT):
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(times, file)
+        with open(path, "wb") as file:
+            file.write(msgspec.json.encode(times))
     return 0
 
 
-def run(request: dict[str, Any]) -> dict[str, Any]:
-    """`steps_ns` of the recorded steps, and `span`, their begin and end on CLOCK_MONOTONIC; of torch.profiler `bare_ns`
-    and `bare_span` of those without it as well. bus: the GPU's PCI address."""
+def run(request: StepsRequest) -> Times:
     from rung.hardware.sensors import identity
     from rung.profilers import torch_profiler
     from rung.timing.workers import WORKLOAD
 
     candidate = pkgutil.resolve_name(WORKLOAD)()
-    candidate.open(request["target"], request["options"], request["rungs"], request["device"])
+    candidate.open(request.target, request.options, request.rungs, request.device)
     candidate.first()
     device = candidate.device
-    torch_profiler.unrecorded(candidate.call, request["warm"], device)
-    seconds, found = request.get("seconds", 0.0), {"bus": (identity(device) or {}).get("bus")}
+    torch_profiler.unrecorded(candidate.call, request.warm, device)
+    seconds, bus = request.seconds or 0.0, (identity(device) or {}).get("bus")
     begin = time.monotonic_ns()
-    if chosen := request.get("torch"):
-        options = torch_profiler.Options(**chosen["options"])
-        bare = torch_profiler.unrecorded(candidate.call, request["steps"], device, seconds)
+    if chosen := request.torch:
+        bare = torch_profiler.unrecorded(candidate.call, request.steps, device, seconds)
         middle = time.monotonic_ns()
-        times = torch_profiler.record(candidate.call, chosen["path"], request["steps"], device, options)
-        return found | {"steps_ns": times, "bare_ns": bare, "bare_span": [begin, middle]}
-    times = _marked(candidate, request["steps"], seconds)
-    return found | {"steps_ns": times, "span": [begin, time.monotonic_ns()]}
+        times = torch_profiler.record(candidate.call, chosen.path, request.steps, device, chosen.options)
+        return Times(bus=bus, steps_ns=times, bare_ns=bare, bare_span=(begin, middle))
+    times = _marked(candidate, request.steps, seconds)
+    return Times(bus=bus, steps_ns=times, span=(begin, time.monotonic_ns()))
 
 
 def _marked(candidate: Any, steps: int, seconds: float) -> list[int]:

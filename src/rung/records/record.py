@@ -14,7 +14,7 @@ class Part(msgspec.Struct, kw_only=True):
     """Part of a document. A field that is UNSET is not in the document at all; null is a value."""
 
 
-R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 def plain(record: msgspec.Struct) -> dict[str, Any]:
@@ -23,6 +23,6 @@ def plain(record: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-def record_of(kind: type[R], values: Any) -> R:
+def record_of(kind: type[T], values: Any) -> T:
     """A record out of plain values, such as a worker answers. Raises msgspec.ValidationError for what is none."""
     return msgspec.convert(values, kind, from_attributes=True)

@@ -15,11 +15,13 @@ import msgspec
 
 from rung.records.bench import Bench, Benchmarks, Failed
 from rung.records.compare import Comparison, Ranking, Saved
+from rung.records.profile import Planned, Profile
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "bench": ("rung bench --json", Bench | Failed | list[Bench | Failed]),
     "benchmarks": ("pytest --rung-save", Benchmarks),
     "compare": ("rung compare --json", Comparison | Ranking | Saved),
+    "profile": ("rung profile --json", Profile | Planned),
 }
 
 
