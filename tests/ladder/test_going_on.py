@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from climbing import MICRO, attempts, descendants, left_running
 from replayed import command
 
+from rung.records.climb import ClimbRun, NotBegun
 from rung.runs import Run
 
 MOMENTS = int(os.environ.get("RUNG_TEST_KILLS", "10"))  # more find more
@@ -55,6 +57,7 @@ def test_a_candidate_that_fails_is_a_failed_rung_and_the_climb_goes_on(
     deadline = "15" if fused == "hang" else "200"
     done = climb(MICRO, "--fused", fused, "--rungs", "fused-optimizer,sdpa", "--deadline", deadline, "--json")
     assert done.returncode == 0, done.stderr
+    assert isinstance(msgspec.json.decode(done.stdout, type=ClimbRun | NotBegun), ClimbRun)
     data = json.loads(done.stdout)
     first, second = data["attempts"]
     assert first["verdict"] == "failed"
@@ -71,6 +74,7 @@ def test_a_dry_run_plans_and_can_be_gone_on_with_past_a_candidate_that_fails(cli
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["attempts"] == []
+    assert msgspec.json.decode(done.stdout, type=ClimbRun).plan is not None
     assert data["manifest"]["status"] == "planned"
     plan = {p["rung"]: p for p in data["plan"]["rungs"]}
     assert plan["fused-optimizer"]["prediction"]["high"] > 1

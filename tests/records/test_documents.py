@@ -12,10 +12,11 @@ import rung
 from rung.hardware.sensors import Watch
 from rung.hardware.sensors.reading import Reading
 from rung.records.bench import TimerFacts
+from rung.records.climb import Begun, ClimbRun, NotBegun
 from rung.records.measured import Compared, Range, Ratio, Sensors
 from rung.records.record import SCHEMA, plain, record_of
 from rung.records.schemas import DOCUMENTS, schema
-from rung.runs import to_json
+from rung.runs import Run, to_json
 
 ROOT = Path(__file__).parents[2]
 EARLIER = sorted((ROOT / "tests" / "data" / "documents").glob("*.json"))
@@ -112,3 +113,31 @@ def test_what_is_seen_of_a_gpu_is_part_of_a_measurement() -> None:
     assert "energy_per_step" not in plain(seen)
     graph = {"name": "graph", "calls": 20, "launch_ns": 3100.0, "empty_pair_ns": 1500.0, "cold": 1 << 26}
     assert plain(record_of(TimerFacts, graph)) == graph
+
+
+def parts(value: Any, path: str = "") -> dict[str, Any]:
+    """Every plain value with its path."""
+    if isinstance(value, dict):
+        return {k: v for key, item in value.items() for k, v in parts(item, f"{path}.{key}").items()}
+    if isinstance(value, list):
+        return {k: v for n, item in enumerate(value) for k, v in parts(item, f"{path}.{n}").items()}
+    return {path: value}
+
+
+def test_a_run_directory_of_an_earlier_version_is_such_a_document() -> None:
+    """Of the facts, which rungs ask, a record has only those that reports show."""
+    data = Run.open_(ROOT / "tests" / "data" / "run_directory").data()
+    found = opened(to_json(data), "climb")
+    assert isinstance(found, ClimbRun)
+    assert found.result is not None
+    assert found.result.plain is not None
+    assert found.attempts[0].comparison
+    kept = parts(plain(found))
+    lost = {path for path, value in parts(json.loads(to_json(data))).items() if (path, value) not in kept.items()}
+    assert {path for path in lost if not path.startswith(".manifest.facts.")} == set()
+
+
+def test_a_climb_that_was_stopped_before_it_began_is_a_document_too() -> None:
+    text = to_json(plain(NotBegun(manifest=Begun(status="interrupted", why="stopped by Ctrl-C"))))
+    assert isinstance(opened(text, "climb"), NotBegun)
+    assert json.loads(text)["attempts"] == []

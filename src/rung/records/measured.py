@@ -48,20 +48,20 @@ class Device(Part, kw_only=True):
     """kind: `cuda` (ROCm too) or `cpu`; arch: gfx942, sm90 or the machine's instruction set; memory: bytes; units: compute units, SMs
     or cores."""
 
-    kind: str
-    index: int
-    vendor: str
+    kind: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    vendor: str | UnsetType = UNSET
     name: str
-    arch: str
+    arch: str | UnsetType = UNSET
     memory: int
-    units: int
+    units: int | UnsetType = UNSET
 
 
 class Environment(Part, kw_only=True):
     """What a measurement ran on and with. Fields of torch are missing where it was not loaded; of `settings` and `now` what could not
-    be read."""
+    be read; others where an earlier version wrote the document."""
 
-    time: str
+    time: str | UnsetType = UNSET
     device: Device
     torch: str | UnsetType = UNSET
     cuda: str | UnsetType | None = UNSET

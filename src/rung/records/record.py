@@ -19,10 +19,18 @@ T = TypeVar("T")
 
 def plain(record: msgspec.Struct) -> dict[str, Any]:
     """Dictionaries, lists and plain values, as `rung.runs.to_json` writes them. What is not finite is null there."""
-    found: dict[str, Any] = msgspec.to_builtins(record, str_keys=True)
+    found: dict[str, Any] = msgspec.to_builtins(record, str_keys=True, enc_hook=_as_it_is)
     return found
 
 
+def _as_it_is(value: Any) -> Any:
+    """What is a text or a number, and more than that, such as torch's version or a figure of numpy."""
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise NotImplementedError(f"a {type(value).__name__} is no plain value")
+
+
 def record_of(kind: type[T], values: Any) -> T:
-    """A record out of plain values, such as a worker answers. Raises msgspec.ValidationError for what is none."""
-    return msgspec.convert(values, kind, from_attributes=True)
+    """A record out of plain values, such as a worker answers, or out of a dataclass. Raises msgspec.ValidationError for what is none."""
+    return msgspec.convert(msgspec.to_builtins(values, str_keys=True, enc_hook=_as_it_is), kind)

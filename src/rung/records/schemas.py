@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from rung.records.bench import Bench, Benchmarks, Failed
+from rung.records.climb import ClimbRun, NotBegun
 from rung.records.compare import Comparison, Ranking, Saved
 from rung.records.profile import Planned, Profile
 
@@ -22,6 +23,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "benchmarks": ("pytest --rung-save", Benchmarks),
     "compare": ("rung compare --json", Comparison | Ranking | Saved),
     "profile": ("rung profile --json", Profile | Planned),
+    "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun),
 }
 
 
