@@ -12,7 +12,7 @@ import rung
 ROOT = Path(rung.__file__).parent
 FLOORS = [
     "cli", "report", "ladder", "profilers", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch",
-    "analysis", "trace", "measure", "workload", "kernels", "hardware", "records", "runs",
+    "analysis", "trace", "measure", "workload", "kernels", "hardware", "runs", "records",
 ]  # fmt: skip
 WITHIN = {
     "ladder": ["climb"],
