@@ -11,7 +11,7 @@ from torch import fx
 
 from rung.rewrites.attention.mask_free import each_call, sdpa_options, take_place, unrepeated
 from rung.rewrites.graph import kernel_ops
-from rung.rewrites.graph.alike import first_alike
+from rung.rewrites.graph.constants import first_alike
 from rung.rewrites.graph.layout import free_readers
 from rung.rewrites.graph.normalize import argument, number, value
 
