@@ -11,7 +11,7 @@ BUDGET ?= 75
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test test-torch lint clean
+.PHONY: demo test test-torch lint schemas clean
 
 demo: $(READY)
 	@set -- $(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET); echo "$$@"; "$$@" || { code=$$?; \
@@ -25,6 +25,10 @@ TESTS ?= -n 2 --dist worksteal
 test-torch:
 	@test -n "$(VERSION)" || { echo "usage: make test-torch VERSION=2.6.0 [PYTHON=python3.12] [TESTS=tests/ladder]" >&2; exit 2; }
 	tools/test-torch $(VERSION) $(TESTS)
+
+# Writes docs/schemas/ anew, after a change of src/rung/records.
+schemas: $(READY)
+	$(VENV)/bin/python -m rung.records.schemas docs/schemas
 
 lint: $(TOOLS)
 	$(VENV)/bin/ruff check .

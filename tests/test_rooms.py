@@ -11,8 +11,8 @@ import rung
 
 ROOT = Path(rung.__file__).parent
 FLOORS = [
-    "cli", "report", "ladder", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch", "analysis",
-    "profilers", "trace", "measure", "workload", "kernels", "hardware", "runs",
+    "cli", "report", "ladder", "profilers", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch",
+    "analysis", "trace", "measure", "workload", "kernels", "hardware", "runs", "records",
 ]  # fmt: skip
 WITHIN = {
     "ladder": ["climb"],
@@ -51,7 +51,7 @@ def test_a_room_within_a_room_imports_only_what_is_below_it(house: str, room: st
         assert not found, f"{path} imports {found}"
 
 
-@pytest.mark.parametrize("module", ["errors", "toml", "text", "files", "prctl", "plan"])
+@pytest.mark.parametrize("module", ["errors", "toml", "text", "files", "prctl", "plan", "renamed"])
 def test_what_is_below_all_rooms_imports_none(module: str) -> None:
     assert not any(name.split(".")[0] == "rung" for name in imports(ROOT / f"{module}.py"))
 
@@ -63,7 +63,7 @@ def test_a_side_knows_errors_alone() -> None:
     }
 
 
-@pytest.mark.parametrize("room", ["trace", "analysis", "report", "runs"])
+@pytest.mark.parametrize("room", ["trace", "analysis", "report", "records", "runs"])
 def test_rooms_that_work_without_torch_never_import_it(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
         assert not any(name.split(".")[0] == "torch" for name in imports(path)), path

@@ -4,7 +4,7 @@
 
 The products are those of the built-in transformer's `medium`: a forward product, and the gradients of input and weight, whose
 factors are read as autograd leaves them or with one of them, or both, copied so that what is summed lies side by side (K). The
-copy that `k-major-gradients` makes is timed beside them. Attention is medium's, forward and backward together, with the kernels of
+copy that `k-major-wgrad` makes is timed beside them. Attention is medium's, forward and backward together, with the kernels of
 `tf32-attention` beside torch's. Times are those of the
 kernels alone, means over 20 calls, by torch.profiler. Prints Markdown.
 """

@@ -46,9 +46,9 @@ class Case:
 
 WRITTEN = "compile,capture,in-place-cache"
 JOINED = "fused-qkv,fused-gate-up,hoisted-constants"
-DECODE = f"{WRITTEN},triton-decode-attention,{JOINED},dependent-launches"
-ENCODE = "compile,capture,fused-qkv/compile,capture,fused-qkv,dependent-launches"
-TRAIN = "compile,fused-optimizer,capture,bf16-stream,float32-gradients,casts-together"
+DECODE = f"{WRITTEN},triton-decode-attention,{JOINED},pdl"
+ENCODE = "compile,capture,fused-qkv/compile,capture,fused-qkv,pdl"
+TRAIN = "compile,fused-optimizer,capture,bf16-stream,float32-gradients,foreach-weight-casts"
 ROTATED = f"{TRAIN},hoisted-constants,triton-rope"
 CASES = {
     "llama-prefill": Case(
@@ -60,7 +60,7 @@ CASES = {
     ),
     "llama-decode-16": Case("llama", f"{DECODE}/{DECODE},combo-kernels", 7, {"kind": "decode", "batch": "16"}),
     "llama-train": Case(
-        "llama", f"{ROTATED},triton-cross-entropy/{ROTATED},triton-cross-entropy,fused-qkv,fused-gate-up,joined-gradients", 45,
+        "llama", f"{ROTATED},triton-cross-entropy/{ROTATED},triton-cross-entropy,fused-qkv,fused-gate-up,fused-dgrad", 45,
         {"kind": "train", "batch": "4", "tokens": "1024"},
     ),
     "bert": Case("bert", ENCODE, 5),

@@ -28,8 +28,8 @@ REWRITES = "sdpa,hoisted-constants,fused-qkv,fused-gate-up"
 STEP = "compile,fused-optimizer,capture"
 BF16 = f"bf16,{STEP},{REWRITES},bf16-stream"
 ROTATED = f"{BF16},float32-gradients,triton-rope"
-JOINED = f"{ROTATED},casts-together,joined-gradients"
-TF32 = f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up,triton-rope,joined-gradients,k-major-gradients"
+JOINED = f"{ROTATED},foreach-weight-casts,fused-dgrad"
+TF32 = f"tf32,{STEP},hoisted-constants,fused-qkv,fused-gate-up,triton-rope,fused-dgrad,k-major-wgrad"
 ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "medium, training": ({"size": "medium"}, {
         "bf16, gradients joined": JOINED,
@@ -40,16 +40,16 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     }),
     "small, training": ({"size": "small"}, {
         "bf16, gradients joined": JOINED,
-        "bf16, gradients joined, early": f"{JOINED},dependent-launches",
+        "bf16, gradients joined, early": f"{JOINED},pdl",
     }),
     "medium, inference": ({"size": "medium", "mode": "infer"}, {
         "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",
-        "bf16, casts": f"bf16,compile,capture,{REWRITES},bf16-stream,casts-together",
+        "bf16, casts": f"bf16,compile,capture,{REWRITES},bf16-stream,foreach-weight-casts",
         "bf16, weights kept": f"bf16,compile,capture,{REWRITES},bf16-stream,bf16-weights",
     }),
     "small, inference": ({"size": "small", "mode": "infer"}, {
         "bf16": f"bf16,compile,capture,{REWRITES},bf16-stream",
-        "bf16, casts": f"bf16,compile,capture,{REWRITES},bf16-stream,casts-together",
+        "bf16, casts": f"bf16,compile,capture,{REWRITES},bf16-stream,foreach-weight-casts",
         "bf16, weights kept": f"bf16,compile,capture,{REWRITES},bf16-stream,bf16-weights",
     }),
 }  # fmt: skip

@@ -27,8 +27,8 @@ import toys
 TOYS = Path(__file__).with_name("toys.py")
 WIDE = ("--width", "256", "--tokens", "160")
 REWRITES = "sdpa,flex-attention,hoisted-constants,fused-qkv,fused-gate-up,triton-rope,bf16-stream"
-INFERENCE = f"bf16,compile,{REWRITES},uncopied-attention"
-TRAINING = f"bf16,compile,fused-optimizer,{REWRITES},float32-gradients,triton-cross-entropy,casts-together,joined-gradients,recompute"
+INFERENCE = f"bf16,compile,{REWRITES},strided-sdpa-inputs"
+TRAINING = f"bf16,compile,fused-optimizer,{REWRITES},float32-gradients,triton-cross-entropy,foreach-weight-casts,fused-dgrad,recompute"
 
 
 def main() -> int:

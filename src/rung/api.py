@@ -12,11 +12,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from rung.errors import UsageError, need_torch
 from rung.measure.stats import Interval
 from rung.recipes.recipe import side_of
+from rung.records import compare as records
+from rung.records.bench import Bench
+from rung.records.record import plain
+from rung.renamed import current_name
 from rung.side import Side, named
 from rung.timing.work import Told
 
@@ -25,11 +31,16 @@ __all__ = ["Comparison", "Measurement", "bench", "compare"]
 Call = Callable[[], object]
 
 
-class _Result:
-    """What was measured, as the command's `--json` prints it: read a key by `result["key"]`, take all by `to_dict()`."""
+R = TypeVar("R", bound=msgspec.Struct)
 
-    def __init__(self, record: dict[str, Any]) -> None:
-        self._record = record
+
+class _Result(Generic[R]):
+    """What was measured: `document` is the record (`rung.records`). As the command's `--json` prints it: read a key by `result["key"]`,
+    take all by `to_dict()`."""
+
+    def __init__(self, document: R) -> None:
+        self.document = document
+        self._record = plain(document)
 
     def __getitem__(self, key: str) -> Any:
         return self._record[key]
@@ -49,12 +60,12 @@ class _Result:
         return dict(self._record.get("environment", {}))
 
 
-class Measurement(_Result):
+class Measurement(_Result[Bench]):
     """One workload or callable, measured; printing it shows what `rung bench` shows. Times are nanoseconds."""
 
     @property
     def median(self) -> float:
-        return float(self._record["time"]["value"])
+        return self.document.time.value
 
     @property
     def interval(self) -> Interval:
@@ -64,11 +75,11 @@ class Measurement(_Result):
     @property
     def samples(self) -> list[float]:
         """Every sample that was kept, in the order in which they were taken."""
-        return list(self._record["samples"])
+        return list(self.document.samples)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a sample (`workload`, `step`, `ns`), for `polars.DataFrame` or `pandas.DataFrame`."""
-        return [{"workload": self._record["workload"], "step": k, "ns": ns} for k, ns in enumerate(self.samples)]
+        return [{"workload": self.document.workload, "step": k, "ns": ns} for k, ns in enumerate(self.samples)]
 
     def __str__(self) -> str:
         from rung.report.bench import bench_lines
@@ -81,20 +92,20 @@ class Measurement(_Result):
         return f"<Measurement of {self._record['workload']}: {duration_interval(self._record['time'])}>"
 
 
-class Comparison(_Result):
+class Comparison(_Result[records.Comparison | records.Ranking]):
     """Two or more, compared; printing it shows what `rung compare` shows. Sides are A, B and so on, as given."""
 
     @property
     def verdict(self) -> str:
         """Of B: faster, slower, same, inconclusive or not equal; of more than two sides: ranked, inconclusive or not
         equal."""
-        return str(self._record["verdict"])
+        return self.document.verdict
 
     @property
     def results_compared(self) -> bool:
         """Whether it was checked that all sides compute the same (`verify=True`). A verdict without that is of the times alone:
         what computes something else may well be faster."""
-        return bool(self._record["results_compared"])
+        return self.document.results_compared
 
     @property
     def speedup(self) -> Interval | None:
@@ -233,7 +244,9 @@ def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], 
 
 
 def _as_side(what: str | Side, options: Mapping[str, Any] | None, call: bool) -> Side:
-    return what if isinstance(what, Side) else _side(what, options, (), None, call)
+    if isinstance(what, Side):
+        return replace(what, rungs=tuple(map(current_name, what.rungs)))
+    return _side(what, options, (), None, call)
 
 
 def _importable(call: Call) -> Side:

@@ -18,9 +18,10 @@ import pytest
 
 if TYPE_CHECKING:
     from rung.api import Measurement
+    from rung.records.bench import Bench, Kept
 
-OURS = pytest.StashKey["list[dict[str, Any]]"]()
-BASE = pytest.StashKey["dict[str, dict[str, Any]]"]()
+OURS: pytest.StashKey[list[Bench]] = pytest.StashKey()
+BASE: pytest.StashKey[dict[str, Kept]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,21 +78,25 @@ def rung_bench(request: pytest.FixtureRequest) -> Callable[..., Measurement | No
             # Tests that xdist runs side by side would measure each other.
             call()
             return None
+        from msgspec.structs import replace
+
         from rung.api import bench
 
         options.setdefault("seconds", config.getoption("--rung-time"))
         found = bench(call, name=name or request.node.name, **options)
         key = request.node.nodeid + (f" [{name}]" if name else "")
-        row = {"test": key, **found.to_dict()}
-        config.stash[OURS].append(row)
-        if BASE in config.stash:
+        if BASE not in config.stash:
+            config.stash[OURS].append(replace(found.document, test=key))
+        else:
+            from rung.records.record import plain
             from rung.report.benchmarks import change
             from rung.timing.saved import against
 
-            seen = row["against"] = against(row, config.stash[BASE].get(key))
+            seen = against(found.document, config.stash[BASE].get(key))
+            config.stash[OURS].append(replace(found.document, test=key, against=seen))
             limit = config.getoption("--rung-fail-if-slower")
-            if limit and seen and seen["apart"] and seen["change"] >= limit:
-                pytest.fail(f"{change(seen)} than in the saved run; the limit is {limit:.1%}.", pytrace=False)
+            if limit and seen and seen.apart and seen.change >= limit:
+                pytest.fail(f"{change(plain(seen))} than in the saved run; the limit is {limit:.1%}.", pytrace=False)
         return found
 
     return measure
@@ -101,10 +106,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     rows = config.stash.get(OURS, [])
     if not rows:
         return
+    from rung.records.record import plain
     from rung.report.benchmarks import session_lines
 
     terminalreporter.write_sep("=", "benchmarks")
-    for line in session_lines(rows, config.stash.get(BASE, None)):
+    for line in session_lines([plain(row) for row in rows], config.stash.get(BASE, None)):
         terminalreporter.write_line(line)
     path = config.getoption("--rung-save")
     if path:

@@ -258,7 +258,7 @@ def test_a_damaged_run_hides_no_other(
     assert sorted(found[1]) == ["directory", "error"]
     assert found[2]["manifest"]["status"] == "running"
     assert main(["climb", "--resume", ".rung/b"]) == 3
-    assert "status is missing" in capsys.readouterr().err
+    assert "missing required field `status`" in capsys.readouterr().err
 
 
 def test_resuming_a_damaged_attempt_names_it(

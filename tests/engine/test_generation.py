@@ -43,7 +43,7 @@ def test_one_token_after_another_is_what_generate_gives() -> None:
 def test_one_token_is_captured_whole_and_rewritten() -> None:
     one = example("decode")
     plan = Plan()
-    for rung in ("lean-sdpa", "fused-qkv", "fused-gate-up"):
+    for rung in ("sdpa-no-mask", "fused-qkv", "fused-gate-up"):
         plan = BY_NAME[rung].change(plan)
     step = Step(one, seeded_model(one), plan, CPU)
     batch = one.inputs(1)

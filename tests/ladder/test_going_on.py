@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from climbing import MICRO, attempts, descendants, left_running
 from replayed import command
 
+from rung.records.climb import ClimbRun, NotBegun
 from rung.runs import Run
 
 MOMENTS = int(os.environ.get("RUNG_TEST_KILLS", "10"))  # more find more
@@ -55,6 +57,7 @@ def test_a_candidate_that_fails_is_a_failed_rung_and_the_climb_goes_on(
     deadline = "15" if fused == "hang" else "200"
     done = climb(MICRO, "--fused", fused, "--rungs", "fused-optimizer,sdpa", "--deadline", deadline, "--json")
     assert done.returncode == 0, done.stderr
+    assert isinstance(msgspec.json.decode(done.stdout, type=ClimbRun | NotBegun), ClimbRun)
     data = json.loads(done.stdout)
     first, second = data["attempts"]
     assert first["verdict"] == "failed"
@@ -71,6 +74,7 @@ def test_a_dry_run_plans_and_can_be_gone_on_with_past_a_candidate_that_fails(cli
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["attempts"] == []
+    assert msgspec.json.decode(done.stdout, type=ClimbRun).plan is not None
     assert data["manifest"]["status"] == "planned"
     plan = {p["rung"]: p for p in data["plan"]["rungs"]}
     assert plan["fused-optimizer"]["prediction"]["high"] > 1
@@ -87,6 +91,17 @@ def test_a_dry_run_plans_and_can_be_gone_on_with_past_a_candidate_that_fails(cli
     assert second["verdict"] == "inapplicable"
     assert data["manifest"]["status"] == "complete"
     assert data["result"]["kept"] == []
+
+
+def test_a_climb_of_an_earlier_version_is_gone_on_with_in_todays_names(climb: Climbing, tmp_path: Path) -> None:
+    done = climb(MICRO, "--rungs", "fused-optimizer,lean-sdpa", "--dry-run", "--out", "run")
+    assert "the rung lean-sdpa is called sdpa-no-mask now" in done.stderr
+    manifest = tmp_path / "run" / "manifest.json"
+    assert '"sdpa-no-mask"' in manifest.read_text()
+    manifest.write_text(manifest.read_text().replace('"sdpa-no-mask"', '"lean-sdpa"'))
+    done = climb("--resume", "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [a["rung"] for a in json.loads(done.stdout)["attempts"]] == ["fused-optimizer", "sdpa-no-mask"]
 
 
 def test_a_budget_ends_the_climb_and_resume_goes_on(climb: Climbing, tmp_path: Path) -> None:

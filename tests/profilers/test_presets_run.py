@@ -65,8 +65,8 @@ def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, 
 
 
 def test_counters_of_later_passes_belong_to_the_dispatches_of_the_first(tools_on_path, tmp_path):
-    from rung.ladder import profile
-    from rung.ladder.recording import carried_out
+    from rung.profilers import profile
+    from rung.profilers.recording import carried_out
 
     tools_on_path("rocprofv3", "rocprofv3-avail")
     names = [f"SQ_INSTS_{kind}" for kind in ("VALU", "SALU", "SMEM", "LDS", "FLAT", "GDS", "BRANCH", "VMEM")] + [

@@ -11,11 +11,10 @@ import psutil
 import pytest
 
 from rung.cli.main import main
-from rung.ladder import profile
-from rung.ladder.recording import carried_out
-from rung.profilers import run
+from rung.profilers import profile, run
 from rung.profilers.collect import read_kept
 from rung.profilers.plan import Plan, Run
+from rung.profilers.recording import carried_out
 from rung.profilers.tools import Tool
 
 CASES = {
@@ -102,7 +101,7 @@ def test_the_warning_of_a_missing_counter_is_passed_on(tools_on_path, tmp_path):
     plan = profile.planned(target, wanted, tmp_path / "out", names=["SQ_WAVES", "SQ_NOT_THERE"])
     trace, record = carried_out(plan, 60.0)
     assert set(trace.counters["counter"]) == {"SQ_WAVES"}
-    assert any("Unable to find all counters" in note and "SQ_NOT_THERE" in note for note in record["notes"])
+    assert any("Unable to find all counters" in note and "SQ_NOT_THERE" in note for note in record.notes)
 
 
 def plan_of(folder, argv, optional=False):

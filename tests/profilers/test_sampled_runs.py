@@ -71,8 +71,7 @@ json.dump(told, open(os.environ["RUNG_STEPS"], "w"))
 
 def test_a_step_has_the_energy_of_the_steps_that_were_not_recorded(tools_on_path, tmp_path, capsys, monkeypatch):
     from rung.hardware.sensors.reading import Reading
-    from rung.ladder import profile
-    from rung.profilers import sampling
+    from rung.profilers import profile, sampling
 
     def gpu(bus, power):
         seen = Reading(at=0.0, power=power)
@@ -112,14 +111,13 @@ with gzip.open(sys.argv[1], "wt") as file:
 
 def test_of_torch_the_energy_is_that_of_the_steps_before_it_records(tmp_path, monkeypatch):
     from rung.hardware.sensors.reading import Reading
-    from rung.ladder import profile
-    from rung.profilers import sampling
+    from rung.profilers import profile, sampling
 
     seen = Reading(at=0.0, power=500.0)
     sensor = SimpleNamespace(source="sysfs", limit=750.0, bus="0000:03:00.0", read=lambda: seen)
     monkeypatch.setattr(sampling, "sensors_here", lambda: [sensor])
     monkeypatch.setattr(
-        profile.Target, "argv", lambda _, torch, *__: (sys.executable, "-c", SAMPLED + TORCH, torch["path"])
+        profile.Target, "argv", lambda _, torch, *__: (sys.executable, "-c", SAMPLED + TORCH, torch.path)
     )
     monkeypatch.chdir(tmp_path)
     assert main(["profile", "tiny-transformer", "--power", "--rate", "50", "--out", "o"]) == 0

@@ -2,11 +2,13 @@
 
 import json
 
+import msgspec
 import pytest
 
 from rung.cli.main import main
 from rung.hardware.device import cpu
 from rung.profilers.torch_profiler import Options, record, unrecorded
+from rung.records.profile import Planned, Profile
 from rung.trace import read
 
 TINY = ["tiny-transformer", "--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "4", "--batch-size", "1"]  # fmt: skip
@@ -65,9 +67,19 @@ def test_a_workload_is_recorded_and_analysed_and_its_overhead_told(tmp_path, cap
     assert (tmp_path / "o" / "recording" / "trace.json.gz").is_file()
 
 
+def test_a_dry_run_is_a_document_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", *TINY, "--dry-run", "--json", "--out", "o"]) == 0
+    found = msgspec.json.decode(capsys.readouterr().out, type=Profile | Planned)
+    assert isinstance(found, Planned)
+    asked = json.loads(found.runs[0].argv[-1])
+    assert asked["torch"]["path"].endswith("o/recording/trace.json.gz")
+    assert "seconds" not in asked
+
+
 def test_the_same_steps_run_by_themselves_for_another_profiler(monkeypatch):
-    from rung.ladder import steps
+    from rung.profilers import steps
 
     options = dict(zip((word.removeprefix("--") for word in TINY[1::2]), TINY[2::2], strict=True))
-    asked = {"target": TINY[0], "options": options, "rungs": [], "device": "cpu", "warm": 1, "steps": 2}
-    assert [time > 0 for time in steps.run(asked)["steps_ns"]] == [True, True]
+    asked = steps.StepsRequest(target=TINY[0], options=options, rungs=[], device="cpu", warm=1, steps=2)
+    assert [time > 0 for time in steps.run(asked).steps_ns] == [True, True]

@@ -6,8 +6,9 @@ import pytest
 
 from rung.cli.main import main
 from rung.errors import UsageError
-from rung.ladder import profile
-from rung.ladder.recording import carried_out, overhead
+from rung.profilers import profile
+from rung.profilers.recording import carried_out, overhead
+from rung.records.profile import Overhead
 from rung.report.profile import profile_lines
 
 STEPS = 'echo "{\\"steps_ns\\": [$1, $2, 900]}" > "$RUNG_STEPS"'
@@ -30,7 +31,7 @@ def test_a_workload_is_run_without_the_profiler_first(tools_on_path, tmp_path, c
 
 def test_the_overhead_is_that_of_the_medians(tmp_path):
     (tmp_path / "steps-1.json").write_text('{"steps_ns": [10, 150, 900], "bare_ns": [100, 1, 120]}')
-    assert overhead(tmp_path) == {"bare_ns": 100, "recorded_ns": 150, "share": 0.5, "steps": 3}
+    assert overhead(tmp_path) == Overhead(bare_ns=100, recorded_ns=150, share=0.5, steps=3)
     (tmp_path / "steps-1.json").unlink()
     assert overhead(tmp_path) is None
 

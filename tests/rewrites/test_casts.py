@@ -84,7 +84,7 @@ def test_the_operation_says_what_it_gives_before_it_runs() -> None:
 
 
 def test_it_applies_where_autocast_casts_float32_weights_in_compiled_steps_on_a_gpu() -> None:
-    rung = BY_NAME["casts-together"]
+    rung = BY_NAME["foreach-weight-casts"]
     facts = {"gpu": True, "mode": "train", "amp": None, "dtype": "torch.float32"}
     here = Context(Plan(bf16=True, compile=True), "bf16", facts, {}, {})
     assert rung.applies(here) is None
@@ -98,8 +98,8 @@ def test_it_applies_where_autocast_casts_float32_weights_in_compiled_steps_on_a_
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<...>>"
     )
     before, after = Counters(300, 300, 90, {}), Counters(310, 310, 90, {copies: 10})
-    assert rung.proof(Evidence(before, after, {"pass casts-together": True})).shown is True
-    assert rung.proof(Evidence(before, before, {"pass casts-together": True})).shown is False
+    assert rung.proof(Evidence(before, after, {"pass foreach-weight-casts": True})).shown is True
+    assert rung.proof(Evidence(before, before, {"pass foreach-weight-casts": True})).shown is False
 
 
 class Model(nn.Module):
@@ -125,7 +125,7 @@ def test_inductor_trains_with_it_as_without(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("rung.rewrites.aten.casts.gather", lambda graph: counts.append(gather(graph)))
     want = stepped(model)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["casts-together"])
+    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["foreach-weight-casts"])
     for got, right in zip(stepped(torch.compile(model, backend=surgeon)), want, strict=True):
         torch.testing.assert_close(got, right, rtol=0.02, atol=0.02)
     assert counts == [3, 0]  # the batch is an input that a product reads, too

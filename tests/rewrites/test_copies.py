@@ -17,7 +17,7 @@ def _fresh_dynamo():
 
 
 def compared(fn, width=DIM):
-    surgeon = Surgeon(["sdpa", "uncopied-attention"], "eager")
+    surgeon = Surgeon(["sdpa", "strided-sdpa-inputs"], "eager")
     sides = [torch.randn(BATCH, TOKENS, 3 * HEADS * width, generator=torch.Generator().manual_seed(1)) for _ in "ab"]
     sides = [x.requires_grad_() for x in sides]
     runs = fn, torch.compile(fn, backend=surgeon, dynamic=False)
@@ -57,9 +57,9 @@ def written(x):
 
 
 def test_copies_for_attention_alone_are_left_out():
-    assert compared(copied).rewritten == {"uncopied-attention": 3}
+    assert compared(copied).rewritten == {"strided-sdpa-inputs": 3}
     torch._dynamo.reset()
-    assert compared(by_hand).rewritten == {"sdpa": 1, "uncopied-attention": 2}
+    assert compared(by_hand).rewritten == {"sdpa": 1, "strided-sdpa-inputs": 2}
 
 
 def test_a_copy_that_is_needed_stays():
@@ -86,8 +86,8 @@ def handed_out(x):
 @pytest.mark.parametrize("fn", [viewed, handed_out])
 def test_readers_of_the_result_find_it_in_the_order_that_the_copies_gave_it(fn):
     """The kernels write their result as the query lies in memory, copied or not."""
-    assert compared(fn).rewritten == {"uncopied-attention": 3}
+    assert compared(fn).rewritten == {"strided-sdpa-inputs": 3}
     torch._dynamo.reset()
     x = torch.randn(BATCH, TOKENS, 3 * HEADS * DIM)
-    again = torch.compile(fn, backend=Surgeon(["uncopied-attention"], "eager"), dynamic=False)(x)
+    again = torch.compile(fn, backend=Surgeon(["strided-sdpa-inputs"], "eager"), dynamic=False)(x)
     assert again.stride() == fn(x).stride()

@@ -78,7 +78,7 @@ def feed_forward(x: torch.Tensor, whole: torch.Tensor, down: torch.Tensor) -> to
     return F.linear(F.silu(gate) * up, down)
 
 
-@pytest.mark.parametrize("more", [[], ["recompute"], ["casts-together", "float32-gradients"]], ids=str)
+@pytest.mark.parametrize("more", [[], ["recompute"], ["foreach-weight-casts", "float32-gradients"]], ids=str)
 def test_inductor_computes_all_parts_of_a_gradient_in_one_kernel(more, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_inductor_computes_all_parts_of_a_gradient_in_one_kernel(more, monkeypat
         return torch.autograd.grad(run(*leaves).sum(), leaves)
 
     want = gradients(feed_forward)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["joined-gradients", *more])
+    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["fused-dgrad", *more])
     compiled = torch.compile(feed_forward, backend=surgeon)
     metrics.reset()
     for got, right in zip(gradients(compiled), want, strict=True):
@@ -100,7 +100,7 @@ def test_inductor_computes_all_parts_of_a_gradient_in_one_kernel(more, monkeypat
 
 
 def test_it_applies_where_a_compiled_step_trains_on_a_gpu_and_parts_are_read() -> None:
-    rung = BY_NAME["joined-gradients"]
+    rung = BY_NAME["fused-dgrad"]
     facts = {"gpu": True, "mode": "train", "captured": {"split": 0}}
     here = Context(Plan(compile=True, passes=("fused-gate-up",)), "bf16", facts, {}, {})
     assert rung.applies(here) is None
@@ -114,7 +114,7 @@ def test_it_applies_where_a_compiled_step_trains_on_a_gpu_and_parts_are_read() -
 
 
 def test_it_shows_by_the_kernels_that_chose_and_are_gone() -> None:
-    rung, said = BY_NAME["joined-gradients"], {"pass joined-gradients": True}
+    rung, said = BY_NAME["fused-dgrad"], {"pass fused-dgrad": True}
     before = Counters(300, 300, 90, {"triton_poi_fused_cat_mul_silu_silu_backward_view_3": 12})
     after = Counters(300, 300, 90, {"triton_poi_fused_mul_silu_silu_backward_view_3": 12})
     assert rung.proof(Evidence(before, after, said)).shown is True

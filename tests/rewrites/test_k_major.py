@@ -122,7 +122,7 @@ def test_a_compiled_step_has_the_gradients_that_it_had(monkeypatch: pytest.Monke
 
     uncached = {"force_disable_caches": True}
     compiled = torch.compile(
-        lambda x: model(x), backend=Surgeon([], inductor_options=uncached, within=["k-major-gradients"])
+        lambda x: model(x), backend=Surgeon([], inductor_options=uncached, within=["k-major-wgrad"])
     )
     for got, want in zip(gradients(compiled), gradients(model), strict=True):
         torch.testing.assert_close(got, want)
@@ -153,14 +153,14 @@ seen, turn = [], k_major.turn_factors
 k_major.turn_factors = lambda graph: seen.append(turn(graph))
 torch.manual_seed(0)
 model, x = torch.nn.Linear(16, {WIDEST}, bias=False), torch.ones(3, 16)
-surgeon = Surgeon([], within=["k-major-gradients"])
+surgeon = Surgeon([], within=["k-major-wgrad"])
 torch.compile(model, backend=surgeon, dynamic=False)(x).square().sum().backward()
 print(sum(seen), float(model.weight.grad.sum()))
 """
 
 
 def test_it_applies_where_a_compiled_step_trains_in_tf32_on_hopper() -> None:
-    rung = BY_NAME["k-major-gradients"]
+    rung = BY_NAME["k-major-wgrad"]
     facts = {
         "gpu": True, "mode": "train", "amp": None, "dtype": "torch.float32", "arch": "sm90", "matmul_precision": "highest",
     }  # fmt: skip
@@ -173,11 +173,11 @@ def test_it_applies_where_a_compiled_step_trains_in_tf32_on_hopper() -> None:
         assert says in str(rung.applies(replace(here, facts={**facts, **change})))
     for plan, says in ((Plan(compile=True), "TF32"), (Plan(tf32=True), "torch.compile"), (Plan(tf32=True, bf16=True, compile=True), "16 bits")):  # fmt: skip
         assert says in str(rung.applies(replace(here, plan=plan)))
-    assert rung.change(here.plan).within == ("k-major-gradients",)
+    assert rung.change(here.plan).within == ("k-major-wgrad",)
 
 
 def test_it_shows_by_the_copies() -> None:
-    rung, said = BY_NAME["k-major-gradients"], {"pass k-major-gradients": True}
+    rung, said = BY_NAME["k-major-wgrad"], {"pass k-major-wgrad": True}
     before, after = Counters(300, 300, 90, {}), Counters(324, 324, 90, {"k_major_copy": 24.0})
     assert rung.proof(Evidence(before, after, said)).shown is True
     assert rung.proof(Evidence(before, before, said)).shown is False

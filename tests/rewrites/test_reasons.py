@@ -42,9 +42,9 @@ def test_a_capture_that_failed_is_said_by_all(rung: str) -> None:
 
 def test_masks_are_looked_for_again_once_the_models_own_switch_made_sdpa_calls() -> None:
     facts = {"matches": {"sdpa": 2}, "skipped": []}
-    assert BY_NAME["lean-sdpa"].applies(Context(Plan(), "exact", facts, {}, {})) is not None
+    assert BY_NAME["sdpa-no-mask"].applies(Context(Plan(), "exact", facts, {}, {})) is not None
     switched = Plan(switches=(("attention", "sdpa"),))
-    assert BY_NAME["lean-sdpa"].applies(Context(switched, "exact", facts, {}, {})) is None
+    assert BY_NAME["sdpa-no-mask"].applies(Context(switched, "exact", facts, {}, {})) is None
 
 
 def test_fewer_logits_are_predicted_from_the_flop_that_they_spare() -> None:

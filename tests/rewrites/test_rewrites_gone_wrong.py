@@ -158,7 +158,7 @@ TURNED = replace(TRAINED, model=lambda: Model(turned=True))
 CAPPED = replace(TRAINED, model=lambda: Model(capped=True))
 SUNK = replace(TRAINED, model=Sunk)
 MERGED = replace(TRAINED, model=Merged)
-LEAN = replace(TRAINED, model=lambda: Model(by_hand=False))
+MASK_GIVEN = replace(TRAINED, model=lambda: Model(by_hand=False))
 ONE_QUERY = replace(
     TRAINED,
     model=Decoding,
@@ -541,9 +541,9 @@ MUTATIONS = {
     "sdpa: beta forgotten": (MERGED, "sdpa", added_again),
     "sdpa: another head's bias": (MERGED, "sdpa", another_heads_bias),
     "sdpa: batch and heads exchanged": (MERGED, "sdpa", batch_and_heads_exchanged),
-    "lean-sdpa: mask dropped": (LEAN, "lean-sdpa", attention(is_causal=False)),
-    "lean-sdpa: scale forgotten": (LEAN, "lean-sdpa", attention(scale=None)),
-    "lean-sdpa: groups mixed": (ONE_QUERY, "lean-sdpa", groups_mixed),
+    "sdpa-no-mask: mask dropped": (MASK_GIVEN, "sdpa-no-mask", attention(is_causal=False)),
+    "sdpa-no-mask: scale forgotten": (MASK_GIVEN, "sdpa-no-mask", attention(scale=None)),
+    "sdpa-no-mask: groups mixed": (ONE_QUERY, "sdpa-no-mask", groups_mixed),
     "fused-qkv: parts swapped": (TRAINED, "fused-qkv", chunks_swapped),
     "fused-qkv: bias missing": (TRAINED, "fused-qkv", bias_missing),
     "fused-qkv: bias one place off": (TRAINED, "fused-qkv", bias_shifted),
@@ -559,10 +559,10 @@ MUTATIONS = {
     "flex-attention: scale of the uncapped form": (CAPPED, "flex-attention", flexible(scale=0.4)),
     "flex-attention: sink forgotten": (SUNK, "flex-attention", flexible(sink=None)),
     "flex-attention: another head's sink": (SUNK, "flex-attention", sinks_of_other_heads),
-    "flex-for-sdpa: causal mask dropped": (LEAN, "flex-for-sdpa", flexible(causal=False)),
-    "flex-for-sdpa: scale 3 % off": (LEAN, "flex-for-sdpa", flexible(scale=0.4 * 1.03)),
-    "tf32-attention: mask dropped": (LEAN, "tf32-attention", kernel(attended, 3, False)),
-    "tf32-attention: scale 3 % off": (LEAN, "tf32-attention", kernel(attended, 4, 0.4 * 1.03)),
+    "flex-for-sdpa: causal mask dropped": (MASK_GIVEN, "flex-for-sdpa", flexible(causal=False)),
+    "flex-for-sdpa: scale 3 % off": (MASK_GIVEN, "flex-for-sdpa", flexible(scale=0.4 * 1.03)),
+    "tf32-attention: mask dropped": (MASK_GIVEN, "tf32-attention", kernel(attended, 3, False)),
+    "tf32-attention: scale 3 % off": (MASK_GIVEN, "tf32-attention", kernel(attended, 4, 0.4 * 1.03)),
     "triton-rope: pairs of the other layout": (TURNED, "triton-rope", kernel(turn, 3, True)),
     "triton-rope: sine and cosine swapped": (TURNED, "triton-rope", tables_swapped),
     "triton-rope: turned back": (TURNED, "triton-rope", turned_back),
@@ -619,7 +619,7 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
 
 
 # Where the mistakes of the others are refused: test_residual_stream.py, test_kept_weights.py, test_copies.py, test_routed.py.
-ELSEWHERE = {"bf16-stream", "bf16-weights", "uncopied-attention", "aiter-gemm"}
+ELSEWHERE = {"bf16-stream", "bf16-weights", "strided-sdpa-inputs", "aiter-gemm"}
 
 
 def test_no_rewrite_is_without_a_mistake():
@@ -695,7 +695,7 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
 
 @pytest.mark.parametrize(
     "workload",
-    [TRAINED, TURNED, CAPPED, SUNK, MERGED, LEAN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED, OPENED],
+    [TRAINED, TURNED, CAPPED, SUNK, MERGED, MASK_GIVEN, LAST, ONE_QUERY, MASKED_QUERY, EXPERTS, CACHED, OPENED],
     ids=[
         "by hand",
         "turned",

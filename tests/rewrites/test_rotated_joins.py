@@ -165,7 +165,7 @@ def test_a_compiled_step_has_the_gradients_of_the_model_as_it_is_written(monkeyp
     monkeypatch.setattr(rotated_joins, "place_rotated", lambda graph: counts.append(place(graph)))
     want = torch.autograd.grad(model(x).square().sum(), leaves)
     passes, uncached = ["fused-qkv", "sdpa", "triton-rope"], {"force_disable_caches": True}
-    surgeon = Surgeon(passes, inductor_options=uncached, within=["joined-gradients"])
+    surgeon = Surgeon(passes, inductor_options=uncached, within=["fused-dgrad"])
     compiled = torch.compile(model, backend=surgeon, dynamic=False)
     for got, right in zip(torch.autograd.grad(compiled(x).square().sum(), leaves), want, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)

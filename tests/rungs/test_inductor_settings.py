@@ -57,9 +57,9 @@ def test_settings_need_torch_compile_and_something_to_work_on() -> None:
     assert "not in effect" in str(rung.applies(context(Plan())))
     assert "less than 2%" in str(rung.applies(context(parts={"gemm": 1.0, "pointwise": 99.0})))
     assert "for inference" in str(BY_NAME["freezing"].applies(context(mode="train")))
-    assert "max_autotune, which is not in effect" in str(BY_NAME["epilogue-first"].applies(context()))
+    assert "max_autotune, which is not in effect" in str(BY_NAME["epilogue-fusion-first"].applies(context()))
     tuned = plan_of(["compile", "max-autotune"])
-    assert BY_NAME["epilogue-first"].applies(context(tuned)) is None
+    assert BY_NAME["epilogue-fusion-first"].applies(context(tuned)) is None
 
 
 def test_what_can_have_no_effect_is_said_so_of_and_leaves_the_plan_as_it_was() -> None:
@@ -73,7 +73,7 @@ def test_what_can_have_no_effect_is_said_so_of_and_leaves_the_plan_as_it_was() -
 
 
 def test_a_setting_is_for_the_architectures_that_it_names() -> None:
-    rung, known = BY_NAME["dependent-launches"], context()
+    rung, known = BY_NAME["pdl"], context()
     for arch, whether in {"sm90": True, "sm100": True, "sm80": False, "gfx942": False, "gfx90a": False}.items():
         no = rung.applies(Context(known.plan, "bf16", {**known.facts, "arch": arch}, PARTS, {}))
         assert (no is None) == whether

@@ -43,14 +43,18 @@ def test_a_directory_that_is_no_run_or_a_damaged_one_is_named(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("manifest.json", '{"schema": 1}', "status is missing"),
+        ("manifest.json", '{"schema": 1}', "missing required field `status`"),
         ("manifest.json", '{"schema": 2}', "another version"),
         ("manifest.json", "[]", "no JSON object"),
         ("manifest.json", "[" * 100_000, "could not be read"),
         ("manifest.json", b"\xff\xfe", "could not be read"),
-        ("attempts/01-r.json", "{}", "number is missing"),
-        ("attempts/01-r.json", '{"number": "1", "rung": "r", "verdict": "kept", "against": "x"}', "number is missing"),
-        ("baseline.json", "{}", "time is missing"),
+        ("attempts/01-r.json", "{}", "missing required field `number`"),
+        (
+            "attempts/01-r.json",
+            '{"number": "1", "rung": "r", "verdict": "kept", "against": "x"}',
+            "Expected `int`, got `str` - at `$.number`",
+        ),
+        ("baseline.json", "{}", "missing required field `time`"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_is_missing(name: str, text: str | bytes, says: str, tmp_path: Path) -> None:

@@ -62,14 +62,14 @@ def test_a_recipe_for_something_else_is_named_where_it_is_timed(tmp_path: Path) 
         "model 'Net",
     ]
     sides = [side_of(target, {}, None, None), side_of(target, {}, None, path)]
-    warnings = compare(*sides, budget=1.0)["warnings"]
+    warnings = compare(*sides, budget=1.0).warnings
     assert any(w.startswith("B: the recipe was made for mode 'infer'") for w in warnings)
     assert not any(w.startswith("A: the recipe") for w in warnings)
 
 
 def test_a_side_that_is_compiled_anew_is_named() -> None:
     sides = [side_of(f"{HERE}:counting", {}, rungs, None) for rungs in ((), ("fused-gate-up",))]
-    warnings = compare(*sides, budget=1.0)["warnings"]
+    warnings = compare(*sides, budget=1.0).warnings
     assert any(re.match(r"B: \d+ graphs were compiled while it was timed", w) for w in warnings)
     assert not any("A: " in w and "compiled" in w for w in warnings)
     comparison = Comparison("slower", Interval(0.1, 0.05, 0.2), 3, 0.98, None, 0.01, True)

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from rung.cli.main import main
 from rung.recipes.recipe import Recipe, side_of
+from rung.records.bench import ClimbFigures
+from rung.records.measured import Interval
 from rung.report.bench import bench_lines
 from rung.side import Side
 from rung.timing.climbed import USUAL_SPREAD, held_beside, measured_by_the_climb
@@ -37,10 +40,10 @@ def side(recipe: Path, **typed: str) -> Side:
 def test_the_spread_of_its_processes_is_read_from_the_climb(recipe: Path) -> None:
     found = measured_by_the_climb(recipe, side(recipe))
     assert found is not None
-    assert (found["time"]["value"], found["restarts"]) == (4.2e6, 3)
-    assert found["spread"] == pytest.approx(0.1)
+    assert (found.time.value, found.restarts) == (4.2e6, 3)
+    assert found.spread == pytest.approx(0.1)
     write(recipe.parent, restarts=[])
-    assert measured_by_the_climb(recipe, side(recipe)) == {**found, "restarts": 1, "spread": USUAL_SPREAD}
+    assert measured_by_the_climb(recipe, side(recipe)) == with_fields(found, restarts=1, spread=USUAL_SPREAD)
 
 
 def test_figures_of_something_else_are_not_held_beside_it(recipe: Path) -> None:
@@ -59,10 +62,11 @@ def test_figures_of_something_else_are_not_held_beside_it(recipe: Path) -> None:
     ("low", "high", "agrees"), [(4.6e6, 4.7e6, True), (4.75e6, 4.8e6, False), (3.6e6, 3.7e6, False)]
 )
 def test_two_agree_where_their_intervals_meet_within_the_spread(low: float, high: float, agrees: bool) -> None:
-    theirs = {"time": {"value": 4.2e6, "low": 4.1e6, "high": 4.3e6}, "restarts": 3, "spread": 0.08}
-    found = held_beside(theirs, {"value": (low + high) / 2, "low": low, "high": high})
-    assert found["agrees"] is agrees
-    assert found["slower"] == pytest.approx((low + high) / 8.4e6 - 1)
+    climbed = Interval(value=4.2e6, low=4.1e6, high=4.3e6)
+    theirs = ClimbFigures(time=climbed, restarts=3, spread=0.08, status="confirmed")
+    found = held_beside(theirs, Interval(value=(low + high) / 2, low=low, high=high))
+    assert found.agrees is agrees
+    assert found.slower == pytest.approx((low + high) / 8.4e6 - 1)
 
 
 TOY = """

@@ -200,9 +200,12 @@ def test_three_functions_are_ranked_against_the_first(functions: Path) -> None:
 
 
 def test_a_rewrite_that_found_nothing_is_named_with_its_reason() -> None:
-    applied = {"matches": {"sdpa": 4, "triton-rope": 0, "lean-sdpa": 0}, "skipped": ["triton-rope: it runs on a GPU"]}
-    asked = {"A": Side("m.py"), "B": Side("m.py", rungs=("sdpa", "triton-rope", "lean-sdpa"))}
+    applied = {
+        "matches": {"sdpa": 4, "triton-rope": 0, "sdpa-no-mask": 0},
+        "skipped": ["triton-rope: it runs on a GPU"],
+    }
+    asked = {"A": Side("m.py"), "B": Side("m.py", rungs=("sdpa", "triton-rope", "sdpa-no-mask"))}
     said = idle(asked, {"A": {}, "B": {"applied": applied}})
-    assert said == ["B: triton-rope rewrote nothing: it runs on a GPU", "B: lean-sdpa rewrote nothing"]
+    assert said == ["B: triton-rope rewrote nothing: it runs on a GPU", "B: sdpa-no-mask rewrote nothing"]
     brought = {"matches": {"sdpa": 0, "tf32-attention": 4}, "skipped": []}
     assert idle({"B": Side("m.py", rungs=("tf32-attention",))}, {"B": {"applied": brought}}) == []

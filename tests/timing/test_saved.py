@@ -32,9 +32,9 @@ def test_a_change_beyond_both_intervals_is_told_with_what_differs(
 ) -> None:
     a = kept(tmp_path / "a.json", 1e6)
     b = kept(tmp_path / "b.json", 1.2e6, settings={"cpu_governor": "powersave"}, now={"load": [9]})
-    assert compare_saved(a, b)["verdict"] == "slower"
-    assert compare_saved(b, a)["verdict"] == "faster"
-    assert compare_saved(a, a)["verdict"] == "inconclusive"
+    assert compare_saved(a, b).verdict == "slower"
+    assert compare_saved(b, a).verdict == "faster"
+    assert compare_saved(a, a).verdict == "inconclusive"
     assert main(["compare", str(a), str(b)]) == 0
     out = capsys.readouterr().out
     assert "20.0% slower" in out

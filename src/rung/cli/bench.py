@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import (
     add_command,
@@ -22,6 +22,9 @@ from rung.cli.common import (
 )
 from rung.cli.live import live
 from rung.errors import RungError, UsageError, WorkloadError
+
+if TYPE_CHECKING:
+    from rung.records.bench import Bench, Failed
 
 EXAMPLE = """\
 examples:
@@ -108,7 +111,7 @@ def run(parsed: argparse.Namespace) -> int:
         work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
         recipe=parsed.recipe,
     )
-    results: list[dict[str, Any]] = []
+    results: list[Bench | Failed] = []
     stop: BaseException | None = None
     try:
         with live():
@@ -120,15 +123,17 @@ def run(parsed: argparse.Namespace) -> int:
     if stop:
         stop.told = bool(results)  # type: ignore[attr-defined]
         raise stop
-    return 0 if all(r["status"] == "complete" for r in results) else WorkloadError.exit_code
+    return 0 if all(r.status == "complete" for r in results) else WorkloadError.exit_code
 
 
-def show(results: list[dict[str, Any]], parsed: argparse.Namespace) -> None:
+def show(records: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
     """What was measured, all or the part before the workload failed or someone stopped it: the document of --json, the
     table or the lines, the files that were asked for; of what is not complete, a line on stderr."""
+    from rung.records.record import plain
     from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
     from rung.runs import to_json, write_whole
 
+    results = [plain(record) for record in records]
     done = [r for r in results if r["status"] == "complete"]
     saved = parsed.csv and any(r["samples"] for r in results)
     if parsed.json and results:

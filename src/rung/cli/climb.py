@@ -190,11 +190,12 @@ def write_workload(target: str, options: dict[str, str], path: Path) -> int:
 
 def stopped(run: Run, as_json: bool) -> int:
     """After Ctrl-C or a kill: if asked for, the one JSON document of what there is so far, and the page."""
+    from rung.records.climb import Begun, NotBegun
+    from rung.records.record import plain
     from rung.report.html import render
     from rung.runs import to_json
 
-    data: dict[str, Any] = {"directory": None, "manifest": {"status": "interrupted", "why": "stopped by Ctrl-C"},
-                            "baseline": None, "attempts": [], "plan": None, "result": None}  # fmt: skip
+    data = plain(NotBegun(manifest=Begun(status="interrupted", why="stopped by Ctrl-C")))
     begun = (run.directory / "manifest.json").is_file()
     if begun:
         data = run.data()

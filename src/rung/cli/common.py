@@ -22,6 +22,7 @@ from rung.cli.output import raw
 from rung.errors import InputError, RungError, UsageError, WorkloadError, first_line, where
 from rung.errors import need_torch as need_torch  # for the commands
 from rung.files import check_regular
+from rung.renamed import current_name
 
 if TYPE_CHECKING:
     from rung.runs import Run
@@ -197,12 +198,24 @@ def at_least(least: int) -> Callable[[str], int]:
     return read
 
 
-def rung_names(text: str) -> tuple[str, ...]:
+def listed_names(text: str) -> tuple[str, ...]:
     """`A,B,...`"""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; write the names of rungs, as in tf32,compile")
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; write names with commas between, as in A,B")
     return names
+
+
+def rung_names(text: str) -> tuple[str, ...]:
+    """`A,B,...`, in today's names."""
+    return tuple(map(rung_name, listed_names(text)))
+
+
+def rung_name(text: str) -> str:
+    """Today's name of a rung; says it, where that is another one."""
+    if (name := current_name(text)) != text:
+        say(f"note: the rung {text} is called {name} now; the old name works in this release only.")
+    return name
 
 
 def no_rest(rest: Sequence[str]) -> None:

@@ -88,6 +88,8 @@ def run(parsed: argparse.Namespace) -> int:
         return saved(parsed)
     need_torch()
     stop_when_asked()  # a kill, too, ends the workers and removes a revision's checkout
+    from rung.records.compare import Comparison
+    from rung.records.record import plain
     from rung.report.compare import compare_lines
     from rung.runs import to_json, write_whole
     from rung.timing.compare import at_revision, compare
@@ -115,21 +117,25 @@ def run(parsed: argparse.Namespace) -> int:
             deadline=parsed.deadline,
             say=say,
         )
-    print(to_json(result) if parsed.json else "\n".join(compare_lines(result)))
+    shown = plain(result)
+    print(to_json(shown) if parsed.json else "\n".join(compare_lines(shown)))
     if parsed.html:
         from rung.report.samples_page import compare_page
 
         with after_the_answer():
-            write_whole(parsed.html, compare_page(result), "give another --html")
+            write_whole(parsed.html, compare_page(shown), "give another --html")
         say(f"page: {parsed.html}")
-    if result["verdict"] == "not equal":
+    if result.verdict == "not equal":
         return 1
-    slower = result["verdict"] == "slower" and 1 / result["comparison"]["speedup"]["value"] - 1
+    slower = 0.0
+    if isinstance(result, Comparison) and result.comparison and result.verdict == "slower":
+        slower = 1 / result.comparison.speedup.value - 1
     return int(bool(parsed.fail_if_slower and slower >= parsed.fail_if_slower))
 
 
 def saved(parsed: argparse.Namespace) -> int:
     """Two measurements that were kept as files."""
+    from rung.records.record import plain
     from rung.report.benchmarks import saved_lines
     from rung.runs import to_json
     from rung.timing.saved import compare_saved
@@ -137,8 +143,9 @@ def saved(parsed: argparse.Namespace) -> int:
     if parsed.more:
         raise UsageError("give two files of measurements; more than two cannot be compared.")
     result = compare_saved(regular_file(parsed.a), regular_file(parsed.b))
-    print(to_json(result) if parsed.json else "\n".join(saved_lines(result)))
-    slower = [r["change"] for r in result["rows"] if r["apart"]]
+    shown = plain(result)
+    print(to_json(shown) if parsed.json else "\n".join(saved_lines(shown)))
+    slower = [row.change for row in result.rows if row.apart]
     return int(bool(parsed.fail_if_slower and slower and max(slower) >= parsed.fail_if_slower))
 
 

@@ -7,11 +7,12 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import (
     ROOT,
     add_command,
+    listed_names,
     need_torch,
     no_rest,
     rung_names,
@@ -22,6 +23,10 @@ from rung.cli.common import (
 )
 from rung.errors import UsageError
 from rung.profilers.tools import PROFILERS
+
+if TYPE_CHECKING:
+    from rung.records.profile import Profile
+    from rung.trace import Trace
 
 EXAMPLE = """\
 examples:
@@ -51,7 +56,7 @@ def add(commands: Any, help_text: str) -> None:
         "--dry-run", action="store_true", help="print what would run, as a shell script, and run nothing"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for it (default: below .rung/profiles)")
-    parser.add_argument("--counters", type=rung_names, metavar="A,B,...", help="these hardware counters")
+    parser.add_argument("--counters", type=listed_names, metavar="A,B,...", help="these hardware counters")
     parser.add_argument("--kernels", default="", metavar="REGEX", help="counters of these kernels only")
     parser.add_argument(
         "--madengine-config", type=Path, metavar="FILE", help="the tools of an --additional-context file"
@@ -102,8 +107,10 @@ def run(parsed: argparse.Namespace) -> int:
         no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
         return listed(parsed.json)
     check(parsed)
-    from rung.ladder.profile import new_folder, planned
-    from rung.ladder.recording import carried_out
+    from rung.profilers.profile import new_folder, planned
+    from rung.profilers.recording import carried_out
+    from rung.records.profile import Planned
+    from rung.records.record import plain, record_of
     from rung.runs import to_json
 
     stop_when_asked()  # what was started is ended, too
@@ -116,7 +123,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
         from rung.profilers.plan import shown
 
-        print(to_json(plan.as_dict()) if parsed.json else "\n".join(shown(plan)))
+        print(to_json(plain(record_of(Planned, plan.record()))) if parsed.json else "\n".join(shown(plan)))
         return 0
     trace, record = carried_out(plan, parsed.deadline, say, rate)
     print(page(trace, record, parsed))
@@ -126,9 +133,9 @@ def run(parsed: argparse.Namespace) -> int:
 def asked(parsed: argparse.Namespace) -> tuple[Any, Any, list[str], float]:
     """What is recorded, what of it, what is to be said, and how often a second sensors are read (0: not at all)."""
     from rung.hardware.places import which
-    from rung.ladder.profile import Target, chosen
     from rung.profilers import madengine
     from rung.profilers.presets import preset
+    from rung.profilers.profile import Target, chosen
 
     wanted, notes, rate = preset(parsed.preset) if parsed.preset else None, list[str](), 10.0
     command = parsed.program
@@ -187,19 +194,20 @@ def check(parsed: argparse.Namespace) -> None:
         raise UsageError("--wait must not be negative.")
 
 
-def page(trace: Any, record: dict[str, Any], parsed: argparse.Namespace) -> str:
+def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
     """What `rung analyze` says of the recording, and before it what the recording was."""
     from rung.analysis.per_step import divisor
     from rung.cli import analyze, tables
+    from rung.records.record import plain
     from rung.report.profile import profile_lines
     from rung.runs import to_json
 
     steps, note = divisor(trace)
     found = analyze.page(trace, steps, parsed, note)
     return (
-        to_json({**record, "analysis": found})
+        to_json({**plain(record), "analysis": found})
         if parsed.json
-        else "\n".join([*profile_lines(record, tables.width()), "", found])
+        else "\n".join([*profile_lines(plain(record), tables.width()), "", found])
     )
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import ROOT, add_command, runs_in
+from rung.cli.common import ROOT, add_command, rung_name, runs_in
 from rung.cli.output import show_styled
 from rung.errors import RungError, UsageError
 
@@ -21,7 +21,7 @@ examples:
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "rungs", help_text, EXAMPLE, run)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="all that is known of these")
+    parser.add_argument("names", nargs="*", type=rung_name, metavar="NAME", help="all that is known of these")
     parser.add_argument("--level", type=int, choices=range(1, 6), help="of this level of the ladder alone")
     parser.add_argument(
         "--in",

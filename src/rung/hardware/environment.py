@@ -55,7 +55,7 @@ def _of_torch() -> dict[str, Any]:
     if not torch:
         return {}
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "rocm": torch.version.hip,
         "threads": torch.get_num_threads(),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from rung.errors import InputError
@@ -14,6 +14,7 @@ from rung.files import read_text
 from rung.profilers.overlay import laid_over, read_samples
 from rung.profilers.plan import ANSWER, PLAN, RECORDING, SAMPLES, Run
 from rung.profilers.run import ProfilerFailed, disk_full, tail
+from rung.records.profile import KeptPlan
 from rung.trace import Trace, read
 from rung.trace.ranks import merged
 from rung.trace.rocprof import compute, v3_csv
@@ -107,16 +108,15 @@ def within_steps(trace: Trace) -> Trace:
 def read_kept(folder: Path) -> Trace:
     """The trace of such a folder, wherever it lies by now. InputError where it is not complete."""
     try:
-        plan = json.loads(read_text(folder / PLAN))
-        runs = []
-        for one in plan["runs"]:
-            name = Path(one["output"]).name  # only ever a folder inside of this one
-            output = folder / RECORDING if name == RECORDING else folder / RECORDING / name
-            runs.append(Run(str(one["what"]), (), output, recorded=bool(one["recorded"])))
-        profiler, steps_only = str(plan["profiler"]), bool(plan["steps_only"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        plan = msgspec.json.decode(read_text(folder / PLAN), type=KeptPlan)
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's are ValueErrors
         raise InputError(f"{folder / PLAN} is damaged ({error}): name one of the files below it instead.") from None
-    trace = read_all(folder, profiler, runs, [folder / PLAN] * len(runs), steps_only=steps_only)
+    runs = []
+    for one in plan.runs:
+        name = Path(one.output).name  # only ever a folder inside of this one
+        output = folder / RECORDING if name == RECORDING else folder / RECORDING / name
+        runs.append(Run(one.what, (), output, recorded=one.recorded))
+    trace = read_all(folder, plan.profiler, runs, [folder / PLAN] * len(runs), steps_only=plan.steps_only)
     if not (folder / ANSWER).is_file():
         trace = replace(trace, unread=trace.unread | {STOPPED: 1})
     return _sampled(trace, folder / SAMPLES / "samples.parquet")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rung.profilers.tools import Tool
+from rung.records import profile as records
 
 # What a recording may hold beside kernels; each profiler knows its own option for it.
 SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
@@ -88,30 +89,27 @@ class Plan:
     notes: tuple[str, ...] = ()
     steps_only: bool = False
 
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "profiler": self.profiler,
-            "tool": str(self.tool.path or ""),
-            "version": self.tool.version_text,
-            "folder": str(self.folder),
-            "collects": self.collects,
-            "overhead": self.overhead,
-            "overhead_means": OVERHEADS[self.overhead],
-            "read_by": self.read_by,
-            "runs": [
-                {
-                    "what": r.what,
-                    "argv": list(r.argv),
-                    "env": dict(r.env),
-                    "output": str(r.output),
-                    "recorded": r.recorded,
-                }
+    def record(self) -> records.Plan:
+        """As it is written beside a recording, and printed."""
+        return records.Plan(
+            profiler=self.profiler,
+            tool=str(self.tool.path or ""),
+            version=self.tool.version_text,
+            folder=str(self.folder),
+            collects=self.collects,
+            overhead=self.overhead,
+            overhead_means=OVERHEADS[self.overhead],
+            read_by=self.read_by,
+            runs=[
+                records.PlannedRun(
+                    what=r.what, argv=list(r.argv), env=dict(r.env), output=str(r.output), recorded=r.recorded
+                )
                 for r in self.runs
             ],
-            "files": {str(path): text for path, text in self.files.items()},
-            "notes": list(self.notes),
-            "steps_only": self.steps_only,
-        }
+            files={str(path): text for path, text in self.files.items()},
+            notes=list(self.notes),
+            steps_only=self.steps_only,
+        )
 
 
 def shown(plan: Plan) -> list[str]:

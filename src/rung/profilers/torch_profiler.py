@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rung.hardware.device import Device, synchronize
@@ -33,9 +33,6 @@ class Options:
     def total(self) -> int:
         return (self.wait + self.warm + self.active) * self.repeat
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def says(self) -> str:
         kinds = ["operators", "kernels"]
         kinds += [name for name in ("shapes", "stacks", "memory", "modules", "flops") if getattr(self, name)]
@@ -54,7 +51,7 @@ def record(
     from torch.profiler import ProfilerActivity, profile, schedule
 
     how = options or Options()
-    how = Options(**{**how.as_dict(), "active": steps})
+    how = replace(how, active=steps)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.is_gpu else [])
     written: list[str] = []
 

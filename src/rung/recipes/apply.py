@@ -27,6 +27,7 @@ from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Plan
 from rung.recipes.fit import described, differences, found_nothing, impossible, missing_variables
 from rung.recipes.recipe import Recipe
+from rung.renamed import current_name
 from rung.rungs import BY_NAME, plan_of
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
@@ -375,8 +376,8 @@ def _would_leave_behind(optimizer: torch.optim.Optimizer, names: Iterable[str]) 
 
 def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
     """The recipe that is meant, by whatever names it; a file goes before a rung of the same name."""
-    if isinstance(recipe, str) and recipe in BY_NAME and not Path(recipe).exists():
-        return Recipe((recipe,))
+    if isinstance(recipe, str) and current_name(recipe) in BY_NAME and not Path(recipe).exists():
+        return Recipe((current_name(recipe),))
     if isinstance(recipe, (str, Path)):
         return Recipe.read(Path(recipe))
     if isinstance(recipe, Recipe):
@@ -384,4 +385,4 @@ def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
     names = list(recipe) if isinstance(recipe, Iterable) and not isinstance(recipe, (bytes, bytearray)) else [recipe]
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"rung.apply takes a recipe's file, a Recipe, or names of rungs; got {recipe!r:.60}.")
-    return Recipe(tuple(names))
+    return Recipe(tuple(map(current_name, names)))

@@ -12,6 +12,7 @@ from rung.errors import InputError, UsageError
 from rung.files import read_text
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.recipes.variables import not_allowed
+from rung.renamed import current_name
 from rung.rungs import BY_NAME, chosen, plan_of
 from rung.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
@@ -94,7 +95,7 @@ class Recipe:
         try:
             if not all(isinstance(r, str) for r in rungs):
                 raise UsageError("rungs must be names.")
-            chosen(rungs)
+            rungs = [rung.name for rung in chosen(rungs)]
         except UsageError as error:
             raise InputError(f"{where}: {error}") from None
         if wrong := _at_odds(rungs, data.get("numerics", "")):
@@ -144,7 +145,7 @@ def side_of(
 ) -> Side:
     """A target as it was asked for: under the recipe of a file, if one is given, or under rungs; typed: its options."""
     if not recipe:
-        return Side(target, typed, tuple(rungs or ()), call=call)
+        return Side(target, typed, tuple(map(current_name, rungs or ())), call=call)
     read = Recipe.read(recipe)
     options = read.options_for(target, typed)
     return Side(target, options, read.rungs, read.variables, call=call, original=read.original, made_for=read.made_for)

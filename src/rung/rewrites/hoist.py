@@ -11,9 +11,8 @@ import torch
 from torch import fx
 
 from rung.rewrites.added import VALUE
-from rung.rewrites.graph.alike import first_alike
 from rung.rewrites.graph.captured import add_weight
-from rung.rewrites.graph.constants import COMPUTED, COSTLY, evaluate, sweep
+from rung.rewrites.graph.constants import COMPUTED, COSTLY, evaluate, first_alike, sweep
 from rung.rewrites.graph.normalize import kind, names, source_line, value
 from rung.rewrites.graph.writes import aliases
 

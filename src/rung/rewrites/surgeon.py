@@ -19,7 +19,7 @@ from rung.rewrites.attention.copies import drop_copies
 from rung.rewrites.attention.decoding import fuse_decoding
 from rung.rewrites.attention.flex_calls import fuse_calls
 from rung.rewrites.attention.float32_attention import fuse_float32
-from rung.rewrites.attention.lean import lean_attention
+from rung.rewrites.attention.mask_free import drop_masks
 from rung.rewrites.attention.multi_head import write_out
 from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
 from rung.rewrites.batch_norm import fold_batch_norm
@@ -46,7 +46,7 @@ _RUNNERS: dict[str, _Pass] = {
     "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
     "triton-decode-attention": fuse_decoding,
-    "lean-sdpa": lean_attention,
+    "sdpa-no-mask": drop_masks,
     "tf32-attention": fuse_float32,
     "flex-for-sdpa": fuse_calls,
     "in-place-cache": write_in_place,
@@ -58,7 +58,7 @@ _RUNNERS: dict[str, _Pass] = {
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
     "bf16-stream": narrow_stream,
-    "uncopied-attention": drop_copies,
+    "strided-sdpa-inputs": drop_copies,
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
     "bf16-weights": keep_casts,
@@ -72,16 +72,16 @@ _OF_THE_WHOLE = ("hoisted-constants", "bf16-weights")
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
 WITHIN = {
     "recompute": ("joint_custom_post_pass", "rung.rewrites.aten.recompute", "Recomputed"),
-    "joined-gradients": ("post_grad_custom_pre_pass", "rung.rewrites.aten.joins", "Joins"),
-    "casts-together": ("post_grad_custom_pre_pass", "rung.rewrites.aten.casts", "CastTogether"),
+    "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.aten.joins", "Joins"),
+    "foreach-weight-casts": ("post_grad_custom_pre_pass", "rung.rewrites.aten.casts", "CastTogether"),
     "float32-gradients": ("post_grad_custom_post_pass", "rung.rewrites.aten.gradients", "Float32Gradients"),
-    "k-major-gradients": ("post_grad_custom_post_pass", "rung.rewrites.aten.k_major", "KMajor"),
+    "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.aten.k_major", "KMajor"),
 }
 
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
 _INSTEAD = {
     "flex-attention": ("sdpa",),
-    "triton-decode-attention": ("lean-sdpa",),
+    "triton-decode-attention": ("sdpa-no-mask",),
     "tf32-attention": ("flex-for-sdpa",),
     "fused-cross-entropy": ("triton-cross-entropy",),
 }

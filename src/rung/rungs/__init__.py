@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from rung.errors import UsageError
 from rung.plan import Plan
+from rung.renamed import current_name
 from rung.rungs.aiter import AITER_GEMM
 from rung.rungs.attention import CUDNN_ATTENTION, TF32_ATTENTION
-from rung.rungs.compiling import CASTS_TOGETHER, COMPILE, DYNAMIC, REGIONS
+from rung.rungs.compiling import COMPILE, DYNAMIC, FOREACH_WEIGHT_CASTS, REGIONS
 from rung.rungs.eight_bits import EIGHT_BITS
 from rung.rungs.environment import ENVIRONMENT
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
@@ -21,9 +22,9 @@ from rung.rungs.precision import BF16, TF32
 from rung.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Requirement, Rung
 from rung.rungs.training import (
     FLOAT32_GRADIENTS,
+    FUSED_DGRAD,
     FUSED_OPTIMIZER,
-    JOINED_GRADIENTS,
-    K_MAJOR_GRADIENTS,
+    K_MAJOR_WGRAD,
     RECOMPUTE,
 )
 
@@ -57,9 +58,9 @@ LADDER: tuple[Rung, ...] = (
     TF32_ATTENTION,
     *KERNELS,
     FLOAT32_GRADIENTS,
-    CASTS_TOGETHER,
-    JOINED_GRADIENTS,
-    K_MAJOR_GRADIENTS,
+    FOREACH_WEIGHT_CASTS,
+    FUSED_DGRAD,
+    K_MAJOR_WGRAD,
     *INDUCTOR,
     REGIONS,
     DYNAMIC,
@@ -86,8 +87,9 @@ def plan_of(names: Sequence[str]) -> Plan:
 
 
 def chosen(names: Sequence[str]) -> list[Rung]:
-    """The rungs of these names; an unknown name is refused with those that are like it, and one that comes
-    twice, whose change would be made twice."""
+    """The rungs of these names, or of those that they had in an earlier version; an unknown name is refused with those that are like
+    it, and one that comes twice, whose change would be made twice."""
+    names = [current_name(name) for name in names]
     for name in names:
         if name not in BY_NAME:
             near = difflib.get_close_matches(name, BY_NAME, n=3)

@@ -119,8 +119,8 @@ DYNAMIC = Rung(
     spares="graphs",
 )
 
-CASTS_TOGETHER = inductor_rewrite(
-    name="casts-together",
+FOREACH_WEIGHT_CASTS = inductor_rewrite(
+    name="foreach-weight-casts",
     level=2,
     title="weights cast in one operation",
     contract="exact",

@@ -98,22 +98,22 @@ SDPA = graph_rewrite(
     effect="attention by F.scaled_dot_product_attention",
 )
 
-_, LEAN = finds("lean-sdpa", "attention with a mask tensor or repeated heads")
+_, MASKED = finds("sdpa-no-mask", "attention with a mask tensor or repeated heads")
 
 
-def _lean_found(c: Context) -> Inapplicable | None:
+def _needless_found(c: Context) -> Inapplicable | None:
     # Once the model's own switch has put SDPA in the place of what the survey found, its masks are there to be seen.
     switched = dict(c.plan.switches).get("attention") == "sdpa" and c.facts["matches"].get("sdpa")
-    return None if switched else LEAN.refuses(c)
+    return None if switched else MASKED.refuses(c)
 
 
 LEAN_SDPA = graph_rewrite(
-    name="lean-sdpa",
+    name="sdpa-no-mask",
     level=3,
     title="attention without mask tensors and repeated heads",
     contract="reassociated",
     changes="SDPA is told that its mask is the causal one, or none, where that is proved; grouped heads are not repeated",
-    requires=(KNOWN_SIZES, Requirement(LEAN.needs, _lean_found)),
+    requires=(KNOWN_SIZES, Requirement(MASKED.needs, _needless_found)),
     shrinks=lambda c: {"attention": (0.25, 0.95), "pointwise": (0.7, 1.0), "copy": (0.5, 1.0)},
     effect="attention calls without a mask tensor or a repeat",
 )
@@ -153,7 +153,7 @@ FLEX_FOR_SDPA = graph_rewrite(
 )
 
 UNCOPIED = graph_rewrite(
-    name="uncopied-attention",
+    name="strided-sdpa-inputs",
     level=3,
     title="attention reads its inputs where they lie",
     contract="reassociated",

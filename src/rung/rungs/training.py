@@ -61,8 +61,8 @@ def _read_in_parts(c: Context) -> bool:
     return rotated or "fused-gate-up" in c.plan.passes or bool(c.facts.get("captured", {}).get("split"))
 
 
-JOINED_GRADIENTS = inductor_rewrite(
-    name="joined-gradients",
+FUSED_DGRAD = inductor_rewrite(
+    name="fused-dgrad",
     level=2,
     title="gradients of parts written where they are joined",
     contract="reassociated",
@@ -83,8 +83,8 @@ JOINED_GRADIENTS = inductor_rewrite(
     shown=("the rewrite of joins", rarer("triton_.*_cat_", "kernels that join")),
 )
 
-K_MAJOR_GRADIENTS = inductor_rewrite(
-    name="k-major-gradients",
+K_MAJOR_WGRAD = inductor_rewrite(
+    name="k-major-wgrad",
     level=5,
     title="factors of gradients in the order that TF32 takes",
     contract="reassociated",

@@ -1,6 +1,6 @@
 """What is kept: run directories; and temporary folders, which are not."""
 
-from rung.runs.store import SCHEMA, Run, runs_below, to_json, write_whole
+from rung.runs.store import Run, runs_below, to_json, write_whole
 from rung.runs.temporary import keep, temporary_folder
 
-__all__ = ["SCHEMA", "Run", "keep", "runs_below", "temporary_folder", "to_json", "write_whole"]
+__all__ = ["Run", "keep", "runs_below", "temporary_folder", "to_json", "write_whole"]

@@ -22,55 +22,21 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
+
 from rung.errors import InputError, UsageError
 from rung.files import read_text
+from rung.records.climb import Attempt, Baseline, DryRun, Manifest, Result
+from rung.records.record import SCHEMA
+from rung.renamed import with_current_names
 
-SCHEMA = 1
-
-# What a file must hold for a climb to go on and a report to be made; a dot leads into a nested object.
-REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "manifest.json": {
-        "status": str, "why": str, "target": str, "numerics": str, "request": dict,
-        "workload.name": str, "workload.mode": str,
-        "environment.torch": str, "environment.device.name": str, "environment.device.memory": (int, float),
-        "facts.gpu": bool, "facts.mode": str, "facts.rates": dict, "facts.matches": dict, "facts.skipped": list,
-        "facts.graph_breaks": list, "facts.without_gradient": list,
-    },
-    "baseline.json": {"time": dict, "memory": dict, "breakdown": (dict, type(None)), "first_run_seconds": (int, float)},
-    "attempts": {"number": int, "rung": str, "verdict": str, "against": str},
-}  # fmt: skip
-
-# What may be missing or null, and is of its kind where it is there: objects, lists, and lists of objects.
-OBJECTS = {
-    "manifest.json": ("workload", "environment", "request", "facts", "stopped", "options"),
-    "baseline.json": ("breakdown.parts", "floor"),
-    "plan.json": (),
-    "result.json": ("speedup", "over_plain", "times", "memory", "first_run_seconds", "plain", "breakdown", "breakdown.parts", "stopped",
-                    "predictions", "predictions.by_rung"),
-    "attempts": ("prediction", "comparison", "ranking", "times", "memory", "first_run_seconds", "applied", "matches", "verification",
-                 "breakdown", "breakdown.parts", "effect", "witness", "hidden", "pay_back", "plain", "over_shapes",
-                 "compiled_while_timed"),
-}  # fmt: skip
-LISTS = {
-    "manifest.json": ("rungs", "environment.now.load"),
-    "baseline.json": ("samples", "breakdown.notes", "breakdown.top", "without_gradient"),
-    "result.json": ("kept", "breakdown.notes", "breakdown.top"),
-    "attempts": (
-        "stack",
-        "members",
-        "without",
-        "replaces",
-        "warnings",
-        "graph_breaks",
-        "verification.failures",
-        "breakdown.notes",
-    ),
-}
-ROWS = {
-    "manifest.json": ("facts.recompilations",),
-    "plan.json": ("rungs",),
-    "result.json": ("shapes", "history", "taken_back", "restarts"),
-    "attempts": ("restarts", "modes", "warm_up"),
+# What each file must be for a climb to go on and a report to be made.
+RECORDS: dict[str, type[msgspec.Struct]] = {
+    "manifest.json": Manifest,
+    "baseline.json": Baseline,
+    "plan.json": DryRun,
+    "result.json": Result,
+    "attempts": Attempt,
 }
 
 
@@ -120,32 +86,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(v) for v in value]
     return value
-
-
-def _holds(value: Any, key: str, kinds: type | tuple[type, ...]) -> bool:
-    for part in key.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return isinstance(value, kinds)
-
-
-def _at(value: Any, key: str) -> Any:
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
-def _is_object(value: Any) -> bool:
-    return value is None or isinstance(value, dict)
-
-
-def _is_list(value: Any) -> bool:
-    return value is None or isinstance(value, list)
-
-
-def _are_rows(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(row, dict) for row in value))
 
 
 class Run:
@@ -230,7 +170,7 @@ class Run:
     def read(self, name: str) -> dict[str, Any]:
         path = self.directory / name
         try:
-            value = json.loads(read_text(path))
+            value = json.loads(with_current_names(read_text(path)))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} could not be read: {error}; the run directory is damaged.") from error
         if not isinstance(value, dict):
@@ -238,16 +178,11 @@ class Run:
         if name == "manifest.json" and value.get("schema") != SCHEMA:
             raise InputError(f"{self.directory} was written by another version of rung; it cannot be read by this one.")
         remedy = "climb again" if name == "manifest.json" else "remove the file and `--resume` measures it again"
-        kind = name.partition("/")[0]
-        for key, kinds in REQUIRED.get(kind, {}).items():
-            if not _holds(value, key, kinds):
-                raise InputError(f"{path} is damaged: {key} is missing or of another type; {remedy}.")
-        for known, right in ((OBJECTS, _is_object), (LISTS, _is_list), (ROWS, _are_rows)):
-            for key in known.get(kind, ()):
-                if not right(found := _at(value, key)):
-                    raise InputError(
-                        f"{path} is damaged: {key} is a {type(found).__name__}, of which nothing can be shown; {remedy}."
-                    )
+        if kind := RECORDS.get(name.partition("/")[0]):
+            try:
+                msgspec.convert(value, kind)
+            except (msgspec.ValidationError, OverflowError) as error:
+                raise InputError(f"{path} is damaged: {error}; {remedy}.") from error
         return value
 
     def maybe(self, name: str) -> dict[str, Any] | None:
@@ -263,6 +198,8 @@ class Run:
         """All that a report shows."""
         manifest = self.read("manifest.json")
         return {
+            "kind": "run",
+            "schema": SCHEMA,
             "directory": str(self.directory),
             "running": manifest.get("status") == "running" and self.locked,
             "manifest": manifest,

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
@@ -19,6 +21,9 @@ from rung.measure.core_time import CoreTime, total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
+from rung.records.bench import Bench, TimerFacts, Work
+from rung.records.measured import Environment, Interval, Sensors, Summary
+from rung.records.record import record_of
 from rung.rungs import chosen
 from rung.side import Limits, Setup, Side
 from rung.timing.climbed import held_beside, measured_by_the_climb
@@ -66,21 +71,16 @@ def bench(
     cold: bool = False,
     work: Told = UNTOLD,
     recipe: Path | None = None,
-) -> dict[str, Any]:
+) -> Bench:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
-    timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have. Returns plain values: `time` (median and its interval, nanoseconds a step), `trend`
-    (a share, or None: with one the interval is wider than 95 %), `summary` (`rung.measure.summary`), `samples` (ns),
-    `reached` (whether the precision was), the first run apart, peak memory in bytes, `work` (FLOP/s and bytes/s of a step and their shares of the chip's
-    peaks, where known: `rung.timing.work.achieved`), `timer` (how it was timed), `sensors` (power, energy, clocks and temperature of a
-    GPU: `rung.hardware.sensors.Watch`, with `energy_per_step` in joules), `climb` (what the climb that wrote `recipe`, the file that
-    the side came from, measured of it: `rung.timing.climbed`), and `notes` on what disturbed it. What raises, hangs or dies raises WorkloadError;
-    samples taken until then are in its `samples`.
+    timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have; recipe:
+    the file that the side came from, whose climb's figures are held beside these (`rung.timing.climbed`). With a `trend` the interval is
+    wider than 95 %. What raises, hangs or dies raises WorkloadError; samples taken until then are in its `samples`.
     """
     chosen(side.rungs)
-    how = _preset(preset)
-    limit = deadline or how.deadline
+    limit = deadline or _preset(preset).deadline
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
         # What Inductor tunes it chooses anew where nothing is kept, and code of another choice takes another time.
         variables = stack.enter_context(compiled_code()) if recipe else {}
@@ -88,12 +88,11 @@ def bench(
         worker = open_worker(stack, setup, side, "bench")
         progress.info("loading %s", side.target)
         facts = worker.receive("open", limit)
-        found = _measured(worker, facts, _Wanted(how, precision, seconds, limit, timer, cold, work))
+        found = _measured(worker, facts, side, _Wanted(preset, precision, seconds, limit, timer, cold, work))
     # A climb times steps as they are launched, with warm caches: nothing else can be held beside it.
-    alike = found["timer"] and found["timer"]["name"] in ("clock", "events") and not found["timer"]["cold"]
+    alike = found.timer and found.timer.name in ("clock", "events") and not found.timer.cold
     climb = measured_by_the_climb(recipe, side) if recipe and alike else None
-    found["climb"] = held_beside(climb, found["time"]) if climb else None
-    return {"target": side.target, "options": side.options, "rungs": list(side.rungs), "preset": preset, **found}
+    return replace(found, climb=held_beside(climb, found.time) if climb else None)
 
 
 def bench_here(
@@ -107,13 +106,12 @@ def bench_here(
     timer: str = "auto",
     cold: bool = False,
     work: Told = UNTOLD,
-) -> dict[str, Any]:
+) -> Bench:
     """The same for a callable, in this process; what it raises is raised as it is."""
-    how = _preset(preset)
+    limit = _preset(preset).deadline
     function = Function(call, name or named(call), device)
-    wanted = _Wanted(how, precision, seconds, how.deadline, timer, cold, work)
-    found = _measured(Here(function), function.open(), wanted)
-    return {"target": function.name, "options": {}, "rungs": [], "preset": preset, **found}
+    wanted = _Wanted(preset, precision, seconds, limit, timer, cold, work)
+    return _measured(Here(function), function.open(), Side(function.name), wanted)
 
 
 def _preset(name: str) -> Preset:
@@ -126,7 +124,7 @@ def _preset(name: str) -> Preset:
 class _Wanted:
     """What was asked for; deadline: the seconds that any one answer may take."""
 
-    preset: Preset
+    preset: str
     precision: float
     seconds: float
     deadline: float
@@ -150,7 +148,7 @@ class _Seen:
     notes: list[str] = field(default_factory=list)
 
 
-def _measured(process: Worker | Here, facts: dict[str, Any], wanted: _Wanted) -> dict[str, Any]:
+def _measured(process: Worker | Here, facts: dict[str, Any], side: Side, wanted: _Wanted) -> Bench:
     """One process, from its first run to its notes. What it raises carries the samples that were taken until then."""
     samples: list[float] = []
     ask = partial(process.call, deadline=wanted.deadline)
@@ -159,13 +157,13 @@ def _measured(process: Worker | Here, facts: dict[str, Any], wanted: _Wanted) ->
     try:
         seen = (
             _enough(ask, facts["steps"], wanted, samples)
-            if wanted.preset.steps is None
-            else _few(ask, wanted.preset, samples)
+            if PRESETS[wanted.preset].steps is None
+            else _few(ask, PRESETS[wanted.preset], samples)
         )
     except BaseException as error:
         error.samples = samples  # type: ignore[attr-defined]
         raise
-    return _record(facts, wanted, first, seen)
+    return _record(facts, side, wanted, first, seen)
 
 
 def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen:
@@ -217,36 +215,39 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
     return _Seen(found, warm, memory, timer, sensors, ask("work", flops_in=wanted.work.flops_in), moved, notes)
 
 
-def _record(facts: dict[str, Any], wanted: _Wanted, first: float, seen: _Seen) -> dict[str, Any]:
+def _record(facts: dict[str, Any], side: Side, wanted: _Wanted, first: float, seen: _Seen) -> Bench:
     samples = seen.found.kept
     time = median_interval(samples)
-    return {
-        "kind": "bench",
-        "units": UNITS,
-        "workload": facts["name"],
-        "mode": facts["mode"],
-        "status": "complete",
-        "measured": wanted.preset.steps is None,
-        "time": time.as_dict(),
-        "summary": summarize(samples),
-        "precision": wanted.precision,
-        "reached": seen.found.reached,
-        "samples": samples,
-        "effective_samples": effective_count(samples),
-        "first_run_seconds": first,
-        "warm_up_runs": seen.warm["runs"],
-        "discarded": seen.found.samples[: seen.found.begin or 0],
-        "steady": seen.found.begin is not None,
-        "trend": seen.trend,
-        "memory": seen.memory,
-        "timer": seen.timer,
-        "sensors": seen.sensors,
-        "work": achieved(seen.work, wanted.work, time.value),
-        "notes": seen.notes,
-        "samples_per_step": facts["samples"],
-        "tokens_per_step": facts["tokens"],
-        "environment": facts["environment"],
-    }
+    return Bench(
+        target=side.target,
+        options=side.options,
+        rungs=list(side.rungs),
+        preset=wanted.preset,
+        units=UNITS,
+        workload=facts["name"],
+        mode=facts["mode"],
+        status="complete",
+        measured=PRESETS[wanted.preset].steps is None,
+        time=record_of(Interval, time),
+        summary=record_of(Summary, summarize(samples)),
+        precision=wanted.precision,
+        reached=seen.found.reached,
+        samples=samples,
+        effective_samples=effective_count(samples),
+        first_run_seconds=first,
+        warm_up_runs=seen.warm["runs"],
+        discarded=seen.found.samples[: seen.found.begin or 0],
+        steady=seen.found.begin is not None,
+        trend=seen.trend,
+        memory=seen.memory,
+        timer=record_of(TimerFacts, seen.timer) if seen.timer else None,
+        sensors=record_of(Sensors, seen.sensors) if seen.sensors else None,
+        work=record_of(Work, achieved(seen.work, wanted.work, time.value)),
+        notes=seen.notes,
+        samples_per_step=facts["samples"],
+        tokens_per_step=facts["tokens"],
+        environment=record_of(Environment, facts["environment"]),
+    )
 
 
 def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:

@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from rung.errors import UsageError
 from rung.hardware.environment import differences
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
 from rung.recipes.fit import found_nothing
+from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
+from rung.records.measured import Compared, Environment, Verification
+from rung.records.record import record_of
 from rung.runs import temporary_folder
 from rung.side import Limits, Setup, Side
 from rung.timing.duel import Duel, SideFailed, fight
@@ -30,6 +35,7 @@ progress = logging.getLogger(__name__)
 
 CHECKOUT = "rung-base-"  # begins the name of the temporary folder that a revision is checked out into
 LETTERS = string.ascii_uppercase
+T = TypeVar("T")
 UNITS = {"times": "ns", "restarts": "ns", "first_run_seconds": "s", "memory": "bytes"}  # a time is that of one step
 
 
@@ -42,18 +48,12 @@ def compare(
     deadline: float = 900.0,
     logs: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
+) -> Comparison | Ranking:
     """Restarts the sides (A, B and so on) together until each pair is shown to differ, or to be the same within
     `margin` (a share).
 
     verify: first shows that all compute what A computes; where one does not, nothing is timed. budget: seconds after
-    which no further restart begins; what is not clear by then is `inconclusive`.
-
-    Returns plain values: results_compared (whether `verify` was asked for), verdict (of B: faster, slower, same, inconclusive, not equal; of more than two: ranked,
-    inconclusive, not equal), comparison (speedup of B over A with its interval, confidence, the smallest visible
-    change) or ranking (`rung.measure.Ranking`), times and restarts (ns a step), memory (bytes), verification, and what
-    differs between the environments; on a CPU also waited (by side, the share of its time in which it waited for a core) and, of two
-    sides, cpu_time (the comparison in CPU time). Raises WorkloadError where a side fails, by name.
+    which no further restart begins; what is not clear by then is `inconclusive`. Raises WorkloadError where a side fails, by name.
     """
     if not 2 <= len(sides) <= len(LETTERS):
         raise UsageError(f"a comparison needs 2 to {len(LETTERS)} sides; {len(sides)} were given.")
@@ -61,13 +61,22 @@ def compare(
     began = time.monotonic()
     with log_folder("rung-compare-") as folder:
         setup = Setup(device, logs or folder, Limits(prepare=deadline))
-        result = described({name: asdict_of(side) for name, side in named.items()}, margin, results_compared=verify)
+        recorded = {name: _recorded(side) for name, side in named.items()}
+        verification: Verification | UnsetType = UNSET
         if verify:
             for k, name in enumerate(list(named)[1:]):
                 say(f"verifying that {name} computes what A computes ...")
-                result["verification"] = verified(setup, sides[0], named[name], audited=k > 0)
-                if not result["verification"]["passed"]:
-                    return {**result, "not_equal": name, "verdict": "not equal", "seconds": time.monotonic() - began}
+                verification = verified(setup, sides[0], named[name], audited=k > 0)
+                if not verification.passed:
+                    return document(
+                        recorded,
+                        margin=margin,
+                        results_compared=verify,
+                        verdict="not equal",
+                        not_equal=name,
+                        verification=verification,
+                        seconds=time.monotonic() - began,
+                    )
 
         timing = time.monotonic()
 
@@ -90,24 +99,27 @@ def compare(
             e = failure.error
             raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure
     found = duel.as_dict()
-    for key in ("times", "memory", "first_run_seconds", "waited"):
-        found[key] = lowered(found[key])
     cpu = duel.by_cpu_time(looks=COMPARE) if len(sides) == 2 else None
-    return {
-        **result,
-        **answered(found["comparison"], found["ranking"]),
-        "unit": "restart",
-        "times": found["times"],
-        "memory": found["memory"],
-        "first_run_seconds": found["first_run_seconds"],
-        "waited": found["waited"],
-        "cpu_time": cpu.as_dict() if cpu else None,
-        "restarts": [lowered(r) for r in duel.samples],
-        "warnings": [*found["warnings"], *idle(named, duel.warm[0])],
-        "environment": list(duel.environments.values())[-1],
-        "differs": differences(list(duel.environments.values())),
-        "seconds": time.monotonic() - began,
-    }
+    answer = record_of(Compared, found["comparison"]) if len(sides) == 2 else record_of(Ranked, found["ranking"])
+    return document(
+        recorded,
+        answer,
+        margin=margin,
+        results_compared=verify,
+        verdict=verdict_of(answer),
+        verification=verification,
+        unit="restart",
+        times=lowered(found["times"]),
+        memory=lowered(found["memory"]),
+        first_run_seconds=lowered(found["first_run_seconds"]),
+        waited=lowered(found["waited"]),
+        cpu_time=record_of(Compared, cpu) if cpu else None,
+        restarts=[lowered(r) for r in duel.samples],
+        warnings=[*found["warnings"], *idle(named, duel.warm[0])],
+        environment=record_of(Environment, list(duel.environments.values())[-1]),
+        differs=differences(list(duel.environments.values())),
+        seconds=time.monotonic() - began,
+    )
 
 
 def too_short(budget: float, restart: float) -> str:
@@ -123,24 +135,19 @@ def too_short(budget: float, restart: float) -> str:
     )
 
 
-def described(sides: Mapping[str, dict[str, Any]], margin: float, results_compared: bool) -> dict[str, Any]:
-    """How the record of a comparison begins: two sides are `a` and `b`, more are a table of their own.
-
-    results_compared: whether it was asked if all sides compute the same, or the times alone were compared."""
-    common = {"units": UNITS, "margin": margin, "results_compared": results_compared}
+def document(
+    sides: Mapping[str, ComparedSide], answer: Compared | Ranked | UnsetType = UNSET, **fields: Any
+) -> Comparison | Ranking:
+    """The record of a comparison: two sides are `a` and `b`, more are a table of their own. fields: those that both have in common."""
     if len(sides) == 2:
-        return {"kind": "compare", **common, **lowered(sides)}
-    return {"kind": "ranking", **common, "sides": lowered(sides)}
+        return Comparison(units=UNITS, **lowered(sides), comparison=answer, **fields)  # type: ignore[arg-type]
+    return Ranking(units=UNITS, sides=lowered(sides), ranking=answer, **fields)  # type: ignore[arg-type]
 
 
-def answered(comparison: dict[str, Any] | None, ranking: dict[str, Any] | None) -> dict[str, Any]:
-    """The verdict and what it rests on."""
-    if comparison:
-        answer = comparison["answer"]
-        return {"verdict": "inconclusive" if answer == "undecided" else answer, "comparison": comparison}
-    assert ranking is not None
-    open_ = any(p["answer"] == "undecided" for p in ranking["pairs"])
-    return {"verdict": "inconclusive" if open_ else "ranked", "ranking": ranking}
+def verdict_of(answer: Compared | Ranked) -> str:
+    if isinstance(answer, Compared):
+        return "inconclusive" if answer.answer == "undecided" else answer.answer
+    return "inconclusive" if any(pair.answer == "undecided" for pair in answer.pairs) else "ranked"
 
 
 def idle(sides: Mapping[str, Side], warm: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -153,7 +160,7 @@ def idle(sides: Mapping[str, Side], warm: Mapping[str, dict[str, Any]]) -> list[
     return said
 
 
-def lowered(record: Mapping[str, Any]) -> dict[str, Any]:
+def lowered(record: Mapping[str, T]) -> dict[str, T]:
     return {name.lower(): value for name, value in record.items()}
 
 
@@ -214,7 +221,7 @@ def _git(where: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> dict[str, Any]:
+def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verification:
     """Whether b computes what a computes, in full precision and in the lowest that it runs in. Raises where that cannot be told, because
     a's results depend on chance or on the calls before, or are not finite; audited: that was asked already."""
     if a.call or b.call:
@@ -235,12 +242,17 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> dict[str,
             found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
             if not found[-1]["passed"]:
                 break
-    return joined(found)
+    return record_of(Verification, joined(found))
 
 
-def asdict_of(side: Side) -> dict[str, Any]:
-    known = {"target": side.target, "options": side.options, "rungs": list(side.rungs), "env": side.env}
-    return {**known, **({"original": side.original} if side.original else {})}
+def _recorded(side: Side) -> ComparedSide:
+    return ComparedSide(
+        target=side.target,
+        options=side.options,
+        rungs=list(side.rungs),
+        env=side.env,
+        original=side.original or UNSET,
+    )
 
 
 def _percent(log_ratio: float) -> str:

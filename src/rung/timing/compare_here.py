@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from rung.errors import UsageError
 from rung.measure import (
@@ -22,9 +21,16 @@ from rung.measure import (
     median_interval,
     rank,
 )
-from rung.timing.compare import LETTERS, answered, described, lowered
+from rung.records.compare import ComparedSide, Ranked
+from rung.records.compare import Comparison as ComparisonDocument
+from rung.records.compare import Ranking as RankingDocument
+from rung.records.measured import Compared, Environment, Interval
+from rung.records.record import record_of
+from rung.timing.compare import LETTERS, document, lowered, verdict_of
 from rung.timing.duel import unexplained
 from rung.timing.function import Function, named
+
+Document = ComparisonDocument | RankingDocument
 
 # A block is short against what disturbs a machine, so that it disturbs all sides alike, and three calls long where
 # calls are short, so that its median leaves out the one that another process interrupted.
@@ -43,13 +49,13 @@ def compare_here(
     margin: float = 0.01,
     seconds: float = 20.0,
     device: str | None = None,
-) -> dict[str, Any]:
+) -> Document:
     """Alternates short blocks of the callables until each pair is shown to differ, or to be the same within `margin`
     (a share), or for `seconds` of timing.
 
     calls: by name. A round (A B B A) gives one log-ratio for each pair, on a CPU of the fastest call in each block; their Hodges-Lehmann estimate and the interval
-    of the signed-rank test are the answer. Returns what `rung.timing.compare.compare` does, with `unit` "round" and
-    the one process's samples as the only restart.
+    of the signed-rank test are the answer. The answer has `unit` "round", and the one process's samples
+    as the only restart.
     """
     if not 2 <= len(calls) <= len(LETTERS):
         raise UsageError(f"a comparison needs 2 to {len(LETTERS)} callables; {len(calls)} were given.")
@@ -85,25 +91,24 @@ def compare_here(
     slow = _slow_calls(said[0], taken) if cpu else []
     if slow:  # then the typical call is what counts, whatever it does to the interval
         said[:] = [_judged(_by_medians(samples, rounds), list(sides), margin, True) or said[0]]
-    found = said[0].as_dict()
+    answer = record_of(Compared, said[0]) if len(sides) == 2 else record_of(Ranked, said[0])
     never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w["steady"]]
-    return {
-        **described(
-            {k: {"target": side.name, "options": {}, "rungs": [], "env": {}} for k, side in sides.items()},
-            margin,
-            results_compared=False,
-        ),
-        **(answered(found, None) if len(sides) == 2 else answered(None, found)),
-        "unit": "round",
-        "times": lowered({k: median_interval(v).as_dict() for k, v in taken.items()}),
-        "memory": {},
-        "first_run_seconds": lowered({k: w["first_run_seconds"] for k, w in warm.items()}),
-        "restarts": [lowered(taken)],
-        "warnings": [*never, *unexplained(outside), *slow, ONE_PROCESS],
-        "environment": facts["A"]["environment"],
-        "differs": {},
-        "seconds": time.monotonic() - began,
-    }
+    return document(
+        {k: ComparedSide(target=side.name, options={}, rungs=[], env={}) for k, side in sides.items()},
+        answer,
+        margin=margin,
+        results_compared=False,
+        verdict=verdict_of(answer),
+        unit="round",
+        times=lowered({k: record_of(Interval, median_interval(v)) for k, v in taken.items()}),
+        memory={},
+        first_run_seconds=lowered({k: w["first_run_seconds"] for k, w in warm.items()}),
+        restarts=[lowered(taken)],
+        warnings=[*never, *unexplained(outside), *slow, ONE_PROCESS],
+        environment=record_of(Environment, facts["A"]["environment"]),
+        differs={},
+        seconds=time.monotonic() - began,
+    )
 
 
 def _slow_calls(said: Comparison | Ranking, taken: Mapping[str, list[float]]) -> list[str]:

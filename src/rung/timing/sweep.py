@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+
+from msgspec.structs import replace as with_fields
 
 from rung.errors import RungError
 from rung.launch import WorkerFailed
 from rung.measure.summary import summarize
+from rung.records.bench import Bench, Failed
+from rung.records.measured import Summary
+from rung.records.record import record_of
 from rung.side import Side
 
 
-def sweep(
-    side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side], dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
+def sweep(side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side], Bench]) -> Iterator[Bench | Failed]:
     """`measure(side)` at every point of a grid of options, the last name varying fastest; once for no grid.
 
     Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
@@ -27,24 +29,22 @@ def sweep(
         try:
             record = measure(replace(side, options={**side.options, **point}))
         except (RungError, KeyboardInterrupt) as error:
-            yield {**_partial(side.target, error), "point": point}
+            yield with_fields(_failed(side.target, error), point=point)
             if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
                 raise
         else:
-            yield {**record, "point": point}
+            yield with_fields(record, point=point)
 
 
-def _partial(target: str, error: BaseException) -> dict[str, Any]:
+def _failed(target: str, error: BaseException) -> Failed:
     """What there is of a measurement that did not end: an error as every command tells it, and its samples, warm-up included."""
     samples = getattr(error, "samples", [])
     stopped = isinstance(error, KeyboardInterrupt)
-    return {
-        "kind": "error",
-        "target": target,
-        "status": "interrupted" if stopped else "failed",
-        "measured": False,
-        "error": "stopped by Ctrl-C or a kill" if stopped else str(error),
-        "exit_code": error.exit_code if isinstance(error, RungError) else 130,
-        "samples": samples,
-        "summary": summarize(samples) if samples else None,
-    }
+    return Failed(
+        target=target,
+        status="interrupted" if stopped else "failed",
+        error="stopped by Ctrl-C or a kill" if stopped else str(error),
+        exit_code=error.exit_code if isinstance(error, RungError) else 130,
+        samples=samples,
+        summary=record_of(Summary, summarize(samples)) if samples else None,
+    )

@@ -212,7 +212,7 @@ def test_an_earlier_sittings_answer_is_gone_on_with(made: State) -> None:
     last = Answer(
         ("compile",), "confirmed", interval, {"value": 1.1}, 0.95,
         times={"baseline": {"value": 2e6}, "best": {"value": 1e6}}, memory={"baseline": {"resident": 2}},
-        shapes=[{"elements": 10, "answer": "slower", "speedup": None}], original={"elements_at_most": 10},
+        shapes=[{"shape": "float32 2 x 5", "elements": 10, "answer": "slower", "speedup": None}], original={"elements_at_most": 10},
         restarts=[{"best": [1.0]}], first_run_seconds={"baseline": 1.0, "best": 9.0},
     )  # fmt: skip
     offer(made, last)

@@ -99,7 +99,7 @@ def test_who_leaves_another_one_nothing_to_do_takes_its_place() -> None:
     }  # fmt: skip
     parts = {"gemm": 40.0, "pointwise": 30.0, "copy": 30.0}
     at = Context(Plan(), "bf16", facts, parts, rates(named("H100")))
-    found = bundled(at, [], [BY_NAME[n] for n in ("tf32", "compile", "bf16", "k-major-gradients")], lambda _: 30.0)
+    found = bundled(at, [], [BY_NAME[n] for n in ("tf32", "compile", "bf16", "k-major-wgrad")], lambda _: 30.0)
     assert members(found) == ["compile", "bf16"]
     assert found is not None
     for member in found.members:
@@ -163,13 +163,13 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
 
 
 def test_members_that_did_nothing_are_told_by_the_worker_and_by_the_names_of_kernels() -> None:
-    names = ("joined-gradients", "k-major-gradients", "sdpa", "triton-rope")
+    names = ("fused-dgrad", "k-major-wgrad", "sdpa", "triton-rope")
     found = replace(rung(NAME, 0.5), members=tuple(BY_NAME[name] for name in names))
     passes = {f"pass {name}": True for name in names}
     worker = {**passes, "matches": {"sdpa": 0, "triton-rope": 4}}
     before, after = Counters(99, 99, 9), Counters(50, 50, 9, {"rope_rotate": 4.0})
     # Whether there are fewer joins than before, all of them together decide.
-    assert without_effect(found, Evidence(before, after, worker)) == ["k-major-gradients", "sdpa"]
+    assert without_effect(found, Evidence(before, after, worker)) == ["k-major-wgrad", "sdpa"]
     assert without_effect(found, Evidence(None, None, worker)) == ["sdpa"]
 
 

@@ -178,6 +178,13 @@ def test_what_fails_once_is_started_again(made: State, monkeypatch: pytest.Monke
     assert made.taken_back == []
 
 
+def comparison(gain: float) -> dict[str, Any]:
+    return {
+        "answer": "faster", "speedup": {"value": gain, "low": gain, "high": gain}, "restarts": 3, "confidence": 0.98,
+        "margin": None, "visible": 0.01, "final": True, "cut": False,
+    }  # fmt: skip
+
+
 def with_attempts(made: State) -> State:
     """The same climb with the records of what it kept."""
     for number, (rung, stack, gain) in enumerate((("plain", BOTH[:1], 1.8), ("sdpa", BOTH, 1.2)), start=1):
@@ -185,7 +192,7 @@ def with_attempts(made: State) -> State:
         made.add(
             {
                 "number": number, "rung": rung, "stack": list(stack), "verdict": "kept", "why": "verified.", "against": "x",
-                "comparison": {"speedup": {"value": gain}}, "times": figures, "log": "x",
+                "comparison": comparison(gain), "times": figures, "log": "x",
                 "memory": {side: {"allocated": 1} for side in figures},
                 "first_run_seconds": {"best": 1.0, "candidate": 2.0},
             }

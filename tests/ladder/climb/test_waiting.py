@@ -24,7 +24,7 @@ DECODED = TRAINED | {"gpu": True, "mode": "infer", "arch": "sm90", "linears": 8,
     [
         ("bf16-stream", TRAINED, ("bf16",)),
         ("recompute", TRAINED | {"gpu": True}, ("compile",)),
-        ("casts-together", TRAINED | {"gpu": True}, ("bf16", "compile")),
+        ("foreach-weight-casts", TRAINED | {"gpu": True}, ("bf16", "compile")),
         ("recompute", TRAINED, ()),  # no other rung brings a GPU
         ("sdpa", TRAINED, ()),
         ("dynamic-shapes", TRAINED | {"named_shapes": 2}, ("compile",)),

@@ -12,8 +12,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.families.numbers import single, wide, wide_dtype
-from rung.kernels.layout import rows
+from rung.kernels.families.operands import rows, single, wide, wide_dtype
 from rung.kernels.ops import differentiable, wrap_triton
 
 

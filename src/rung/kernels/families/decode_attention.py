@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.families.numbers import single
+from rung.kernels.families.operands import single
 from rung.kernels.ops import INTERPRETED, operator, wrap_triton
 
 

@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.families.numbers import single
-from rung.kernels.layout import along
+from rung.kernels.families.operands import along, single
 from rung.kernels.ops import INTERPRETED, differentiable, wrap_triton
 
 PADDED = 128  # what a copy's rows are a multiple of: no block reads behind its end

@@ -12,8 +12,7 @@ import triton
 import triton.language as tl
 
 from rung.kernels import configs
-from rung.kernels.families.numbers import wide
-from rung.kernels.layout import along
+from rung.kernels.families.operands import along, wide
 from rung.kernels.ops import differentiable, operator, wrap_triton
 
 

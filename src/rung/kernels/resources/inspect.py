@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rung.errors import InputError, RungError, UsageError
-from rung.kernels.resources import inductor, triton_cache, user
-from rung.kernels.resources.compile import ARCHITECTURES, compile_for, need_triton, warp_size
+from rung.kernels.resources import inductor, user
+from rung.kernels.resources.compile import ARCHITECTURES, compile_for, need_triton, resources, warp_size
 from rung.kernels.resources.own import Launch, launches
 from rung.kernels.resources.record import Resources
 
@@ -62,9 +63,9 @@ def _function(launch: Launch) -> Any:
 def _files(path: Path, arches: Sequence[str]) -> tuple[list[Resources], list[str]]:
     rows: list[Resources] = []
     failed: list[str] = []
-    for file in triton_cache.metadata_files(path) if path.is_dir() else []:
+    for file in _metadata_files(path) if path.is_dir() else []:
         try:
-            rows.append(triton_cache.read(file))
+            rows.append(_compiled(file))
         except RungError as error:
             failed.append(str(error))
     known = {row.arch for row in rows}
@@ -85,3 +86,25 @@ def _files(path: Path, arches: Sequence[str]) -> tuple[list[Resources], list[str
             "code of Inductor's (TORCHINDUCTOR_CACHE_DIR, or a log made with TORCH_LOGS=output_code)."
         )
     return rows, failed
+
+
+def _metadata_files(folder: Path) -> list[Path]:
+    """Files with the metadata of a compiled kernel, below a folder of Triton's cache (TRITON_CACHE_DIR, Inductor's `triton` folder): those
+    with a binary beside them."""
+    found = [p for p in sorted(folder.rglob("*.json")) if not p.name.startswith("__grp__")]
+    return [p for p in found if p.with_suffix(".amdgcn").exists() or p.with_suffix(".cubin").exists()]
+
+
+def _compiled(path: Path) -> Resources:
+    """The kernel whose metadata this is. Raises InputError."""
+    try:
+        data = json.loads(path.read_text())
+        target = data["target"]
+        arch = str(target["arch"]) if target["backend"] == "hip" else f"sm{target['arch']}"
+        text, binary = path.with_suffix(".amdgcn"), path.with_suffix(".cubin")
+        asm = {"amdgcn": text.read_text()} if text.exists() else {"cubin": binary.read_bytes()}
+        options = ("num_stages", "waves_per_eu", "matrix_instr_nonkdim", "maxnreg")
+        config = " ".join(f"{k}={data[k]}" for k in ("num_warps", *options) if data.get(k))
+        return resources(asm, data, str(data["name"]), arch, config, str(path.parent))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} could not be read as Triton's metadata ({type(error).__name__}: {error}).") from None

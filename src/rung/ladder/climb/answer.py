@@ -15,6 +15,8 @@ from rung.ladder.climb import noise, predictions
 from rung.ladder.climb.state import State, gained
 from rung.plan import Original
 from rung.recipes.recipe import STATUSES, Recipe, Status
+from rung.records.climb import Result
+from rung.records.record import plain
 from rung.rungs import plan_of
 from rung.timing.workers import variables
 
@@ -126,7 +128,7 @@ def answer_of(state: State, stack: Sequence[str], status: Status, over: float, r
 def write(state: State, stopped: dict[str, Any] | None = None) -> None:
     """result.json, and recipe.toml where there is an answer; stopped: why nothing more is tried, once the climb has ended."""
     answer = state.answer
-    result: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kept": list(answer.kept) if answer else [],
         "status": answer.status if answer else None,
         "speedup": answer.speedup if answer else None,
@@ -144,18 +146,18 @@ def write(state: State, stopped: dict[str, Any] | None = None) -> None:
         "taken_back": state.taken_back,
         "breakdown": state.breakdown,
         "recipe": "recipe.toml" if answer else None,
-        "recipe_text": "",
         "stopped": stopped,
         "predictions": predictions.summary(state.attempts),
         "seconds": state.spent(),
     }
+    result = Result(**fields)
     if answer:
         recipe = recipe_of(state, answer)
-        result["recipe_text"] = recipe.text()
+        result.recipe_text = recipe.text()
         state.run.write_text("recipe.toml", recipe.text())
     else:
         (state.run.directory / "recipe.toml").unlink(missing_ok=True)
-    state.run.write("result.json", result)
+    state.run.write("result.json", plain(result))
 
 
 def read_back(state: State) -> None:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rung.files import read_text
 from rung.measure import CLIMB, Looks, Restart
+from rung.renamed import with_current_names
 from rung.runs import Run
 from rung.timing.duel import Duel
 
@@ -52,7 +54,7 @@ class Begun:
 def read_begun(run: Run) -> dict[str, Begun]:
     """By what was begun: `plain`, `attempt` or `confirm`. Empty where nothing was, or the file is damaged: then it is measured again."""
     try:
-        found = msgspec.json.decode((run.directory / FILE).read_bytes(), type=dict[str, Begun])
+        found = msgspec.json.decode(with_current_names(read_text(run.directory / FILE)), type=dict[str, Begun])
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return {}
     return {what: begun for what, begun in found.items() if _is_whole(begun)}

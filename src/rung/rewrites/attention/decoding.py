@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import fx
 
-from rung.rewrites.attention.lean import each_call, sdpa_options, take_place, unrepeated
+from rung.rewrites.attention.mask_free import each_call, sdpa_options, take_place, unrepeated
 from rung.rewrites.graph import kernel_ops
-from rung.rewrites.graph.alike import first_alike
+from rung.rewrites.graph.constants import first_alike
 from rung.rewrites.graph.layout import free_readers
 from rung.rewrites.graph.normalize import argument, number, value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from rung.rewrites.attention.flex import flex_attention, obstacle
-from rung.rewrites.attention.lean import each_call, sdpa_options, take_place, unrepeated
+from rung.rewrites.attention.mask_free import each_call, sdpa_options, take_place, unrepeated
 from rung.rewrites.attention.masks import Mask, is_causal, window_of
 from rung.rewrites.graph.layout import free_readers
 from rung.rewrites.graph.normalize import argument, number, value

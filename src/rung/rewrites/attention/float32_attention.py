@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from rung.hardware.device import matmul_precision_name
-from rung.rewrites.attention.lean import each_call, sdpa_options, take_place, unrepeated
+from rung.rewrites.attention.mask_free import each_call, sdpa_options, take_place, unrepeated
 from rung.rewrites.attention.masks import Mask, is_causal
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.layout import free_readers

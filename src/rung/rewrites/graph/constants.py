@@ -1,9 +1,10 @@
 """Values in the graph that depend on constants only, and on buffers that hold still (`rung.rewrites.graph.buffers`), worked out while
-compiling: masks on the CPU, tables where they are used."""
+compiling: masks on the CPU, tables where they are used; and equal computations, since the mask that every layer works out for itself is one."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -120,3 +121,27 @@ def sweep(seeds: list[fx.Node]) -> None:
         inputs = list(node.all_input_nodes)
         node.graph.erase_node(node)
         todo += inputs
+
+
+def first_alike(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """For every node that a pure computation ends in, the first of the graph that computes the same of the same inputs; nodes
+    whose memory is written anywhere are left out."""
+    touched = {storage(item) for node in graph.nodes for item in written(node)}
+    known: dict[str, fx.Node] = {}
+    found: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        tensor = value(node)
+        if kind(node) not in COMPUTED or tensor is None:
+            continue
+        if touched & {storage(item) for item in (node, *node.all_input_nodes)}:
+            continue
+        found[node] = known.setdefault(f"{tensor.dtype} {_spelled(node, found)}", node)
+    return found
+
+
+def _spelled(node: fx.Node, known: Mapping[fx.Node, fx.Node]) -> str:
+    """What a node computes, its inputs by what is known of them: equal for equal computations, where what is known is."""
+    parts = map_aggregate(
+        (node.args, node.kwargs), lambda leaf: f"#{known.get(leaf, leaf)}" if isinstance(leaf, fx.Node) else leaf
+    )
+    return f"{node.op} {node.target} {parts}"

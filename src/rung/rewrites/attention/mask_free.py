@@ -22,7 +22,7 @@ from rung.rewrites.graph.normalize import argument, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 
 
-def lean_attention(graph: fx.Graph) -> tuple[int, list[str]]:
+def drop_masks(graph: fx.Graph) -> tuple[int, list[str]]:
     """Rewrite every SDPA call that can do without its mask or its repeated heads; how many, and why not others."""
     return each_call(graph, _rewrite)
 
@@ -69,10 +69,10 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         if packed:
             rows = q.shape[1] // value(key).shape[1]  # type: ignore[union-attr]
             query = graph.call_method("reshape", (query, q.shape[0], -1, rows, q.shape[3]))
-        lean = graph.call_function(F.scaled_dot_product_attention, (query, key, values), options)
+        made = graph.call_function(F.scaled_dot_product_attention, (query, key, values), options)
         if packed:
-            lean = graph.call_method("reshape", (lean, *q.shape[:3], v.shape[3]))
-    take_place(node, lean, mask, dense=free_readers(node) and packed)
+            made = graph.call_method("reshape", (made, *q.shape[:3], v.shape[3]))
+    take_place(node, made, mask, dense=free_readers(node) and packed)
     return None
 
 

@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from rung.errors import UsageError
-from rung.ladder.steps import REPORT
 from rung.launch import START
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
 from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
+from rung.profilers.steps import REPORT, StepsRequest, TorchRecording
 from rung.profilers.torch_profiler import Options
 
 PLANNERS: Mapping[str, Callable[[Request], Plan]] = {
@@ -47,14 +48,21 @@ class Target:
     device: str | None = None
     steps: int = 3
 
-    def argv(self, torch: Mapping[str, Any] | None = None, seconds: float = 0.0) -> tuple[str, ...]:
+    def argv(self, torch: TorchRecording | None = None, seconds: float = 0.0) -> tuple[str, ...]:
         """torch: what torch.profiler is told; seconds: that unrecorded steps are to take."""
         if self.command:
             return self.command
-        request: dict[str, Any] = {"target": self.name, "options": dict(self.options), "rungs": list(self.rungs),
-                   "device": self.device, "warm": WARM, "steps": self.steps}  # fmt: skip
-        request |= ({"torch": torch} if torch else {}) | ({"seconds": seconds} if seconds else {})
-        return sys.executable, START, "rung.ladder.steps", json.dumps(request)
+        request = StepsRequest(
+            target=self.name,
+            options=dict(self.options),
+            rungs=list(self.rungs),
+            device=self.device,
+            warm=WARM,
+            steps=self.steps,
+            torch=torch,
+            seconds=seconds or None,
+        )
+        return sys.executable, START, "rung.profilers.steps", json.dumps(msgspec.to_builtins(request))
 
 
 def chosen(target: Target, tool: str | None, asked: Preset | None) -> Preset:
@@ -147,8 +155,7 @@ def planned(
 
 def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str], seconds: float) -> Plan:
     output = folder / RECORDING
-    settings = {"path": str(output / "trace.json.gz"), "options": options.as_dict()}
-    argv = target.argv(settings, seconds)
+    argv = target.argv(TorchRecording(str(output / "trace.json.gz"), options), seconds)
     slow = options.stacks or options.modules
     return Plan(
         profiler="torch",

@@ -30,7 +30,7 @@ class Recorder(Surgeon):
 def check(fn, heads=(4, 4), lengths=(6, 6), extra=(), tol=1e-5):
     q = torch.randn(2, heads[0], lengths[0], 8, requires_grad=True)
     k, v = (torch.randn(2, heads[1], lengths[1], 8, requires_grad=True) for _ in range(2))
-    surgeon = Recorder(["lean-sdpa"], "eager")
+    surgeon = Recorder(["sdpa-no-mask"], "eager")
     compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
     want, got = fn(q, k, v, *extra), compiled(q, k, v, *extra)
     torch.testing.assert_close(got, want, rtol=tol, atol=tol)
@@ -70,7 +70,7 @@ CAUSAL = {
 def test_a_provably_causal_mask_is_said_and_not_passed(spelling):
     mask = CAUSAL[spelling]
     surgeon = check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask(q, k), scale=0.5))
-    assert surgeon.rewritten == {"lean-sdpa": 1}
+    assert surgeon.rewritten == {"sdpa-no-mask": 1}
     assert surgeon.calls[0]["is_causal"] is True
     assert surgeon.calls[0]["attn_mask"] is None
     assert surgeon.calls[0]["scale"] == 0.5
@@ -133,7 +133,7 @@ def test_grouped_heads_are_not_repeated():
 @pytest.mark.parametrize("masked", [True, False])
 def test_with_one_query_a_head_the_queries_of_a_group_are_rows_of_one(masked, monkeypatch):
     # As on a GPU, where grouped heads need a call without a mask tensor.
-    monkeypatch.setattr("rung.rewrites.attention.lean.takes_groups", lambda *a: False)
+    monkeypatch.setattr("rung.rewrites.attention.mask_free.takes_groups", lambda *a: False)
 
     def fn(q, k, v, open_to):
         mask = (torch.arange(6) <= open_to)[None, None] if masked else None
@@ -141,12 +141,12 @@ def test_with_one_query_a_head_the_queries_of_a_group_are_rows_of_one(masked, mo
         return out.transpose(1, 2).reshape(2, 1, -1)
 
     surgeon = check(fn, heads=(4, 2), lengths=(1, 6), extra=(torch.tensor([3]),))
-    assert surgeon.rewritten == {"lean-sdpa": 1}
+    assert surgeon.rewritten == {"sdpa-no-mask": 1}
     assert surgeon.shapes == [(2, 2, 2, 8)]
 
 
 def test_a_mask_of_its_own_for_each_head_keeps_the_repeat(monkeypatch):
-    monkeypatch.setattr("rung.rewrites.attention.lean.takes_groups", lambda *a: False)
+    monkeypatch.setattr("rung.rewrites.attention.mask_free.takes_groups", lambda *a: False)
 
     def fn(q, k, v, bias):
         return F.scaled_dot_product_attention(q, repeated(k, 2), repeated(v, 2), attn_mask=bias)
@@ -156,7 +156,7 @@ def test_a_mask_of_its_own_for_each_head_keeps_the_repeat(monkeypatch):
 
 
 def test_a_cache_is_not_repeated_and_what_was_written_into_it_is_read(monkeypatch):
-    monkeypatch.setattr("rung.rewrites.attention.lean.takes_groups", lambda *a: False)
+    monkeypatch.setattr("rung.rewrites.attention.mask_free.takes_groups", lambda *a: False)
     keys, values = torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
 
     def fn(q, k, v, keys, values, place):
@@ -166,13 +166,13 @@ def test_a_cache_is_not_repeated_and_what_was_written_into_it_is_read(monkeypatc
         return F.scaled_dot_product_attention(q, repeated(keys, 2), repeated(values, 2), attn_mask=mask)
 
     q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 1, 8), torch.randn(2, 2, 1, 8)
-    surgeon = Surgeon(["lean-sdpa"], "eager")
+    surgeon = Surgeon(["sdpa-no-mask"], "eager")
     run = torch.compile(fn, backend=surgeon, dynamic=False)
     for place in (torch.tensor([2]), torch.tensor([3])):
         mine, theirs = (keys.clone(), values.clone()), (keys.clone(), values.clone())
         torch.testing.assert_close(run(q, k, v, *theirs, place), fn(q, k, v, *mine, place))
         assert torch.equal(mine[0], theirs[0])
-    assert surgeon.rewritten == {"lean-sdpa": 1}
+    assert surgeon.rewritten == {"sdpa-no-mask": 1}
 
 
 def test_keys_written_after_they_were_repeated_stay_repeated():
@@ -203,5 +203,5 @@ def test_one_key_head_for_all_query_heads_is_read_as_a_group():
 
 
 def test_passes_run_in_one_order_however_they_were_chosen():
-    assert Surgeon(["fused-qkv", "lean-sdpa", "sdpa"]).passes == ("sdpa", "lean-sdpa", "fused-qkv")
-    assert set(surgeon_module.PASSES) >= {"sdpa", "lean-sdpa", "fused-qkv"}
+    assert Surgeon(["fused-qkv", "sdpa-no-mask", "sdpa"]).passes == ("sdpa", "sdpa-no-mask", "fused-qkv")
+    assert set(surgeon_module.PASSES) >= {"sdpa", "sdpa-no-mask", "fused-qkv"}

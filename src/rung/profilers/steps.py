@@ -1,0 +1,137 @@
+"""A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.profilers.steps REQUEST`.
+
+REQUEST is a StepsRequest as JSON. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
+recording is switched on for them alone. Their times, a Times, go to the file that $RUNG_STEPS names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pkgutil
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from rung.profilers.torch_profiler import Options
+
+REPORT = "RUNG_STEPS"
+
+
+class TorchRecording(msgspec.Struct):
+    """What torch.profiler is told, and the trace that it writes."""
+
+    path: str
+    options: Options
+
+
+class StepsRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """warm, steps: how many before those that are recorded, and of these; torch: where torch.profiler records; seconds: that the
+    unrecorded steps are to take, for sensors that are read beside them."""
+
+    target: str
+    options: dict[str, str]
+    rungs: list[str]
+    device: str | None
+    warm: int
+    steps: int
+    torch: TorchRecording | None = None
+    seconds: float | None = None
+
+
+class Times(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """steps_ns: of the recorded steps, and `span`, their begin and end on CLOCK_MONOTONIC; of torch.profiler bare_ns and bare_span of
+    those without it as well; bus: the GPU's PCI address."""
+
+    bus: str | None = None
+    steps_ns: list[int]
+    span: tuple[int, int] | None = None
+    bare_ns: list[int] | None = None
+    bare_span: tuple[int, int] | None = None
+
+
+def main(argv: list[str]) -> int:
+    from rung.errors import RungError
+
+    request = msgspec.json.decode(argv[0], type=StepsRequest)
+    try:
+        times = run(request)
+    except RungError as error:
+        print(f"rung: {error}", file=sys.stderr)
+        return error.exit_code
+    if path := os.environ.get(REPORT):
+        with open(path, "wb") as file:
+            file.write(msgspec.json.encode(times))
+    return 0
+
+
+def run(request: StepsRequest) -> Times:
+    from rung.hardware.sensors import identity
+    from rung.profilers import torch_profiler
+    from rung.timing.workers import WORKLOAD
+
+    candidate = pkgutil.resolve_name(WORKLOAD)()
+    candidate.open(request.target, request.options, request.rungs, request.device)
+    candidate.first()
+    device = candidate.device
+    torch_profiler.unrecorded(candidate.call, request.warm, device)
+    seconds, bus = request.seconds or 0.0, (identity(device) or {}).get("bus")
+    begin = time.monotonic_ns()
+    if chosen := request.torch:
+        bare = torch_profiler.unrecorded(candidate.call, request.steps, device, seconds)
+        middle = time.monotonic_ns()
+        times = torch_profiler.record(candidate.call, chosen.path, request.steps, device, chosen.options)
+        return Times(bus=bus, steps_ns=times, bare_ns=bare, bare_span=(begin, middle))
+    times = _marked(candidate, request.steps, seconds)
+    return Times(bus=bus, steps_ns=times, span=(begin, time.monotonic_ns()))
+
+
+def _marked(candidate: Any, steps: int, seconds: float) -> list[int]:
+    from rung.hardware.device import synchronize
+
+    found: list[int] = []
+    with _switched_on(candidate.device):
+        while len(found) < steps or sum(found) < seconds * 1e9:
+            begin = time.perf_counter_ns()
+            with _range(candidate.device, f"ProfilerStep#{len(found)}"):
+                candidate.call()
+                synchronize(candidate.device)
+            found.append(time.perf_counter_ns() - begin)
+    return found
+
+
+@contextlib.contextmanager
+def _range(device: Any, name: str) -> Iterator[None]:
+    """torch's NVTX is roctx in its builds for ROCm; some builds have neither."""
+    if not device.is_gpu:
+        yield
+        return
+    import torch
+
+    pushed = False
+    with contextlib.suppress(RuntimeError, AttributeError):
+        torch.cuda.nvtx.range_push(name)
+        pushed = True
+    try:
+        yield
+    finally:
+        if pushed:
+            torch.cuda.nvtx.range_pop()
+
+
+@contextlib.contextmanager
+def _switched_on(device: Any) -> Iterator[None]:
+    """nsys and ncu wait for this; on ROCm the whole process is recorded."""
+    if device.vendor != "nvidia":
+        yield
+        return
+    import torch
+
+    torch.cuda.profiler.start()
+    try:
+        yield
+    finally:
+        torch.cuda.profiler.stop()

@@ -1,0 +1,328 @@
+"""What `rung climb --json` and `rung report --json` print: a run directory. Each of its files has a record here, of which the required
+fields are those that a climb needs to go on and a report needs to be made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rung.records.measured import Compared, Environment, Nanoseconds, Seconds, Verification
+from rung.records.record import SCHEMA, Part
+
+Object = dict[str, Any]
+
+
+class Figure(Part, kw_only=True):
+    """A figure, with its 95 % interval where restarts gave one; an end is null where none is known."""
+
+    value: float
+    low: float | UnsetType | None = UNSET
+    high: float | UnsetType | None = UNSET
+
+
+class Workload(Part, kw_only=True):
+    """What was climbed. samples, tokens: of a step; flops: of its matrix products, null where they were not counted."""
+
+    name: str
+    mode: str
+    samples: int | None = None
+    tokens: int | None = None
+    model: str = ""
+    parameters: int | None = None
+    options: dict[str, str] | None = None
+    flops: float | None = None
+
+
+class Facts(Part, kw_only=True):
+    """What the survey found, as far as reports show it; `rungs` may know more of it."""
+
+    gpu: bool
+    mode: str
+    rates: dict[str, float]
+    matches: dict[str, int]
+    skipped: list[str]
+    graph_breaks: list[str]
+    without_gradient: list[str]
+    recompilations: list[Object] | None = None
+
+
+class Stopped(Part, kw_only=True):
+    """Why nothing more was tried. rule: tried, rest, floor or budget; left: rungs that apply and were not tried, with what they were
+    expected to give at best."""
+
+    rule: str
+    why: str
+    left: dict[str, float | None] | None = None
+
+
+class Manifest(Part, kw_only=True):
+    """manifest.json: what is climbed, on what, and how it stands. request: what it was begun with; spent_seconds: in all sittings."""
+
+    schema: int
+    kind: str = "climb"
+    status: str
+    why: str
+    target: str
+    options: Object | None = None
+    numerics: str
+    command: str = ""
+    created: str = ""
+    request: Object
+    rungs: list[str] | None = None
+    workload: Workload
+    environment: Environment
+    facts: Facts
+    stopped: Stopped | None = None
+    spent_seconds: Seconds | None = None
+
+
+class Breakdown(Part, kw_only=True):
+    """Where a step's nanoseconds go, by part; clock: of the GPU or the host; kernels, launches, gemms: a step; share: of the bottleneck;
+    top: the largest kernels or operators."""
+
+    parts: dict[str, Nanoseconds]
+    clock: str = ""
+    steps: int | None = None
+    step_ns: Nanoseconds | None = None
+    kernels: float | None = None
+    launches: float | None = None
+    gemms: float | None = None
+    softmax_dims: list[list[int]] | None = None
+    bottleneck: str | None = None
+    share: float | None = None
+    notes: list[str] | None = None
+    top: list[list[Any]] | None = None
+
+
+class Floor(Part, kw_only=True):
+    """The least time that a step can take on this chip, by its arithmetic at the best rate allowed."""
+
+    seconds: Seconds
+    precision: str
+
+
+class Baseline(Part, kw_only=True):
+    """baseline.json: the untouched workload. time: a step, ns; memory: bytes at most."""
+
+    time: Figure
+    memory: dict[str, int]
+    breakdown: Breakdown | None
+    first_run_seconds: Seconds
+    samples: list[Nanoseconds] | None = None
+    loading_seconds: Seconds | None = None
+    opening_seconds: Seconds | None = None
+    warm_up_runs: int | None = None
+    steady: bool | None = None
+    floor: Floor | None = None
+    without_gradient: list[str] | None = None
+    trace: str | None = None
+
+
+class Mode(Part, kw_only=True):
+    """A plain mode of torch.compile. speedup: over the untouched model, missing where it was not timed, and then `error` may say why."""
+
+    name: str = ""
+    title: str = ""
+    rungs: list[str]
+    ready_seconds: Seconds | UnsetType = UNSET
+    speedup: float | UnsetType = UNSET
+    step_ns: Nanoseconds | UnsetType = UNSET
+    prepared_seconds: Seconds | UnsetType | None = UNSET
+    error: str | UnsetType = UNSET
+
+
+class Plain(Mode, kw_only=True):
+    """The fastest of them, and all that were raced."""
+
+    modes: list[Mode] | None = None
+
+
+class Prediction(Part, kw_only=True):
+    """low, high: the range of the speedup over the best so far; shares: of the step, of the parts that it rests on."""
+
+    low: float | None
+    high: float | None
+    shares: dict[str, float | None]
+
+
+class Effect(Part, kw_only=True):
+    """What should show that a rung is in effect, whether it did, and in words."""
+
+    should: str
+    shown: bool | None
+    says: str
+
+
+class Witness(Part, kw_only=True):
+    """What steps of the process that was timed showed. unseen: in inference, how many times as long a step takes on new inputs; left: why
+    something was not looked at. Empty where nothing was."""
+
+    failures: list[str] | UnsetType = UNSET
+    unseen: float | UnsetType | None = UNSET
+    left: str | UnsetType = UNSET
+
+
+class Attempt(Part, kw_only=True):
+    """attempts/NN-rung.json: one rung, or a bundle (`members`), against the best so far. verdict: kept, reverted, inconclusive, no-op,
+    failed or inapplicable; stack: all rungs that it ran with; comparison: candidate against best, of `times` in ns a step."""
+
+    schema: int = SCHEMA
+    number: int
+    rung: str
+    level: int | None = None
+    title: str = ""
+    contract: str = ""
+    changes: str = ""
+    against: str
+    stack: list[str] | None = None
+    replaces: list[str] | None = None
+    prediction: Prediction | None = None
+    clock: str | None = None
+    graph_breaks: list[str] | None = None
+    verdict: str
+    why: str = ""
+    group: str | UnsetType = UNSET
+    members: list[str] | UnsetType | None = UNSET
+    without: list[str] | UnsetType | None = UNSET
+    modes: list[Mode] | UnsetType | None = UNSET
+    plain: Object | UnsetType | None = UNSET
+    log: str | UnsetType = UNSET
+    prepared_seconds: Seconds | UnsetType | None = UNSET
+    comparison: Compared | UnsetType | None = UNSET
+    ranking: Object | UnsetType | None = UNSET
+    restarts: list[dict[str, list[Nanoseconds]]] | UnsetType | None = UNSET
+    times: dict[str, Figure] | UnsetType | None = UNSET
+    memory: dict[str, dict[str, int]] | UnsetType | None = UNSET
+    first_run_seconds: dict[str, Seconds | None] | UnsetType | None = UNSET
+    warm_up: list[dict[str, Object]] | UnsetType | None = UNSET
+    applied: Object | UnsetType | None = UNSET
+    matches: dict[str, int] | UnsetType | None = UNSET
+    hidden: dict[str, float | None] | UnsetType | None = UNSET
+    witness: Witness | UnsetType | None = UNSET
+    compiled_while_timed: dict[str, int] | UnsetType | None = UNSET
+    waited: dict[str, float | None] | UnsetType | None = UNSET
+    cpu_time: Compared | UnsetType | None = UNSET
+    warnings: list[str] | UnsetType | None = UNSET
+    cut: bool | UnsetType = UNSET
+    forecast: str | UnsetType = UNSET
+    prediction_error: float | UnsetType | None = UNSET
+    pay_back: Object | UnsetType | None = UNSET
+    over_shapes: Object | UnsetType | None = UNSET
+    effect: Effect | UnsetType | None = UNSET
+    verified_seconds: Seconds | UnsetType | None = UNSET
+    verification: Verification | UnsetType | None = UNSET
+    gain: float | UnsetType | None = UNSET
+    breakdown: Breakdown | UnsetType | None = UNSET
+    trace: str | UnsetType | None = UNSET
+    seconds: Seconds | UnsetType = UNSET
+    spent_seconds: Seconds | UnsetType = UNSET
+
+
+class DryRun(Part, kw_only=True):
+    """plan.json: what would be tried, in this order; a rung without a verdict would be."""
+
+    rungs: list[Object]
+
+
+class Moment(Part, kw_only=True):
+    """When an answer was given: seconds since the climb began."""
+
+    status: str
+    kept: list[str]
+    speedup: float | None
+    seconds: Seconds
+
+
+class TakenBack(Part, kw_only=True):
+    kept: list[str]
+    why: str
+    seconds: Seconds
+
+
+class Shape(Part, kw_only=True):
+    """What the answer gives on another shape. answer: faster, slower, undecided, fails or unknown, and then `why`."""
+
+    shape: str
+    elements: int
+    answer: str
+    speedup: Figure | None
+    why: str | UnsetType = UNSET
+
+
+class Noise(Part, kw_only=True):
+    """How noisy the machine was. waited: the share of an attempt's time in which a side waited for a core; visible: the smallest gain that
+    would have shown; both in the middle of all attempts, null where they are not known."""
+
+    waited: float | None
+    visible: float | None
+
+
+class Predicted(Part, kw_only=True):
+    """median_error: of what was predicted, in points of the step's time; decided: attempts that tell; inside: of these within the range."""
+
+    median_error: float | None
+    decided: int
+    inside: int
+    by_rung: dict[str, float | None]
+
+
+class Result(Part, kw_only=True):
+    """result.json: the best answer so far. kept: its rungs; speedup: over the untouched model; over_plain: over the best plain mode;
+    times: ns a step, by side (`baseline`, `plain`, `best`); memory: bytes; doubt: why it is provisional although it was more; history:
+    every answer; taken_back: answers that a later check refuted; recipe: the file; seconds: of the whole climb. What belongs to an
+    answer is null without one."""
+
+    schema: int = SCHEMA
+    kept: list[str]
+    status: str | None = None
+    speedup: Figure | None = None
+    over_plain: Figure | None = None
+    confidence: float | None = None
+    times: dict[str, Figure] | None = None
+    memory: dict[str, dict[str, int]] | None = None
+    first_run_seconds: dict[str, Seconds | None] | None = None
+    restarts: list[dict[str, list[Nanoseconds]]] | None = None
+    shapes: list[Shape] | None = None
+    doubt: str = ""
+    noise: Noise | None = None
+    plain: Plain | None = None
+    history: list[Moment] | None = None
+    taken_back: list[TakenBack] | None = None
+    breakdown: Breakdown | None = None
+    recipe: str | None = None
+    recipe_text: str = ""
+    stopped: Stopped | None = None
+    predictions: Predicted | None = None
+    seconds: Seconds | None = None
+
+
+class ClimbRun(Part, kw_only=True, tag_field="kind", tag="run"):
+    """A run directory. running: whether a process climbs in it now."""
+
+    schema: int = SCHEMA
+    directory: str
+    running: bool
+    manifest: Manifest
+    baseline: Baseline | None
+    attempts: list[Attempt]
+    plan: DryRun | None
+    result: Result | None
+
+
+class Begun(Part, kw_only=True):
+    status: str
+    why: str
+
+
+class NotBegun(Part, kw_only=True, tag_field="kind", tag="no run"):
+    """A climb that was stopped before there was a run directory."""
+
+    schema: int = SCHEMA
+    directory: None = None
+    manifest: Begun
+    baseline: None = None
+    attempts: list[Attempt] = msgspec.field(default_factory=list)
+    plan: None = None
+    result: None = None

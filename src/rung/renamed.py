@@ -1,0 +1,27 @@
+"""Names that rungs had in earlier versions. They work for one release: on the command line, in recipes and in run directories."""
+
+from __future__ import annotations
+
+import re
+
+# The name that it had → the name that it has. Empty this table, and delete what reads it, with the release after the next.
+RENAMED = {
+    "uncopied-attention": "strided-sdpa-inputs",
+    "lean-sdpa": "sdpa-no-mask",
+    "casts-together": "foreach-weight-casts",
+    "joined-gradients": "fused-dgrad",
+    "k-major-gradients": "k-major-wgrad",
+    "epilogue-first": "epilogue-fusion-first",
+    "dependent-launches": "pdl",
+}
+# Not within a longer name, a file's name or a path.
+_OLD = re.compile(rf"(?<![\w./-])(?:{'|'.join(RENAMED)})(?![\w/-]|\.\w)")
+
+
+def current_name(name: str) -> str:
+    return RENAMED.get(name, name)
+
+
+def with_current_names(text: str) -> str:
+    """What an earlier version wrote, in today's names: lists of rungs, keys, and sentences about rungs."""
+    return _OLD.sub(lambda found: RENAMED[found[0]], text)
