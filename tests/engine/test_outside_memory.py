@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rung.engine.cuda_graph import PROOFS, WARM_CALLS, GraphedStep
-from rung.engine.outside_memory import in_use
+from rung.engine.outside_memory import OutsideMemory, in_use
 from rung.hardware import pick
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs need a GPU")
@@ -30,6 +31,14 @@ def test_all_that_is_in_use_is_read_and_nothing_else(blocks: list[tuple[int, str
     assert set(read) == used
     assert len(read) == len(used)
     assert all(one[0] + one[1] < other[0] for one, other in itertools.pairwise(runs))
+
+
+def test_where_the_allocator_does_not_tell_a_replay_is_not_taken_for_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> None:
+        raise RuntimeError("snapshot is not supported by cudaMallocAsync")
+
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", refuses)
+    assert not OutsideMemory(SimpleNamespace(pool=lambda: (0, 1)), 0).unchanged()
 
 
 class Counts(nn.Linear):

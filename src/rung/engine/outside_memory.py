@@ -24,7 +24,12 @@ class OutsideMemory:
 
     def __init__(self, graph: Any, index: int) -> None:
         self._index, own = index, tuple(graph.pool())
-        segments = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == index]
+        self._runs: list[tuple[int, int]] = []
+        self._before: tuple[torch.Tensor, int] | None = None
+        try:
+            segments = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == index]
+        except RuntimeError:  # cudaMallocAsync, or an allocator of the user's, does not tell what it handed out
+            return
         # Where this torch does not tell whose a segment is, the graph's results count as writes.
         outside = [segment for segment in segments if tuple(segment.get("segment_pool_id", ())) != own]
         self._runs = [run for segment in outside for run in in_use(segment)]
@@ -33,7 +38,7 @@ class OutsideMemory:
     def unchanged(self) -> bool:
         """Whether it holds what it held, and the GPU's generator has drawn nothing; False where that cannot be told. Waits for the GPU. A
         write of what was there already does not show."""
-        after = self._now()
+        after = self._now() if self._before else None
         if self._before is None or after is None:
             return False
         return self._before[1] == after[1] and torch.equal(self._before[0], after[0])
