@@ -41,7 +41,7 @@ FAMILIES = ("huggingface", "timm_models", "diffusion", "handwritten")  # files b
 MODES = ("default", "reduce-overhead")
 KNOWN_MODES = (*MODES, "max-autotune")
 PLAIN_LIMIT = 600.0  # seconds that a mode of torch.compile may take in all
-LOG = 30  # lines of a climb's that are kept
+LOG = 30  # lines of a climb's that are kept; of its workers all, where nothing was verified: they say what the time went to
 # A few that make and run within seconds on a CPU; the first need nothing but torch.
 SLICE = ("own/estuary", "own/unet", "own/ranker", "hf/qwen3-0.6b", "hf/t5-v1.1-base", "timm/convnext_tiny")
 
@@ -263,7 +263,8 @@ def climb(target: Target, budget: float, more: dict[str, str]) -> Climb:
     """A climb, and then its recipe in a fresh process as a user applies it, which finds the climb's compiled code."""
     with cold(more) as env:
         found = climbed(target, budget, env, lambda recipe: timed(target, f"{RECIPE}{recipe}", env, PLAIN_LIMIT))
-    return msgspec.structs.replace(found, log=found.log[-LOG:], workers_log=[])
+    verified = found.result.get("status") in ("verified", "confirmed")
+    return msgspec.structs.replace(found, log=found.log[-LOG:], workers_log=[] if verified else found.workers_log)
 
 
 def said_of(found: Climb) -> str:
