@@ -9,11 +9,11 @@ dropout are not counted: with a window the figures are too high.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, precision
+from rung.analysis.server_steps import Lengths, read_step
 
 
 class Form(NamedTuple):
@@ -57,9 +57,16 @@ def forward(form: Form) -> Model:
         mask = call.maybe(form.mask) if form.mask >= 0 else None
         out = rows * v.shape[-1] * q.item
         moved = q.bytes + k.bytes + v.bytes + out + rows * 4 + (mask.bytes if mask else 0)
-        return Cost(flops, moved, precision(q.dtype), matrix=True)
+        cache = k.bytes + v.bytes if _more_keys(form, q, k) else 0
+        return Cost(flops, moved, precision(q.dtype), matrix=True, cache=cache)
 
     return model
+
+
+def _more_keys(form: Form, q: Tensor, k: Tensor) -> bool:
+    """Whether there are keys of tokens without a query: where q, k and v are new they are as many, so these were cached."""
+    length = -2 if form.heads_first else -3
+    return k.shape[length] > q.shape[length]
 
 
 def backward(form: Form) -> Model:
@@ -103,12 +110,6 @@ def _flops(call: Call, form: Form, q: Tensor, k: Tensor, v: Tensor, products: tu
     return 2 * count * (products[0] * q.shape[-1] + products[1] * v.shape[-1]), rows
 
 
-# How a step's annotation says the lengths of its sequences, those with a prompt and those that decode, as sums over
-# them: of queries, of keys, of queries squared, of queries times keys. As TraceLens and AMD's vLLM and SGLang have it.
-STEP = r"_context_\d+\(sq\d+sk\d+sqsq\d+sqsk\d+\)_generation_\d+\(sq\d+sk\d+sqsq\d+sqsk\d+\)"
-_SUMS = re.compile(r"\(sq(\d{1,15})sk(\d{1,15})sqsq(\d{1,18})sqsk(\d{1,18})\)")
-
-
 def paged(q: int, k: int, v: int) -> Model:
     """Attention over a cache in pages: q [tokens, heads, head_dim] at a position; k and v, new ones or the cache, with
     [..., key_heads, head_dim]. How many keys there are only the step's annotation says.
@@ -119,19 +120,54 @@ def paged(q: int, k: int, v: int) -> Model:
 
     def model(call: Call) -> Cost:
         queries, keys, values = call.tensor(q, 3), call.tensor(k), call.tensor(v)
-        found = [tuple(map(int, sums)) for sums in _SUMS.findall(call.around)]
         tokens, heads, width = queries.shape
-        if len(found) != 2 or keys.shape[-1] != width or keys.shape[-2:-1] != values.shape[-2:-1]:
+        if keys.shape[-1] != width or keys.shape[-2:-1] != values.shape[-2:-1]:
             raise Unknown
-        asked, cached, squares, products = (sum(part) for part in zip(*found, strict=True))
-        if asked > tokens or squares < asked:
-            raise Unknown
-        seen = products - (squares - asked) // 2
+        lengths = _lengths(call, tokens)
         depth = width + values.shape[-1]
-        moved = asked * heads * depth * queries.item + cached * keys.shape[-2] * depth * keys.item
-        return Cost(2 * seen * heads * depth, moved, precision(queries.dtype), matrix=True)
+        cache = lengths.keys * keys.shape[-2] * depth * keys.item
+        moved = lengths.queries * heads * depth * queries.item + cache
+        return Cost(2 * lengths.pairs * heads * depth, moved, precision(queries.dtype), matrix=True, cache=cache)
 
     return model
+
+
+def _lengths(call: Call, tokens: int) -> Lengths:
+    """The lengths of the step's sequences, by its annotation. tokens: as many queries as the operator has room for."""
+    step = read_step(call.around)
+    if (
+        step is None
+        or step.lengths is None
+        or step.lengths.queries > tokens
+        or step.lengths.squares < step.lengths.queries
+    ):
+        raise Unknown
+    return step.lengths
+
+
+class Queried(NamedTuple):
+    """How many sequences there are, of how many new tokens and of how many keys each."""
+
+    sequences: int
+    queries: int
+    keys: int
+
+
+def queried(call: Call) -> Queried:
+    """What a forward operator of FORMS is asked. Of packed sequences the mean, as their lengths are data. Raises Unknown."""
+    kind, form = FORMS.get(call.name, (backward, Form()))
+    if kind is not forward:
+        raise Unknown
+    q, k = call.tensor(form.q), call.tensor(form.q + 1)
+    if form.lengths >= 0 and call.maybe(form.lengths) is not None:
+        if min(len(q.shape), len(k.shape)) < 3:
+            raise Unknown
+        sequences = max(call.tensor(form.lengths, 1).shape[0] - 1, 1)
+        return Queried(sequences, *(round(t.shape[-3] / sequences) for t in (q, k)))
+    if len(q.shape) != 4 or len(k.shape) != 4:
+        raise Unknown
+    length = 2 if form.heads_first else 1
+    return Queried(q.shape[0], q.shape[length], k.shape[length])
 
 
 _Kind = Callable[[Form], Model]

@@ -98,8 +98,8 @@ def cache_write(call: Call) -> Cost:
     """_C_cache_ops::reshape_and_cache*(key, value, key_cache, value_cache, slots, ...) and sglang::store_cache: the new keys
     and values"""
     key, value = call.tensor(0), call.tensor(1)
-    cached = call.tensor(2)
-    return Cost(0, key.bytes + value.bytes + (key.size + value.size) * cached.item)
+    written = (key.size + value.size) * call.tensor(2).item
+    return Cost(0, key.bytes + value.bytes + written, cache=written)
 
 
 MODELS: dict[str, Model] = {
