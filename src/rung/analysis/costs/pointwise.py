@@ -174,6 +174,10 @@ MODELS: dict[str, Model] = {
     "aiter::gelu_and_mul": gated,
     "aiter::gelu_tanh_and_mul": gated,
     "sgl_kernel::silu_and_mul": gated,
+    "sgl_kernel::gelu_and_mul": gated,
+    "sgl_kernel::gelu_tanh_and_mul": gated,
+    "_C::silu_and_mul_quant": gated,
+    "_C::swigluoai_and_mul": gated,
     "_C::rotary_embedding": rope,
     "sgl_kernel::rotary_embedding": rope,
 }
