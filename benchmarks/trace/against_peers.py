@@ -287,15 +287,13 @@ def against_work(folder: Path, to: Comparison) -> None:
     for row in rows_of(folder / "unified_perf_summary.csv"):
         if row["has_perf_model"] != "True" or not row.get("GFLOPS"):
             continue
-        columns = [
-            json.dumps(ast.literal_eval(row[name]))
-            for name in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
-        ]
-        name, dims = row["name"], json.loads(columns[0])
+        given = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+        shapes, types, strides, values = (json.dumps(ast.literal_eval(row[column])) for column in given)
+        name, dims = row["name"], json.loads(shapes)
         what = f"`{name}` {'; '.join('x'.join(map(str, d)) for d in dims if d and all(isinstance(n, int) for n in d))[:70]}"
         flops, moved = round(float(row["GFLOPS"]) * 1e9), round(float(row["Data Moved (MB)"] or 0) * 2**20)
         try:
-            call = read_call(name, *columns, LIST_ITEM.get(name, ""))
+            call = read_call(name, shapes, types, strides, values, LIST_ITEM.get(name, ""))
             mine = cost(call)
         except Unknown:
             to.unmodelled.append(what)
