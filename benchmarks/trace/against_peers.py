@@ -43,10 +43,6 @@ from hta.trace_analysis import TraceAnalysis
 analysis = TraceAnalysis(trace_files={0: sys.argv[1]})
 parts = analysis.get_temporal_breakdown(visualize=False).iloc[0]
 found = {name: float(parts[name]) for name in ("idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)")}
-try:
-    found["launches"] = len(analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0])
-except Exception:
-    found["launches"] = 0
 print("FIGURES" + json.dumps(found))
 """
 
