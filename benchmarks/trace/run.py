@@ -27,7 +27,7 @@ from large_trace import make
 from routes import ROUTES
 
 HERE = Path(__file__).parent
-OURS = ("rung", "rung-cache", "rung-analyze")
+OURS = ("rung", "rung-cache", "rung-analyze", "rung-analyze-again")
 
 
 def calibration() -> float:
@@ -59,8 +59,15 @@ def measured(route: str, file: Path, cache: Path) -> dict[str, float] | None:
 
 
 def command(route: str, file: Path) -> list[str]:
-    if route == "rung-analyze":  # the command itself
-        return ["-m", "rung.cli.main", "analyze", str(file), "--no-cache", "--json"]
+    if route.startswith("rung-analyze"):  # the command itself
+        return [
+            "-m",
+            "rung.cli.main",
+            "analyze",
+            str(file),
+            "--json",
+            *(["--no-cache"] if route == "rung-analyze" else []),
+        ]
     return [str(HERE / "routes.py"), route, str(file)]
 
 
@@ -70,7 +77,9 @@ def main() -> None:
     parser.add_argument("small", type=Path, nargs="*", help="traces to read as they are")
     parser.add_argument("--copies", type=int, nargs="+", default=[41, 5])
     parser.add_argument("--repeat", type=int, default=5, help="how often Rung reads each size; the best is shown")
-    parser.add_argument("--routes", nargs="+", choices=[*ROUTES, "rung-analyze", "all"], default=OURS)
+    parser.add_argument(
+        "--routes", nargs="+", choices=[*ROUTES, "rung-analyze", "rung-analyze-again", "all"], default=OURS
+    )
     parser.add_argument("--made", type=Path, help="a directory to keep the traces in, or to take them from")
     options = parser.parse_args()
     routes = [*OURS, *(r for r in ROUTES if r not in OURS)] if "all" in options.routes else options.routes
@@ -91,6 +100,8 @@ def compared(file: Path, routes: list[str], cache: Path, repeat: int) -> None:
     for route in routes:
         if route == "rung-cache":
             show(file, "rung, storing the cache", [measured(route, file, cache)])
+        if route == "rung-analyze-again":
+            show(file, "rung-analyze, storing its answer", [measured(route, file, cache)])
         results = [measured(route, file, cache) for _ in range(repeat if route in OURS else 1)]
         show(file, "rung, from the cache" if route == "rung-cache" else route, results)
 

@@ -142,6 +142,21 @@ def test_a_kernel_that_differs_stays_without_an_operator(write):
     assert joined(trace).notes == ("10 replayed kernels fit no graph captured in c.json.",)
 
 
+def test_a_replay_whose_last_record_was_lost_is_joined_and_one_that_may_begin_anywhere_is_not(write):
+    # As Kineto recorded FLUX.1 on an MI300X: 1,566 kernels of each replay, 1,567 captured, the last one a product.
+    names = [f"k{i}" for i in range(12)]
+    given = write("c.json", capture(*[(name, rows) for rows, name in enumerate(names, 8)]))
+    for first, last in ((0, 11), (1, 12)):
+        trace = with_captures(read(write("t.json", replay(*names[first:last]))), [given])
+        assert ops(trace) == {("aten::mm", dims(rows)): (1, 1000) for rows in range(8 + first, 8 + last)}
+    for kept in (names[:6] + names[7:], names[:9]):  # one from the middle; too many
+        trace = with_captures(read(write("t.json", replay(*kept))), [given])
+        assert joined(trace).notes[0].startswith(f"{len(kept)} replayed kernels fit no graph")
+    alike = write("c.json", capture(*[("k", rows) for rows in range(8, 20)]))
+    trace = with_captures(read(write("t.json", replay(*["k"] * 11))), [alike])
+    assert joined(trace).notes[0].startswith("11 replayed kernels fit no graph")
+
+
 def test_layers_that_are_alike_are_told_apart_by_their_turn(write):
     layers = [
         capture(("gemm_a", 4), start=100 * i, first=10 * i, around=[(f"layer.py({i}): forward", 5, 25)])

@@ -239,3 +239,12 @@ def test_a_complex_product_is_four_real_ones():
     real, complex_ = (priced("aten::mm", T((3, 5), kind), T((5, 7), kind)) for kind in (F, "c10::complex<float>"))
     assert complex_.flops == 4 * real.flops
     assert complex_.precision == "fp32"
+
+
+def test_a_tensor_to_hold_the_result_is_written_and_not_read():
+    # As a gradient is divided by the world's size in FSDP (../shared/data/traces/mi300_resnet_fsdp_ckpt): mul(self, other, *, out)
+    found = priced("aten::mul", T((512,)), T((), "double"), T((512,)))
+    assert found.bytes == 2 * 512 + 8 + 2 * 512
+    assert priced("aten::add", T((512,)), T((512,)), 1, T((512,))).bytes == 3 * 2 * 512
+    assert priced("aten::sqrt", T((512,)), T((512,))).bytes == 2 * 2 * 512
+    assert priced("aten::eq", T((512,)), T((512,)), T((512,), "bool")).bytes == 2 * 2 * 512 + 512

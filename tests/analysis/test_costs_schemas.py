@@ -5,6 +5,7 @@ import pytest
 from rung.analysis.costs import MODELS
 from rung.analysis.costs.attention import FORMS as ATTENTION
 from rung.analysis.costs.convolution import FORMS as CONVOLUTION
+from rung.analysis.costs.pointwise import ARITY
 
 torch = pytest.importorskip("torch")
 
@@ -108,3 +109,13 @@ def test_there_is_such_an_operator():
     if torch.__version__ < torch.torch_version.TorchVersion("2.10"):
         missing -= NEWER
     assert missing == set()
+
+
+@pytest.mark.parametrize("name", ARITY)
+def test_the_tensor_for_the_result_comes_behind_those_that_are_read(name):
+    packet = getattr(torch.ops.aten, name)
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    with_result = [s.arguments for s in schemas if s.arguments[-1].is_out and not s.arguments[-2].is_out]
+    assert with_result
+    # Some take a number for one of their tensors.
+    assert max(sum(str(a.type) == "Tensor" for a in arguments) for arguments in with_result) == ARITY[name] + 1

@@ -19,7 +19,7 @@ from rocprof_files import csv_files, results_json, write_json
 from rocprof_files import write as write_files
 
 from rung.errors import InputError
-from rung.trace import cache, read
+from rung.trace import cache, entries, read
 from rung.trace import open as door
 from rung.trace.repeats import REASON
 from rung.trace.source import Source, content, head
@@ -206,7 +206,7 @@ def test_every_registered_format_can_be_imported():
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "THRESHOLD", 0)
+    monkeypatch.setattr(entries, "THRESHOLD", 0)
     folder = tmp_path / "in"
     folder.mkdir()
     return write(folder / "t.json", 5, deviceProperties=[{"name": "g"}], distributedInfo={"rank": 2})

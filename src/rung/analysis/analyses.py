@@ -60,6 +60,11 @@ ANALYSES = {
     "memory_timeline": Analysis("How much memory was used, over time?", "rung.analysis.memory:memory_timeline"),
     "copies": Analysis("What is copied, in which direction, and how fast?", "rung.analysis.copies:copies"),
     "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
+    "serving": Analysis(
+        "How fast are prefill and decode of an inference server, and how near to the roof?",
+        "rung.analysis.serving:serving",
+    ),
+    "serving_steps": Analysis("What is each step of an inference server?", "rung.analysis.serving:serving_steps"),
     "counters": Analysis("What do the hardware counters say of each kernel?", "rung.analysis.counters:counters"),
     "counter_roofline": Analysis(
         "How close is each kernel to each roof, by the counters?", "rung.analysis.counters:counter_roofline"

@@ -14,11 +14,11 @@ import polars as pl
 
 from rung.analysis.calls import captured_calls, host_calls, launching_calls
 from rung.analysis.costs import needs_kernels, needs_lengths
-from rung.analysis.costs.attention import STEP
 from rung.analysis.intervals import Ints
 from rung.analysis.nesting import nearest
 from rung.analysis.once import once
 from rung.analysis.origins import origins
+from rung.analysis.server_steps import BEGINNING, read_step
 from rung.trace.table import Trace
 
 # The experts of a token, of triton_kernels' TopK(scores, k, ...): as recorded, ["", "4", "True", ...].
@@ -35,7 +35,9 @@ def step_lengths(trace: Trace) -> pl.Series | None:
     calls = host_calls(trace)
     if not any(needs_lengths(name) for name in launching_calls(trace)["name"].unique()):
         return None
-    says = (calls["kind"] == "annotation") & calls["name"].str.contains(STEP)
+    names = calls.filter(pl.col("kind") == "annotation", pl.col("name").str.contains(BEGINNING))["name"].unique()
+    wanted = [name for name in names if (said := read_step(name)) and said.lengths]
+    says = (calls["kind"] == "annotation") & calls["name"].is_in(wanted)
     if not says.any():
         return None
     around = pl.Series(nearest(calls["caller"].to_numpy(), says.to_numpy()))

@@ -140,7 +140,8 @@ def joined(trace: Trace) -> Joined:
             match = matches[number % len(matches)] if matches else None
             if match is None:
                 continue
-            same = match.graph.process == process and bool((match.at == np.arange(len(names))).all())
+            whole = len(names) == len(match.graph.names) and bool((match.at == np.arange(len(names))).all())
+            same = match.graph.process == process and whole
             sure, unsure = sure or same, unsure or not same
             known = np.flatnonzero(match.at >= 0)
             found = match.graph.calls[match.at[known]]
@@ -252,8 +253,12 @@ def _matches(names: _Names, graphs: Sequence[_Graph]) -> list[_Match]:
 
 
 def _close(names: _Names, graph: _Graph) -> _Match | None:
-    if len(names) != len(graph.names):
-        return None
+    missing = len(graph.names) - len(names)
+    if missing:
+        # Profilers lose records at the ends of a replay, too: what is left must be one stretch of the graph, and no other one.
+        starts = [at for at in sorted({0, missing}) if at >= 0 and names == graph.names[at : at + len(names)]]
+        few = 0 < missing <= (1 - NEARLY) * len(graph.names)
+        return _Match(graph, np.arange(len(names)) + starts[0]) if few and len(starts) == 1 else None
     if Counter(names) == Counter(graph.names):
         return _Match(graph, _reordered(names, graph))
     same = np.array([a == b for a, b in zip(names, graph.names, strict=True)])

@@ -13,9 +13,11 @@ from rung.analysis.classified import classified
 from rung.analysis.facts import Facts, Seen, duration, largest, short
 from rung.analysis.origins import op_column
 from rung.analysis.serialized import serialized
+from rung.analysis.server_steps import DECODE, MIXED, PREFILL, SPECULATIVE
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less
+DECODING = (DECODE, MIXED, SPECULATIVE)
 _ALLOCATES = r"(?i)^(hip|cuda|cu)(mem)?(malloc|alloc|free|host)"
 
 
@@ -36,6 +38,7 @@ def host_bound(facts: Facts) -> Seen | None:
     share, where = _waits_for_launches(facts)
     said = facts.many(float(facts.table("launches")["launches"].sum()) * facts.steps, "launch", "es")
     said += f", most of the wait in {where}" if where else ""
+    said += _before_decoding(facts, share)
     # Recording Python's stacks slows the host several times over: without it much of this may be gone.
     stacks = (facts.trace.events["kind"] == "python").any()
     if stacks:
@@ -48,7 +51,34 @@ def between_replays(facts: Facts) -> Seen | None:
     if not facts.replayed or share < 0.03:
         return None
     launched = facts.own.filter("graph")["launch"].n_unique()
-    return Seen(share, f"{launched} launches of graphs" + (f", most of the wait in {where}" if where else ""))
+    said = f"{launched} launches of graphs" + (f", most of the wait in {where}" if where else "")
+    return Seen(share, said + _before_decoding(facts, share))
+
+
+def _before_decoding(facts: Facts, share: float) -> str:
+    """How much of waits of this share of the time are those of a server between its steps."""
+    steps = facts.table("serving_steps").filter(pl.col("step") > 0, pl.col("phase").is_in(DECODING))
+    within = facts.share(steps["gap_ns"].sum()) / share if share else 0.0
+    if within < 0.1:
+        return ""
+    return f"; {min(1.0, within) * 100:.0f} % of it before steps that decode, {duration(steps['gap_ns'].mean())} each"  # type: ignore[arg-type]
+
+
+def held_up_decoding(facts: Facts) -> Seen | None:
+    """Steps that only read prompts, between two that decode."""
+    steps = facts.table("serving_steps")
+    prompt = pl.when(pl.col("phase") == PREFILL).then("time_ns").otherwise(0)
+    decoding = steps.with_columns(read=prompt.cum_sum().over("rank")).filter(pl.col("phase").is_in(DECODING))
+    decoding = decoding.with_columns(held=pl.col("read") - pl.col("read").shift(1).over("rank")).drop_nulls(
+        "token_time_ns"
+    )
+    held, free = decoding.filter(pl.col("held") > 0), decoding.filter(pl.col("held") == 0)
+    share = facts.share(held["held"].sum())
+    if share < 0.05 or free.is_empty():
+        return None
+    medians = [duration(float(part["token_time_ns"].median())) for part in (held, free)]  # type: ignore[arg-type]
+    said = f"{held.height} of {decoding.height} times between tokens have a prompt in them, {medians[0]} instead of {medians[1]}"
+    return Seen(share, f"{said} (medians)")
 
 
 def allocation(facts: Facts) -> Seen | None:
@@ -58,7 +88,8 @@ def allocation(facts: Facts) -> Seen | None:
 
 def sync(facts: Facts) -> Seen | None:
     share, where = facts.gaps(pl.col("cause") == "sync", ~_allocating())
-    return Seen(share, f"in {where}" if where else "") if share >= 0.02 else None
+    said = (f"in {where}" if where else "") + _before_decoding(facts, share)
+    return Seen(share, said.removeprefix("; ")) if share >= 0.02 else None
 
 
 def queued(facts: Facts) -> Seen | None:
@@ -228,7 +259,7 @@ def compiling(facts: Facts) -> Seen | None:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        host_bound, between_replays, allocation, sync, queued, unexplained_idle, data_loading, unfused_attention, fp32_matmul, gemm_bound, far_from_roof, pointwise,
+        host_bound, between_replays, held_up_decoding, allocation, sync, queued, unexplained_idle, data_loading, unfused_attention, fp32_matmul, gemm_bound, far_from_roof, pointwise,
         optimizer, copies, device_copies, convolution_layout, exposed_communication, straggler, compiling,
     )
 }  # fmt: skip

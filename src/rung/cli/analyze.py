@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
@@ -31,6 +31,14 @@ The format is told by the content. It needs neither torch nor a GPU.
 """
 
 WRITERS = {".json": "write_chrome", ".pftrace": "write_perfetto", ".csv": "write_csv"}
+
+
+class Answer(NamedTuple):
+    """answer: a text, or the values of a document; notes: to be said beside it; lasts: it may be kept."""
+
+    answer: Any
+    notes: Sequence[str] = ()
+    lasts: bool = True
 
 
 def add(commands: Any, help_text: str) -> None:
@@ -81,32 +89,63 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     write = check(parsed)
     for_tables()
+    from rung.analysis.kept import load, place, save
     from rung.runs import to_json
 
-    if parsed.categories:
-        from rung.analysis import classifier
-
-        classifier.use(parsed.categories)
     answers = []
     for path in parsed.paths:
-        trace = opened(
-            path, parsed.capture, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache
-        )
-        if write:
-            write(with_samples(trace, parsed.samples), parsed.write)
-        if parsed.roofline:
-            write_roofline(trace, parsed.roofline)
-        trace, steps, note = per_step(trace, parsed)
-        if parsed.html:
-            write_page(with_samples(trace, parsed.samples), steps, note, parsed.html)
-        if parsed.out:
-            tables.write_all(trace, steps, parsed.out, parsed.format or "csv", parsed.xlsx)
-        answers.append(asked(trace, steps, parsed, note) if parsed.show else page(trace, steps, parsed, note))
+        where = None if write or not repeatable(parsed) else place(path, question(parsed), categories(parsed))
+        kept = load(where)
+        answer = Answer(**kept) if kept else worked_out(path, parsed, write)
+        if kept is None and answer.lasts:
+            save(where, answer._asdict())
+        for line in answer.notes:
+            say(f"note: {line}")
+        answers.append(answer.answer)
     if parsed.json:
         print(to_json(answers if len(answers) > 1 else answers[0]))
     else:
         print("\n\n".join(answers), end="\n" if any(answers) else "")
     return 0
+
+
+def worked_out(path: Path, parsed: argparse.Namespace, write: Callable[[Any, Path], Any] | None) -> Answer:
+    """The answer to what was asked of one trace; the files that were asked for are written."""
+    if parsed.categories:
+        from rung.analysis import classifier
+
+        classifier.use(parsed.categories)
+    trace = opened(path, parsed.capture, partial=parsed.partial, max_bytes=parsed.max_bytes, cache=not parsed.no_cache)
+    if write:
+        write(with_samples(trace, parsed.samples), parsed.write)
+    if parsed.roofline:
+        write_roofline(trace, parsed.roofline)
+    trace, steps, note = per_step(trace, parsed)
+    if parsed.html:
+        write_page(with_samples(trace, parsed.samples), steps, note, parsed.html)
+    if parsed.out:
+        tables.write_all(trace, steps, parsed.out, parsed.format or "csv", parsed.xlsx)
+    lasts = not trace.meta.get("cache")  # else it says what was wrong with the cache this time
+    if parsed.show:
+        return asked(trace, steps, parsed, note)._replace(lasts=lasts)
+    return Answer(page(trace, steps, parsed, note), lasts=lasts)
+
+
+def repeatable(parsed: argparse.Namespace) -> bool:
+    """Whether the answer is all that was asked for, and depends on nothing but the trace and `question`."""
+    files = (parsed.html, parsed.out, parsed.csv, parsed.roofline, parsed.capture)
+    return not any(files) and not parsed.no_cache and not parsed.partial and parsed.max_bytes is None
+
+
+def question(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What an answer depends on beside the trace and the files of the user's."""
+    step = sorted(parsed.step) if parsed.step is not None else None
+    given = {"show": parsed.show, "step": step, "steps": parsed.steps, "json": parsed.json}
+    return given if parsed.json else given | {"top": parsed.top, "width": tables.width()}
+
+
+def categories(parsed: argparse.Namespace) -> list[Path]:
+    return [parsed.categories] if parsed.categories else []
 
 
 def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
@@ -203,29 +242,23 @@ def said(trace: Any, steps: int, note: str) -> dict[str, Any]:
     return found
 
 
-def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
+def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Answer:
     """The tables of --show."""
     from rung.analysis.captures import joined
 
     found = {name: table(name, trace, steps=steps) for name in parsed.show}
     if parsed.csv:
         tables.write_csv(next(iter(found.values())), parsed.csv)
-        return ""
+        return Answer("")
     notes = [*([note] if note else []), *joined(trace).notes]
     if parsed.json:
         rows = {name: answer.to_dicts() for name, answer in found.items()}
-        return {
-            "kind": "analyze",
-            "source": trace.source,
-            "format": trace.format,
-            "steps": steps,
-            "notes": notes,
-            "tables": rows,
-        }
-    heads = {name: f"{name}: {ANALYSES[name].question}" for name in found}
-    for line in notes:
-        say(f"note: {line}")
-    return "\n\n".join(f"{heads[name]}\n{_shown(name, answer, parsed.top)}" for name, answer in found.items())
+        facts = {"source": trace.source, "format": trace.format, "steps": steps, "notes": notes}
+        return Answer({"kind": "analyze", **facts, "tables": rows})
+    blocks = (
+        f"{name}: {ANALYSES[name].question}\n{_shown(name, answer, parsed.top)}" for name, answer in found.items()
+    )
+    return Answer("\n\n".join(blocks), notes)
 
 
 def _shown(name: str, answer: Any, top: int | None) -> str:

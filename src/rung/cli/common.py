@@ -227,11 +227,13 @@ def for_tables() -> None:
     """To be called by a command that only works on tables, before it imports polars and numpy.
 
     Both start a thread for each core. On a node of 128 that costs more than a small trace does, and those of numpy's
-    OpenBLAS turn idly for a while; what takes long in a trace is one thread's work. And Python looks for cycles of dead
+    OpenBLAS turn idly for a while; what takes long in a trace is one thread's work. One thread needs one arena of memory, and
+    polars' allocator keeps what was freed for a tenth of a second, not for ten. And Python looks for cycles of dead
     objects at every 700th object that is made: a third of a second of imports consist of those that stay.
     """
     for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(library, "1")
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:100,muzzy_decay_ms:0")  # of jemalloc
     gc.set_threshold(100_000)
 
 

@@ -1,12 +1,11 @@
 """Tables of large traces, kept as Parquet so that the next opening takes no parsing.
 
-An entry is one directory, named by what the trace file was: path, size, time of change and the version of this
-format. It appears whole or not at all, and whatever is wrong with it is no error: the trace is read again.
+An entry is one directory (entries.py), named by what the trace file was: path, size, time of change and the version of
+this format. It appears whole or not at all, and whatever is wrong with it is no error: the trace is read again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -17,38 +16,13 @@ from typing import Any
 
 import polars as pl
 
+from rung.trace.entries import directory
 from rung.trace.table import COLLECTIVES, COUNTERS, MEMORY, SCHEMA, Trace
 
-VERSION = 5  # to be raised whenever a reader gives another table for the same file
-THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
 ABANDONED = 86_400  # seconds after which an entry that is not whole is a killed process's
 LIMIT = 20  # entries kept, the latest used ones
 
 _WORK = ".partial-"
-
-
-def directory() -> Path:
-    """Where entries are: $RUNG_CACHE, else rung/traces in the user's cache directory."""
-    chosen = os.environ.get("RUNG_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rung" / "traces"
-
-
-def worthwhile(path: Path) -> bool:
-    """Whether the file is large enough for its tables to be kept."""
-    try:
-        return path.stat().st_size >= THRESHOLD
-    except OSError:  # the reader says what is wrong with it
-        return False
-
-
-def key(path: Path) -> str:
-    """The name of the entry for the file as it is now."""
-    whole, facts = path.resolve(), path.stat()
-    text = f"{VERSION}\n{pl.__version__}\n{whole}\n{facts.st_size}\n{facts.st_mtime_ns}"
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def load(name: str) -> Trace | str:

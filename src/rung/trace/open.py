@@ -16,6 +16,7 @@ from typing import Any
 
 from rung.errors import InputError
 from rung.trace import cache as store
+from rung.trace import entries
 from rung.trace.parallel import processes_for, read_all
 from rung.trace.ranks import merged
 from rung.trace.repeats import REASON, repeated
@@ -80,8 +81,8 @@ def _read_file(
 ) -> Trace | None:
     """The trace from the cache or by the reader that `choose` names; None where it names none."""
     # What is partly read depends on the damage, and a limit is a wish to see the file refused: neither is cached.
-    cached = cache and not partial and max_bytes is None and store.worthwhile(path)
-    key = store.key(path) if cached else ""
+    cached = cache and not partial and max_bytes is None and entries.worthwhile(path)
+    key = entries.key(path) if cached else ""
     kept = store.load(key) if cached else ""
     if isinstance(kept, Trace):
         return replace(kept, source=str(path))

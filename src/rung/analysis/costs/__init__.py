@@ -21,20 +21,23 @@ from rung.analysis.costs import (
     optimizer,
     pointwise,
     pooling,
+    quantized,
+    selection,
 )
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked, read_call
 
 LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same in every call
 _FAMILIES = {
-    "gemm": gemm.MODELS,
+    "gemm": gemm.MODELS | quantized.MODELS,
     "moe": moe.MODELS,
     "attention": attention.MODELS,
     "convolution": convolution.MODELS,
     "normalization": normalization.MODELS,
-    "pointwise": pointwise.MODELS,
+    "pointwise": pointwise.MODELS | quantized.CASTS,
     "indexing": indexing.MODELS,
     "copy": copies.MODELS,
     "pooling": pooling.MODELS,
+    "selection": selection.MODELS,
     "optimizer": optimizer.MODELS,
 }
 MODELS: dict[str, Model] = {name: model for models in _FAMILIES.values() for name, model in models.items()}
@@ -56,7 +59,7 @@ def model_of(name: str) -> Model | None:
 
 def needs_lengths(name: str) -> bool:
     """Whether an operator's work depends on lengths of sequences that are none of its inputs."""
-    return _plain(name) in attention.PAGED
+    return _plain(name) in attention.LENGTHS
 
 
 def needs_kernels(name: str) -> bool:

@@ -9,11 +9,11 @@ dropout are not counted: with a window the figures are too high.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, precision
+from rung.analysis.server_steps import Lengths, read_step
 
 
 class Form(NamedTuple):
@@ -57,9 +57,16 @@ def forward(form: Form) -> Model:
         mask = call.maybe(form.mask) if form.mask >= 0 else None
         out = rows * v.shape[-1] * q.item
         moved = q.bytes + k.bytes + v.bytes + out + rows * 4 + (mask.bytes if mask else 0)
-        return Cost(flops, moved, precision(q.dtype), matrix=True)
+        cache = k.bytes + v.bytes if _more_keys(form, q, k) else 0
+        return Cost(flops, moved, precision(q.dtype), matrix=True, cache=cache)
 
     return model
+
+
+def _more_keys(form: Form, q: Tensor, k: Tensor) -> bool:
+    """Whether there are keys of tokens without a query: where q, k and v are new they are as many, so these were cached."""
+    length = -2 if form.heads_first else -3
+    return k.shape[length] > q.shape[length]
 
 
 def backward(form: Form) -> Model:
@@ -103,12 +110,6 @@ def _flops(call: Call, form: Form, q: Tensor, k: Tensor, v: Tensor, products: tu
     return 2 * count * (products[0] * q.shape[-1] + products[1] * v.shape[-1]), rows
 
 
-# How a step's annotation says the lengths of its sequences, those with a prompt and those that decode, as sums over
-# them: of queries, of keys, of queries squared, of queries times keys. As TraceLens and AMD's vLLM and SGLang have it.
-STEP = r"_context_\d+\(sq\d+sk\d+sqsq\d+sqsk\d+\)_generation_\d+\(sq\d+sk\d+sqsq\d+sqsk\d+\)"
-_SUMS = re.compile(r"\(sq(\d{1,15})sk(\d{1,15})sqsq(\d{1,18})sqsk(\d{1,18})\)")
-
-
 def paged(q: int, k: int, v: int) -> Model:
     """Attention over a cache in pages: q [tokens, heads, head_dim] at a position; k and v, new ones or the cache, with
     [..., key_heads, head_dim]. How many keys there are only the step's annotation says.
@@ -119,19 +120,118 @@ def paged(q: int, k: int, v: int) -> Model:
 
     def model(call: Call) -> Cost:
         queries, keys, values = call.tensor(q, 3), call.tensor(k), call.tensor(v)
-        found = [tuple(map(int, sums)) for sums in _SUMS.findall(call.around)]
         tokens, heads, width = queries.shape
-        if len(found) != 2 or keys.shape[-1] != width or keys.shape[-2:-1] != values.shape[-2:-1]:
+        if keys.shape[-1] != width or keys.shape[-2:-1] != values.shape[-2:-1]:
             raise Unknown
-        asked, cached, squares, products = (sum(part) for part in zip(*found, strict=True))
-        if asked > tokens or squares < asked:
-            raise Unknown
-        seen = products - (squares - asked) // 2
+        lengths = _lengths(call, tokens)
         depth = width + values.shape[-1]
-        moved = asked * heads * depth * queries.item + cached * keys.shape[-2] * depth * keys.item
-        return Cost(2 * seen * heads * depth, moved, precision(queries.dtype), matrix=True)
+        cache = lengths.keys * keys.shape[-2] * depth * keys.item
+        moved = lengths.queries * heads * depth * queries.item + cache
+        return Cost(2 * lengths.pairs * heads * depth, moved, precision(queries.dtype), matrix=True, cache=cache)
 
     return model
+
+
+def paged_heads(q: int, heads: int) -> Model:
+    """Attention over a cache whose layout hides its heads: q [sequences, heads, head_dim], two positions on and one more the cached
+    keys and values, and at `heads` how many heads they have."""
+
+    def model(call: Call) -> Cost:
+        queries, keys, number = call.tensor(q, 3), call.tensor(q + 1), call.integers(heads)
+        tokens, rows, width = queries.shape
+        if len(number) != 1 or not 0 < number[0] <= rows:
+            raise Unknown
+        lengths = _lengths(call, tokens)
+        cache = 2 * lengths.keys * number[0] * width * keys.item
+        moved = 2 * lengths.queries * rows * width * queries.item + cache
+        return Cost(4 * lengths.pairs * rows * width, moved, precision(queries.dtype), matrix=True, cache=cache)
+
+    return model
+
+
+class Latent(NamedTuple):
+    """Where an operator of latent attention (MLA, absorbed) has its inputs: q, whose last dimension is the latent one and the rotary
+    one, at one position or (split) the latter at the next; the cache, one row a token, which is both key and value; out: the
+    result, else value: the number of the latent dimensions; chosen: which keys each query sees, where it is not all.
+    """
+
+    q: int
+    cache: int
+    split: bool = False
+    out: int = -1
+    value: int = -1
+    chosen: int = -1
+
+
+def latent(form: Latent) -> Model:
+    """Two products: of queries with whole rows of the cache, and of the weights with their latent part. Every row is read once."""
+
+    def model(call: Call) -> Cost:
+        q, rows = call.tensor(form.q), call.tensor(form.cache)
+        heads, nope = q.shape[-2:]
+        width = nope + (call.tensor(form.q + 1).shape[-1] if form.split else 0)
+        value = nope if form.split else call.tensor(form.out).shape[-1] if form.out >= 0 else _one(call, form.value)
+        tokens = q.size // max(heads * nope, 1)
+        # A row of fp8 also has its scales and a part in 16 bits, and is longer.
+        if rows.shape[-1] < width or not 0 < value <= width:
+            raise Unknown
+        chosen = call.maybe(form.chosen) if form.chosen >= 0 else None
+        if chosen is not None:
+            pairs = chosen.size
+            keys = min(pairs, rows.size // rows.shape[-1])
+        else:
+            lengths = _lengths(call, tokens)
+            pairs, keys, tokens = lengths.pairs, lengths.keys, lengths.queries
+        cache = keys * rows.shape[-1] * rows.item
+        moved = tokens * heads * (width + value) * q.item + cache + (chosen.bytes if chosen is not None else 0)
+        return Cost(2 * pairs * heads * (width + value), moved, precision(q.dtype), matrix=True, cache=cache)
+
+    return model
+
+
+def _one(call: Call, index: int) -> int:
+    found = call.integers(index) if index >= 0 else ()
+    if len(found) != 1:
+        raise Unknown
+    return found[0]
+
+
+def _lengths(call: Call, tokens: int) -> Lengths:
+    """The lengths of the step's sequences, by its annotation. tokens: as many queries as the operator has room for."""
+    step = read_step(call.around)
+    if (
+        step is None
+        or step.lengths is None
+        or step.lengths.queries > tokens
+        or step.lengths.squares < step.lengths.queries
+    ):
+        raise Unknown
+    return step.lengths
+
+
+class Queried(NamedTuple):
+    """How many sequences there are, of how many new tokens and of how many keys each."""
+
+    sequences: int
+    queries: int
+    keys: int
+
+
+def queried(call: Call) -> Queried:
+    """What a forward operator of FORMS is asked. Of packed sequences the mean, as their lengths are data. Raises Unknown."""
+    kind, form = FORMS.get(call.name, (backward, Form()))
+    if kind is not forward:
+        raise Unknown
+    q, k = call.tensor(form.q), call.tensor(form.q + 1)
+    if form.lengths >= 0 and call.maybe(form.lengths) is not None:
+        if min(len(q.shape), len(k.shape)) < 3:
+            raise Unknown
+        sequences = max(call.tensor(form.lengths, 1).shape[0] - 1, 1)
+        return Queried(sequences, *(round(t.shape[-3] / sequences) for t in (q, k)))
+    if len(q.shape) != 4 or len(k.shape) != 4:
+        raise Unknown
+    length = 2 if form.heads_first else 1
+    return Queried(q.shape[0], q.shape[length], k.shape[length])
 
 
 _Kind = Callable[[Form], Model]
@@ -171,12 +271,34 @@ FORMS: dict[str, tuple[_Kind, Form]] = {
     "aiter::fmha_v3_bwd": (backward, Form(1, heads_first=False, causal=8, last_key=True)),
 }
 
-# vllm/attention/layer.py (query, key, value, output, ...); aiter's paged_attention_ragged(out, workspace, query, key_cache,
-# value_cache, ...) as SGLang calls it.
+# vllm/attention/layer.py (query, key, value, output, ...) and its flash-attn; vLLM's csrc/torch_bindings.cpp and
+# csrc/rocm/torch_bindings.cpp; aiter's paged_attention_ragged(out, workspace, query, key_cache, value_cache, ...) as SGLang calls
+# it, and mha_batch_prefill of aiter's ops/mha.py.
 PAGED: dict[str, Model] = {
     "vllm::unified_attention_with_output": paged(0, 1, 2),
     "vllm::unified_attention": paged(0, 1, 2),
+    "_vllm_fa2_C::varlen_fwd": paged(0, 1, 2),
+    "_vllm_fa3_C::fwd": paged(0, 1, 2),
+    "aiter::mha_batch_prefill": paged(0, 1, 2),
     "sglang_profiler::attention_paged_attention_ragged": paged(2, 3, 4),
+    "_C::paged_attention_v1": paged_heads(1, 4),
+    "_C::paged_attention_v2": paged_heads(4, 7),
+    "_rocm_C::paged_attention": paged_heads(4, 7),
 }
+# vLLM's csrc/torch_bindings.cpp and vllm/_aiter_ops.py, FlashMLA's csrc/torch_api.cpp as vLLM and SGLang (sgl-kernel/csrc/
+# flashmla_extension.cc) register it, SGLang's sgl-kernel/csrc/common_extension.cc.
+LATENT: dict[str, Latent] = {
+    "_C::sm100_cutlass_mla_decode": Latent(2, 4, split=True),
+    "sgl_kernel::cutlass_mla_decode": Latent(1, 3, split=True),
+    "vllm::rocm_aiter_mla_decode_fwd": Latent(0, 1, out=2),
+    "_flashmla_C::fwd_kvcache_mla": Latent(0, 1, value=2),
+    "_flashmla_C::dense_decode_fwd": Latent(0, 1, value=2),
+    "sgl_kernel::fwd_kvcache_mla": Latent(0, 1, value=2, chosen=10),
+    "sgl_kernel::dense_decode_fwd": Latent(0, 1, value=2),
+    "_flashmla_C::sparse_prefill_fwd": Latent(0, 1, value=4, chosen=2),
+    "sgl_kernel::sparse_prefill_fwd": Latent(0, 1, value=4, chosen=2),
+}
+LENGTHS = {*PAGED, *LATENT}  # whose work depends on the lengths of sequences
 
 MODELS: dict[str, Model] = {name: kind(form) for name, (kind, form) in FORMS.items()} | PAGED
+MODELS |= {name: latent(form) for name, form in LATENT.items()}

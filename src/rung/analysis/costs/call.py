@@ -66,12 +66,14 @@ class Cost:
 
     flops: a multiplication and an addition count as two. bytes: every input read once, every output written once.
     precision: of the arithmetic, as in hardware/peaks.toml; matrix: whether the matrix units can do it.
+    cache: of the bytes those that are read from a cache of keys and values, or written to it.
     """
 
     flops: int
     bytes: int
     precision: str = "fp32"
     matrix: bool = False
+    cache: int = 0
 
 
 Input = Tensor | tuple[Tensor, ...] | None

@@ -98,8 +98,15 @@ def cache_write(call: Call) -> Cost:
     """_C_cache_ops::reshape_and_cache*(key, value, key_cache, value_cache, slots, ...) and sglang::store_cache: the new keys
     and values"""
     key, value = call.tensor(0), call.tensor(1)
-    cached = call.tensor(2)
-    return Cost(0, key.bytes + value.bytes + (key.size + value.size) * cached.item)
+    written = (key.size + value.size) * call.tensor(2).item
+    return Cost(0, key.bytes + value.bytes + written, cache=written)
+
+
+def latent_write(call: Call) -> Cost:
+    """_C_cache_ops::concat_and_cache_mla(kv_c [tokens, n], k_pe [tokens, m], kv_cache, slots, ...): one row a token"""
+    latent, rotary = call.tensor(0), call.tensor(1)
+    written = (latent.size + rotary.size) * call.tensor(2).item
+    return Cost(0, latent.bytes + rotary.bytes + written, cache=written)
 
 
 MODELS: dict[str, Model] = {
@@ -124,6 +131,7 @@ MODELS: dict[str, Model] = {
     "torch.distributed.ddp.reducer::copy_bucket_to_grad": flat,
     "_C_cache_ops::reshape_and_cache": cache_write,
     "_C_cache_ops::reshape_and_cache_flash": cache_write,
+    "_C_cache_ops::concat_and_cache_mla": latent_write,
     "aiter::reshape_and_cache": cache_write,
     "sglang::store_cache": cache_write,
 }  # fmt: skip

@@ -88,20 +88,20 @@ def scaled_mm(call: Call) -> Cost:
     return product(a, b, a.shape[0] * b.shape[1], inner, *(call.maybe(i) for i in (2, 3, 4)), dtype=_out(call, 6, ""))
 
 
-def quantized_linear(call: Call) -> Cost:
-    """aiter::gemm_a8w8*(x [m, k], weight [n, k], x_scale, w_scale, ...): fp8 or int8 factors, 16-bit results"""
-    x, weight = call.tensor(0, 2), call.tensor(1, 2)
-    if x.shape[1] != weight.shape[1]:
-        raise Unknown
-    return product(x, weight, x.shape[0] * weight.shape[0], x.shape[1], call.maybe(2), call.maybe(3), dtype="bf16")
-
-
-def scaled_mm_out(call: Call) -> Cost:
-    """_C::cutlass_scaled_mm(out [m, n], a [m, k], b [k, n], a_scales, b_scales, bias)"""
+def mm_out(call: Call) -> Cost:
+    """dsv3_fused_a_gemm(output [m, n], mat_a [m, k], mat_b [k, n])"""
     out, a, b = (call.tensor(i, 2) for i in range(3))
     if a.shape[1] != b.shape[0]:
         raise Unknown
-    return product(a, b, out.size, a.shape[1], *(call.maybe(i) for i in (3, 4, 5)), dtype=out.dtype)
+    return product(a, b, out.size, a.shape[1], dtype=out.dtype)
+
+
+def linear_out(call: Call) -> Cost:
+    """dsv3_router_gemm(output [m, n], mat_a [m, k], mat_b [n, k])"""
+    out, a, b = (call.tensor(i, 2) for i in range(3))
+    if a.shape[1] != b.shape[1]:
+        raise Unknown
+    return product(a, b, out.size, a.shape[1], dtype=out.dtype)
 
 
 def grouped_mm(call: Call) -> Cost:
@@ -178,11 +178,9 @@ MODELS: dict[str, Model] = {
     "vllm::rocm_unquantized_gemm_impl": linear,
     "aiter::gemm_a16w16": linear,
     "aiter::hipb_mm": mm,
+    "_C::dsv3_fused_a_gemm": mm_out,
+    "sgl_kernel::dsv3_fused_a_gemm": mm_out,
+    "sgl_kernel::dsv3_router_gemm": linear_out,
     "_rocm_C::wvSplitK": linear,
     "_rocm_C::LLMM1": linear,
-    "aiter::gemm_a8w8": quantized_linear,
-    "aiter::gemm_a8w8_CK": quantized_linear,
-    "aiter::gemm_a8w8_bpreshuffle": quantized_linear,
-    "aiter::gemm_a8w8_blockscale": quantized_linear,
-    "_C::cutlass_scaled_mm": scaled_mm_out,
 }

@@ -12,17 +12,23 @@ from rung.analysis.costs.call import ITEM, Call, Cost, Dims, Model, Tensor, Unkn
 
 def elementwise(call: Call) -> Cost:
     """The result has the shape that the inputs broadcast to and the widest type of those with the most dimensions."""
-    tensors = call.tensors
-    if not tensors:
-        raise Unknown
-    return _elementwise(tensors, _result(tensors))
+    tensors, out = _given(call)
+    return _elementwise(tensors, out.dtype if out else _result(tensors))
 
 
 def comparison(call: Call) -> Cost:
     """As `elementwise`, with a result of truth values."""
-    if not call.tensors:
+    tensors, out = _given(call)
+    return _elementwise(tensors, out.dtype if out else "bool")
+
+
+def _given(call: Call) -> tuple[list[Tensor], Tensor | None]:
+    """The tensors that are read, and one to write the result into, where the overload takes it: it comes last."""
+    tensors = call.tensors
+    if not tensors:
         raise Unknown
-    return _elementwise(call.tensors, "bool")
+    read = ARITY.get(call.name.removeprefix("aten::"), len(tensors))
+    return tensors[:read], tensors[-1] if len(tensors) > read else None
 
 
 def in_place(call: Call) -> Cost:
@@ -137,6 +143,16 @@ mish_backward elu_backward leaky_relu_backward hardtanh_backward hardswish_backw
 softplus_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
 native_dropout_backward conj_physical copysign ldexp hypot heaviside xlogy rad2deg deg2rad
 """)
+# How many tensors these take; one more is to hold the result.
+_ONE = words("""
+abs neg sign sgn exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh erf erfc
+erfinv sigmoid ceil floor trunc frac square bitwise_not logical_not nan_to_num
+""")
+_TWO = words("""
+add sub mul div true_divide floor_divide remainder fmod pow maximum minimum fmax fmin atan2 bitwise_and bitwise_or bitwise_xor
+bitwise_left_shift bitwise_right_shift copysign ldexp hypot heaviside xlogy eq ne lt le gt ge logical_and logical_or logical_xor
+""")
+ARITY = dict.fromkeys(_ONE, 1) | dict.fromkeys(_TWO, 2)
 _COMPARISONS = words(
     "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite isneginf isposinf"
 )
@@ -174,6 +190,10 @@ MODELS: dict[str, Model] = {
     "aiter::gelu_and_mul": gated,
     "aiter::gelu_tanh_and_mul": gated,
     "sgl_kernel::silu_and_mul": gated,
+    "sgl_kernel::gelu_and_mul": gated,
+    "sgl_kernel::gelu_tanh_and_mul": gated,
+    "_C::silu_and_mul_quant": gated,
+    "_C::swigluoai_and_mul": gated,
     "_C::rotary_embedding": rope,
     "sgl_kernel::rotary_embedding": rope,
 }

@@ -17,6 +17,7 @@ IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank", "seque
 TEXTS = ("dims", "dtypes", "strides", "concrete")
 _PLACES = ("name", "pid", "tid")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
+_SPLIT = 1 << 14  # events: fewer are no stretch of their own
 
 Array = npt.NDArray[Any]
 
@@ -39,8 +40,25 @@ class _Codes(dict[Any, int]):
             return np.full(len(texts), self[texts[0]], np.uint32)
         return np.fromiter(map(self.__getitem__, texts), np.uint32, len(texts))
 
-    def decoded(self, codes: Sequence[Array]) -> pl.Series:
+    def decoded(self, codes: Sequence[Array], constants: _Constants) -> pl.Series:
+        if len(self.texts) == 1:
+            return constants.of(self.texts[0], pl.String(), sum(map(len, codes)))
         return pl.Series(self.texts, dtype=pl.String).gather(np.concatenate(codes))
+
+
+class _Constants:
+    """Columns of one value: all stretches share the memory of the longest."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str | None, pl.DataType], pl.Series] = {}
+
+    def of(self, value: str | None, dtype: pl.DataType, height: int) -> pl.Series:
+        known = self._known.get((value, dtype))
+        if known is None or len(known) < height:
+            # A little longer than needed: no two stretches are of the same length.
+            known = pl.Series([value], dtype=dtype).new_from_index(0, height + (height // 8 if height >= _FLUSH else 0))
+            self._known[value, dtype] = known
+        return known.slice(0, height)
 
 
 class Columns:
@@ -52,10 +70,12 @@ class Columns:
     def __init__(self, rename: Callable[[str], str] = str) -> None:
         self._rename = rename
         self._frames: list[pl.DataFrame] = []
+        self._constants = _Constants()
         self._restart()
 
     def _restart(self) -> None:
         self._height = 0
+        self._bare = True
         self._arrays: dict[str, list[Array]] = {c: [] for c in ("ts", "dur", "kind", *_PLACES, *TEXTS)}
         self._ids: dict[str, list[int | None]] = {column: [] for column in IDS}
         self._rows: list[Array] = []
@@ -79,6 +99,10 @@ class Columns:
         rows: positions, ascending, of the events that have any of IDS or TEXTS.
         ids, texts: columns of IDS and TEXTS, of these events alone; an absent column of IDS is null.
         """
+        bare = not len(rows)
+        if self._height >= _SPLIT and bare != self._bare:
+            self._flush()  # a stretch of Python frames alone has next to nothing but times and names
+        self._bare = bare and (self._bare or not self._height)
         for column, numbers in (("ts", ts), ("dur", dur), ("kind", kind)):
             self._arrays[column].append(numbers)
         for column, values in (("name", name), ("pid", pid), ("tid", tid), *texts.items()):
@@ -104,16 +128,12 @@ class Columns:
         columns = {column: pl.Series(np.concatenate(arrays[column])) for column in ("ts", "dur")}
         columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(np.concatenate(arrays["kind"]))
         for column in _PLACES:
-            columns[column] = self._codes[column].decoded(arrays[column])
+            columns[column] = self._codes[column].decoded(arrays[column], self._constants)
         sparse = {column: pl.Series(self._ids[column], dtype=SCHEMA[column]) for column in IDS}
-        sparse |= {column: self._codes[column].decoded(arrays[column]) for column in TEXTS}
+        sparse |= {column: self._codes[column].decoded(arrays[column], self._constants) for column in TEXTS}
         for column, known in sparse.items():
-            columns[column] = _nulls(column, self._height)
+            columns[column] = self._constants.of(None, SCHEMA[column], self._height)
             if known.null_count() < len(known):
                 columns[column] = columns[column].scatter(rows, known)
         self._frames.append(pl.DataFrame({column: columns[column] for column in SCHEMA}))
         self._restart()
-
-
-def _nulls(column: str, height: int) -> pl.Series:
-    return pl.Series([None], dtype=SCHEMA[column]).new_from_index(0, height)
