@@ -9,7 +9,9 @@ import pytest
 from rung.analysis.analyses import ANALYSES, table
 from rung.analysis.kernel_names import readable
 from rung.analysis.overview import overview
+from rung.analysis.serving import PHASE_SCHEMA
 from rung.report.analyze import analyze_lines
+from rung.report.findings import gain
 from rung.report.headlines import HEADLINES, headlines
 from rung.trace import Trace, read
 from rung.trace.table import SCHEMA
@@ -113,3 +115,22 @@ def test_a_reader_learns_why_a_real_gpu_waits():
 )
 def test_a_kernels_name_can_be_taken_in(name, shown):
     assert readable(name) == shown
+
+
+def test_a_server_is_told_by_its_phases_without_the_waiting_between_them():
+    none = dict.fromkeys(PHASE_SCHEMA)
+    rows = [
+        {**none, "phase": "all", "time_ns": 100, "share": 1.0, "decode_tokens_per_s": 9.0},
+        {**none, "phase": "prefill", "time_ns": 30, "share": 0.3, "prompt_tokens_per_s": 81920.4},
+        {**none, "phase": "decode", "time_ns": 60, "share": 0.6, "decode_tokens_per_s": 2979.2},
+        {**none, "phase": "idle", "time_ns": 10, "share": 0.1},
+    ]
+    said = HEADLINES["serving"](pl.DataFrame(rows, schema=PHASE_SCHEMA))
+    assert said.startswith("decode 60 % of the time (2979 decode tokens a second); prefill 30 %")
+    assert "idle" not in said
+
+
+def test_a_finding_that_makes_no_step_faster_does_not_say_so():
+    assert gain({"speedup_low": 1.0, "speedup_high": 1.0}) == "throughput stays"
+    assert gain({"speedup_low": 1.0, "speedup_high": 1.4}) == "at most 1.40x faster"
+    assert gain({"speedup_low": 1.2, "speedup_high": 1.2}) == "1.20x faster"

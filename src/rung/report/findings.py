@@ -7,6 +7,7 @@ from typing import Any
 from rung.report import units
 
 MOST = 5
+STAYS = "throughput stays"
 
 
 def findings_lines(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
@@ -37,7 +38,7 @@ def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
     for number, row in enumerate(rows, 1):
         said = {
             "evidence": row["evidence"],
-            "gain": f"the step {gain(row)}, by Amdahl's law",
+            "gain": STAYS if gain(row) == STAYS else f"the step {gain(row)}, by Amdahl's law",
             "do": row["do"],
             "rungs": ", ".join(row["rungs"]) or "none does this by itself",
             "not": row["gives_not"],
@@ -54,10 +55,12 @@ def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
 
 
 def gain(row: dict[str, Any]) -> str:
-    """ "1.1-1.4x faster", "at most 1.4x faster" """
+    """ "1.1-1.4x faster", "at most 1.4x faster"; or that throughput stays, where what gets better is how long one request waits."""
     low, high = (
         f"{row[key]:.2f}" if row[key] < 9.995 else f"{row[key]:.0f}" for key in ("speedup_low", "speedup_high")
     )
+    if low == high == "1.00":
+        return STAYS
     if low == high:
         return f"{low}x faster"
     return f"at most {high}x faster" if low == "1.00" else f"{low}-{high}x faster"

@@ -234,9 +234,26 @@ def _counters(frame: pl.DataFrame) -> str:
     return f"kernel time by what bounds it: {ranked}; {shortened(readable(units.clean(first['kernel'])), 40)}: {first['because']}"  # fmt: skip
 
 
+def _serving(frame: pl.DataFrame) -> str:
+    """Of each phase, in the order of the time it takes."""
+    phases = [row for row in frame.to_dicts() if row["phase"] not in ("all", "idle")]
+    said = []
+    for row in sorted(phases, key=lambda row: -row["time_ns"])[:FEW]:
+        rates = [
+            f"{units.count(round(row[f'{what}_tokens_per_s']))} {what} tokens a second"
+            for what in ("prompt", "decode")
+            if row[f"{what}_tokens_per_s"]
+        ]
+        said.append(
+            f"{row['phase']} {_percent(row['share'])} of the time" + (f" ({', '.join(rates)})" if rates else "")
+        )
+    return "; ".join(said)
+
+
 # What to say of an analysis's table; "" where there is nothing to say. In the order of the page.
 HEADLINES: dict[str, Callable[..., str]] = {
     "targets": _targets,
+    "serving": _serving,
     "critical_path": pace.critical_path_line,
     "what_if": pace.what_if_line,
     "communication": lambda frame, per: distributed.communication_line(frame, per.rank),
