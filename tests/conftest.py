@@ -32,8 +32,9 @@ if importlib.util.find_spec("triton"):
 
 @pytest.fixture(autouse=True)
 def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
-    """No test reads or writes the user's own cache of traces."""
+    """No test reads or writes the user's own cache of traces, nor the user's recipes."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path_factory.getbasetemp() / "rung-cache"))
+    monkeypatch.setenv("RUNG_DATA", str(tmp_path_factory.getbasetemp() / "rung-data"))
 
 
 @pytest.fixture(scope="session")

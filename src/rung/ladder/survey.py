@@ -46,6 +46,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any
             "samples": workload.samples,
             "tokens": workload.tokens,
             "model": fit.described(step.model),
+            "structure": fit.structure(step.model),
             "parameters": sum(p.numel() for p in weights),
             "options": {k: str(v) for k, v in workload.options.items()},
         },

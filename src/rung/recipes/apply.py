@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import warnings
 import weakref
@@ -24,14 +25,16 @@ from rung.engine.step import Step
 from rung.errors import UsageError
 from rung.hardware import pick
 from rung.hardware.device import Device, autocast, matmul_precision_name
-from rung.plan import Plan
-from rung.recipes.fit import described, differences, found_nothing, impossible, missing_variables
+from rung.plan import Numerics, Plan
+from rung.recipes import store
+from rung.recipes.fit import described, differences, found_nothing, impossible, missing_variables, structure
 from rung.recipes.recipe import Recipe
 from rung.renamed import current_name
 from rung.rungs import BY_NAME, plan_of
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
 
+logger = logging.getLogger(__name__)
 PASSED_ON = (
     "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
     "named_children", "state_dict", "load_state_dict", "zero_grad", "config", "device", "dtype",
@@ -287,8 +290,12 @@ def apply(
     optimizer: Factory | None = None,
     output: bool = True,
     dynamic: bool | None = None,
+    numerics: Numerics | None = None,
 ) -> Applied:
-    """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload.
+    """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload. "auto" takes the one that a climb has
+    verified for a model of this structure, in this mode, on this device and with this torch (`rung.recipes.store`).
+
+    numerics: of "auto", what may change at most, of which the fastest is taken; left out, the recipe that changes the least.
 
     forward, loss, optimizer, output: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
     training step with every rung in effect. The model stays on the device on which it is.
@@ -318,7 +325,10 @@ def apply(
     """
     if dynamic:
         raise UsageError("rung.apply takes dynamic=None or dynamic=False; for True, add the rung dynamic-shapes.")
-    wanted = _recipe(recipe)
+    automatic = recipe == "auto" and not Path("auto").exists()
+    if numerics is not None and not automatic:
+        raise UsageError('rung.apply takes numerics= with "auto" alone: any other recipe says what it may change.')
+    wanted = Recipe(()) if automatic else _recipe(recipe)
     if isinstance(target, Workload):
         workload, device = target, pick()
         model = seeded_model(workload).to(device.torch_name)
@@ -338,6 +348,11 @@ def apply(
         device = pick("cpu" if where.type == "cpu" else str(where))
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
+    here = {"mode": workload.mode, "device": device.name, "torch": str(torch.__version__), "model": described(model)}
+    found = None
+    if automatic:
+        found, wanted = store.find(structure(model), here, numerics)
+        logger.info("%s: %s, %s", found, wanted.status, " + ".join(wanted.rungs))
     made = _Made(workload.optimizer) if workload.optimizer else None
     workload = replace(workload, optimizer=made)
     optimizers = [made_by(workload, model) for _ in range(2)]
@@ -348,13 +363,14 @@ def apply(
     whole = workload.mode == "train" or isinstance(target, Workload)
     stepped = whole or forward is not call_model  # a step is more than a call of the model then
     applied = Applied(model, plan, device, workload if stepped else None, dynamic)
-    here = {"device": device.name, "torch": str(torch.__version__), "model": described(model)}
-    if whole:  # a model alone may be called in either mode
-        here["mode"] = workload.mode
+    if not whole:  # a model alone may be called in either mode
+        here["mode"] = ""
     for text in [*differences(wanted.made_for, here), *left_out.values()]:
         warnings.warn(text, stacklevel=2)
     applied.pending = tuple(left_out)
     applied._named = " + ".join(name for name in wanted.rungs if name not in left_out) or applied._named
+    if found:
+        applied._named += f" ({wanted.status}, {found})"
     if not whole:
         pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         applied.pending += tuple(name for name, on in pending if on)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -31,6 +32,14 @@ def described(model: torch.nn.Module) -> str:
     """A model in words, equal for equal architectures: its class, parameters and tensors."""
     sizes = [p.numel() for p in model.parameters()]
     return f"{type(model).__name__} with {sum(sizes)} parameters in {len(sizes)} tensors"
+
+
+def structure(model: torch.nn.Module) -> str:
+    """A fingerprint of a model, equal for equal names, kinds, shapes and dtypes of all its modules, parameters and buffers."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    lines = [f"{name} {type(module).__module__}.{type(module).__qualname__}" for name, module in model.named_modules()]
+    lines += [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[str]:

@@ -22,7 +22,7 @@ Status = Literal["provisional", "verified", "confirmed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 TEXTS = ("status", "workload", "mode", "numerics")
 WORDS = {"status": STATUSES, "mode": ("train", "infer"), "numerics": get_args(Numerics)}
-MADE_ON = ("device", "arch", "torch", "model")
+MADE_ON = ("device", "arch", "torch", "model", "structure")
 TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "options": ((str, int, float), "texts or numbers"),
     "variables": ((str,), "texts"),

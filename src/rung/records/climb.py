@@ -30,6 +30,7 @@ class Workload(Part, kw_only=True):
     samples: int | None = None
     tokens: int | None = None
     model: str = ""
+    structure: str = ""
     parameters: int | None = None
     options: dict[str, str] | None = None
     flops: float | None = None

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rung.errors import InputError
 from rung.ladder.climb import noise, predictions
 from rung.ladder.climb.state import State, gained
 from rung.plan import Original
+from rung.recipes import store
 from rung.recipes.recipe import STATUSES, Recipe, Status
 from rung.records.climb import Result
 from rung.records.record import plain
@@ -73,6 +75,7 @@ def offer(state: State, answer: Answer, beat: bool = False) -> bool:
 
 def lower(state: State, answer: Answer, doubt: str) -> None:
     """Makes the answer provisional, which fresh restarts neither showed nor refuted; doubt: why, as a sentence without its end."""
+    store.forget(recipe_of(state, answer))
     _set(state, replace(answer, status="provisional", doubt=doubt))
     state.say("warning", {"text": f"not confirmed, and provisional again: {doubt}."})
 
@@ -83,6 +86,10 @@ def _set(state: State, answer: Answer) -> None:
         {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup["value"], "seconds": state.spent()}
     )  # fmt: skip
     write(state)
+    try:
+        store.keep(recipe_of(state, answer))
+    except InputError as error:  # the climb has its recipe; the user's store is one place more
+        state.say("warning", {"text": str(error)})
     state.say("answer", {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup})
 
 
@@ -91,6 +98,7 @@ def take_back(state: State, kept: Sequence[str], why: str) -> None:
     state.earlier = [a for a in state.earlier if list(a.kept) != list(kept)]
     if state.answer is None or list(state.answer.kept) != list(kept):
         return
+    store.forget(recipe_of(state, state.answer))
     state.answer = state.earlier.pop() if state.earlier else _last_kept(state, kept)
     state.taken_back.append({"kept": list(kept), "why": why, "seconds": state.spent()})
     write(state)
@@ -194,7 +202,7 @@ def recipe_of(state: State, answer: Answer) -> Recipe:
         state.facts["mode"],
         state.numerics,
         {"device": device["name"], "arch": device["arch"], "torch": environment["torch"],
-         "model": manifest["workload"].get("model", "")},
+         "model": manifest["workload"].get("model", ""), "structure": manifest["workload"].get("structure", "")},
         measured,
         variables(plan_of(answer.kept), state.setup.files),
         answer.original or _measured_shape_only(state, answer),

@@ -1,0 +1,112 @@
+"""Recipes that are found by what they were made for."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import rung
+from rung.errors import UsageError
+from rung.hardware import pick
+from rung.recipes import store
+from rung.recipes.fit import described, structure
+from rung.recipes.recipe import Recipe
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_DATA", str(tmp_path))
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+
+
+def verified(*rungs: str, **changed: str) -> Recipe:
+    """What a climb on this machine has verified for the model."""
+    made_on = {"device": pick("cpu").name, "torch": str(torch.__version__), "structure": structure(model())}
+    numerics = changed.pop("numerics", "exact")
+    status = changed.pop("status", "verified")
+    mode = changed.pop("mode", "infer")
+    recipe = Recipe(rungs, mode=mode, numerics=numerics, made_on={**made_on, **changed}, measured={"speedup": 1.5})
+    return replace(recipe, status=status)  # type: ignore[arg-type]
+
+
+def test_what_was_verified_for_this_model_is_applied_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    store.keep(verified("compile"))
+    with caplog.at_level(logging.INFO, "rung"):
+        applied = rung.apply(model(), "auto")
+    assert "compile (verified, " in repr(applied)
+    assert "verified, compile" in caplog.text
+    assert str(store.directory()) in caplog.text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"torch": "1.0"}, {"device": "another chip"}, {"mode": "train"}, {"structure": "0123"}, {"status": "provisional"}],
+    ids=lambda other: next(iter(other)),
+)
+def test_what_was_made_for_something_else_is_never_taken(other: dict[str, str]) -> None:
+    store.keep(verified("compile", **other))
+    with pytest.raises(
+        UsageError, match=r"no verified recipe in .* was made for Sequential with 72 parameters"
+    ) as refused:
+        rung.apply(model(), "auto")
+    assert ("there is one" in str(refused.value)) == (not {"structure", "status"} & {*other})
+
+
+def test_of_several_the_one_that_changes_least_is_taken_unless_more_is_allowed() -> None:
+    store.keep(verified("compile"))
+    fast = replace(verified("compile", "bf16", numerics="bf16"), measured={"speedup": 3.0})
+    store.keep(fast)
+    here = {"mode": "infer", "device": pick("cpu").name, "torch": str(torch.__version__), "model": described(model())}
+    assert store.find(structure(model()), here)[1].rungs == ("compile",)
+    assert store.find(structure(model()), here, "bf16")[1] == fast
+    assert store.find(structure(model()), here, "tf32")[1].rungs == ("compile",)
+
+
+def test_a_later_recipe_takes_the_place_of_one_that_was_not_checked_further() -> None:
+    def kept() -> Recipe:
+        (path,) = store.directory().iterdir()
+        return Recipe.read(path)
+
+    store.keep(verified("compile"))
+    store.keep(verified("compile", "channels-last"))
+    assert kept().rungs == ("compile", "channels-last")
+    store.keep(verified("compile", status="confirmed"))
+    store.keep(verified("compile", "channels-last"))
+    assert kept().status == "confirmed"
+    store.forget(verified("sdpa"))
+    assert kept().status == "confirmed"
+    store.forget(verified("compile"))
+    assert not list(store.directory().iterdir())
+
+
+def test_a_damaged_file_is_passed_over_and_replaced() -> None:
+    store.keep(verified("compile"))
+    (path,) = store.directory().iterdir()
+    path.write_text("rungs = [")
+    with pytest.raises(UsageError, match="climb it first"):
+        rung.apply(model(), "auto")
+    store.keep(verified("compile"))
+    assert Recipe.read(path).rungs == ("compile",)
+
+
+def test_a_structure_is_names_kinds_shapes_and_dtypes_and_no_numbers() -> None:
+    same = [structure(model()) for _ in range(2)]
+    assert same[0] == same[1]
+    others = [
+        nn.Sequential(nn.Linear(8, 8), nn.GELU()),
+        nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()),
+        nn.Sequential(nn.Linear(8, 8, dtype=torch.bfloat16), nn.ReLU()),
+        nn.ModuleDict({"a": nn.Linear(8, 8), "b": nn.ReLU()}),
+    ]
+    assert len({same[0], *map(structure, others)}) == 5
+
+
+def test_numerics_belong_to_auto_alone() -> None:
+    with pytest.raises(UsageError, match='with "auto" alone'):
+        rung.apply(model(), ["compile"], numerics="bf16")
