@@ -66,7 +66,7 @@ def add(commands: Any, help_text: str) -> None:
         "--fail-if-slower",
         type=share,
         metavar="2%",
-        help="exit code 1 if B is slower by this much, with confidence: what cannot be told within the budget is no failure",
+        help="exit code 1 if B is slower by this much, with confidence: what cannot be told within the budget is no failure, unless you say so",
     )
     parser.add_argument(
         "--budget", type=seconds, metavar="SECONDS",
@@ -75,6 +75,13 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--deadline", type=seconds, default=900.0, metavar="SECONDS", help="for compiling (default: 900)"
     )
+    parser.add_argument(
+        "--fail-if-inconclusive",
+        action="store_true",
+        help="exit code 1, too, where the budget does not tell whether B is slower",
+    )
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, for a comment on a pull request")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as a JUnit test report")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
 
@@ -88,11 +95,11 @@ def run(parsed: argparse.Namespace) -> int:
         return saved(parsed)
     need_torch()
     stop_when_asked()  # a kill, too, ends the workers and removes a revision's checkout
-    from rung.records.compare import Comparison
     from rung.records.record import plain
+    from rung.report.ci import comment, junit
     from rung.report.compare import compare_lines
     from rung.runs import to_json, write_whole
-    from rung.timing.compare import at_revision, compare
+    from rung.timing.compare import at_revision, compare, failure
 
     options = target_options(parsed)
     a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
@@ -100,6 +107,8 @@ def run(parsed: argparse.Namespace) -> int:
     rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]
     if parsed.more and parsed.fail_if_slower:
         raise UsageError("--fail-if-slower judges B against A; leave the other sides out.")
+    if parsed.json and parsed.markdown:
+        raise UsageError("--json and --markdown both print the result: give one of them.")
     if a == b and not parsed.base:
         say("A and B are the same: this measures how well the machine can tell nothing from something.")
     with ExitStack() as stack:
@@ -118,19 +127,21 @@ def run(parsed: argparse.Namespace) -> int:
             say=say,
         )
     shown = plain(result)
-    print(to_json(shown) if parsed.json else "\n".join(compare_lines(shown)))
+    why = failure(result, parsed.fail_if_slower, parsed.fail_if_inconclusive)
+    if parsed.json:
+        print(to_json(shown))
+    else:
+        print(comment(shown, why) if parsed.markdown else "\n".join(compare_lines(shown)))
+    if parsed.junit:
+        with after_the_answer():
+            write_whole(parsed.junit, junit(shown, why), "give another --junit")
     if parsed.html:
         from rung.report.samples_page import compare_page
 
         with after_the_answer():
             write_whole(parsed.html, compare_page(shown), "give another --html")
         say(f"page: {parsed.html}")
-    if result.verdict == "not equal":
-        return 1
-    slower = 0.0
-    if isinstance(result, Comparison) and result.comparison and result.verdict == "slower":
-        slower = 1 / result.comparison.speedup.value - 1
-    return int(bool(parsed.fail_if_slower and slower >= parsed.fail_if_slower))
+    return int(bool(why))
 
 
 def saved(parsed: argparse.Namespace) -> int:
@@ -142,6 +153,10 @@ def saved(parsed: argparse.Namespace) -> int:
 
     if parsed.more:
         raise UsageError("give two files of measurements; more than two cannot be compared.")
+    if parsed.markdown or parsed.junit:
+        raise UsageError(
+            "--markdown and --junit tell of a comparison that is run now; two files of measurements have --json."
+        )
     result = compare_saved(regular_file(parsed.a), regular_file(parsed.b))
     shown = plain(result)
     print(to_json(shown) if parsed.json else "\n".join(saved_lines(shown)))

@@ -122,6 +122,19 @@ def compare(
     )
 
 
+def failure(result: Comparison | Ranking, slower: float | None, inconclusive: bool) -> str:
+    """Why a job that asked for this comparison fails, as a sentence; empty where it does not. slower: the share by which B may not be
+    slower, if any; inconclusive: whether it fails where that cannot be told."""
+    if result.verdict == "not equal":
+        return "B does not compute what A computes."
+    if inconclusive and result.verdict == "inconclusive":
+        return "the budget does not tell whether B is slower (--fail-if-inconclusive)."
+    if slower is None or result.verdict != "slower" or not isinstance(result, Comparison) or not result.comparison:
+        return ""
+    by = 1 / result.comparison.speedup.value - 1
+    return f"B is {by:.1%} slower than A, and {slower:.1%} is the limit." if by >= slower else ""
+
+
 def too_short(budget: float, restart: float) -> str:
     """What to say of a budget in which no verdict can be reached; empty where one can. budget, restart: seconds; later restarts find
     compiled code in the cache and take no longer than the first."""
