@@ -201,6 +201,8 @@ def compare(
     options: Mapping[str, Any] | None = None,
     call: bool = False,
     fresh: bool = False,
+    inputs: Callable[[int], Any] | None = None,
+    gradients: bool = False,
     margin: float = 0.01,
     verify: bool = False,
     seconds: float | None = None,
@@ -212,7 +214,10 @@ def compare(
 
     Targets run in fresh processes of each, restarted together until the answer is clear. Callables alternate in this
     process, which is quick but leaves out what differs between processes; fresh=True runs them as targets do, which
-    needs functions that a fresh process can import. options: of every target; call: the targets name plain functions;
+    needs functions that a fresh process can import. inputs: callables take arguments, which this makes from a seed (a tensor; a tuple
+    or list, by position; a dict, by name), and it is verified first that all compute what the first does, against float64 and
+    within a few times its own error; with gradients=True, those of all floating-point inputs, too.
+    options: of every target; call: the targets name plain functions;
     margin: the share within which two count as the same; verify: first show that all compute what the first does;
     seconds: the most to spend (callables: 20 by default; targets: until it is clear, and the restart under way ends).
     """
@@ -224,9 +229,26 @@ def compare(
     if calls and len(calls) < len(what):
         raise UsageError("callables and targets cannot be compared with each other; give one kind.")
     if calls and not fresh:
-        if verify or options:
-            raise UsageError("callables are timed only: leave `verify` and `options` out.")
-        return Comparison(compare_here(by_name(tuple(calls)), margin=margin, seconds=seconds or 20.0, device=device))
+        if options:
+            raise UsageError("callables take no options: leave `options` out.")
+        if verify and not inputs:
+            raise UsageError("to verify callables, give inputs=, a function that makes their arguments from a seed.")
+        if inputs:
+            need_torch()
+        return Comparison(
+            compare_here(
+                by_name(tuple(calls)),
+                margin=margin,
+                seconds=seconds or 20.0,
+                device=device,
+                inputs=inputs,
+                gradients=gradients,
+            )
+        )
+    if inputs or gradients:
+        raise UsageError(
+            "inputs= and gradients= are for callables in this process; targets say themselves what they run on."
+        )
     sides = [_importable(w) if callable(w) else _as_side(w, options, call) for w in what]
     if not all(side.call for side in sides):
         need_torch()

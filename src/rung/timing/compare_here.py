@@ -7,6 +7,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from rung.errors import UsageError
 from rung.measure import (
@@ -24,7 +27,7 @@ from rung.measure import (
 from rung.records.compare import ComparedSide, Ranked
 from rung.records.compare import Comparison as ComparisonDocument
 from rung.records.compare import Ranking as RankingDocument
-from rung.records.measured import Compared, Environment, Interval
+from rung.records.measured import Compared, Environment, Interval, Verification
 from rung.records.record import record_of
 from rung.timing.compare import LETTERS, document, lowered, verdict_of
 from rung.timing.duel import unexplained
@@ -37,6 +40,7 @@ Document = ComparisonDocument | RankingDocument
 BLOCK, CALLS = 1.5e6, 3  # ns
 SLOW = 20e6  # ns: a call that takes longer is a block by itself
 WARM_SECONDS = 8.0
+BATCHES = 4  # of inputs, which take turns
 ONE_PROCESS = (
     "all sides ran in one process: what differs from process to process (where memory landed, which code came first) is "
     "not covered; fresh=True starts every side afresh several times."
@@ -44,11 +48,13 @@ ONE_PROCESS = (
 
 
 def compare_here(
-    calls: Mapping[str, Callable[[], object]],
+    calls: Mapping[str, Callable[..., object]],
     *,
     margin: float = 0.01,
     seconds: float = 20.0,
     device: str | None = None,
+    inputs: Callable[[int], Any] | None = None,
+    gradients: bool = False,
 ) -> Document:
     """Alternates short blocks of the callables until each pair is shown to differ, or to be the same within `margin`
     (a share), or for `seconds` of timing.
@@ -56,10 +62,26 @@ def compare_here(
     calls: by name. A round (A B B A) gives one log-ratio for each pair, on a CPU of the fastest call in each block; their Hodges-Lehmann estimate and the interval
     of the signed-rank test are the answer. The answer has `unit` "round", and the one process's samples
     as the only restart.
+
+    inputs: makes the arguments of a seed, and it is verified first that all compute what the first does, `gradients` among it
+    (`rung.verify.plain_functions`); where one does not, nothing is timed. Without, calls take no arguments.
     """
     if not 2 <= len(calls) <= len(LETTERS):
         raise UsageError(f"a comparison needs 2 to {len(LETTERS)} callables; {len(calls)} were given.")
     began = time.monotonic()
+    recorded = {
+        letter: ComparedSide(target=name, options={}, rungs=[], env={})
+        for letter, name in zip(LETTERS, calls, strict=False)
+    }
+    verification: Verification | UnsetType = UNSET
+    if inputs:
+        verification, wrong = _verified(calls, inputs, device, gradients)
+        if wrong:
+            return document(
+                recorded, margin=margin, results_compared=True, verdict="not equal", not_equal=LETTERS[list(calls).index(wrong)],
+                verification=verification, seconds=time.monotonic() - began,
+            )  # fmt: skip
+        calls = _on_batches(calls, inputs, device)
     sides = {letter: Function(call, name, device) for letter, (name, call) in zip(LETTERS, calls.items(), strict=False)}
     facts = {letter: side.open() for letter, side in sides.items()}
     warm = {letter: side.warm(min(WARM_SECONDS, seconds)) for letter, side in sides.items()}
@@ -94,10 +116,11 @@ def compare_here(
     answer = record_of(Compared, said[0]) if len(sides) == 2 else record_of(Ranked, said[0])
     never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w["steady"]]
     return document(
-        {k: ComparedSide(target=side.name, options={}, rungs=[], env={}) for k, side in sides.items()},
+        recorded,
         answer,
         margin=margin,
-        results_compared=False,
+        results_compared=inputs is not None,
+        verification=verification,
         verdict=verdict_of(answer),
         unit="round",
         times=lowered({k: record_of(Interval, median_interval(v)) for k, v in taken.items()}),
@@ -109,6 +132,33 @@ def compare_here(
         differs={},
         seconds=time.monotonic() - began,
     )
+
+
+def _verified(
+    calls: Mapping[str, Callable[..., object]], inputs: Callable[[int], Any], device: str | None, gradients: bool
+) -> tuple[Verification, str]:
+    from rung.hardware import pick
+    from rung.verify.plain_functions import same_results
+
+    found, wrong = same_results(calls, inputs, pick(device), gradients)
+    return record_of(Verification, found.as_dict()), wrong
+
+
+def _on_batches(
+    calls: Mapping[str, Callable[..., object]], inputs: Callable[[int], Any], device: str | None
+) -> dict[str, Callable[[], object]]:
+    """The calls on a few batches, which take turns: what remembers its last arguments gains nothing by that."""
+    from rung.hardware import pick
+    from rung.hardware.device import to_device
+    from rung.workload import call_model
+
+    batches = [to_device(inputs(seed), pick(device)) for seed in range(1, BATCHES + 1)]
+
+    def on(call: Callable[..., object]) -> Callable[[], object]:
+        turns = itertools.cycle(batches)
+        return lambda: call_model(call, next(turns))
+
+    return {name: on(call) for name, call in calls.items()}
 
 
 def _slow_calls(said: Comparison | Ranking, taken: Mapping[str, list[float]]) -> list[str]:

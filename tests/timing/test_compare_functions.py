@@ -1,0 +1,122 @@
+"""Functions with arguments: timed only once it is shown that they compute the same. Each known way to cheat is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import rung
+from rung.errors import UsageError, WorkloadError
+from rung.hardware import pick
+from rung.verify.plain_functions import same_results
+
+CPU = pick("cpu")
+KEPT: dict[Any, torch.Tensor] = {}
+
+
+def numbers(seed: int) -> torch.Tensor:
+    return torch.randn(16, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def by_hand(x: torch.Tensor) -> torch.Tensor:
+    powers = torch.exp(x - x.amax(-1, keepdim=True))
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def remembered(x: torch.Tensor) -> torch.Tensor:
+    """By shape alone: the numbers of the first call."""
+    if x.shape not in KEPT:
+        KEPT[x.shape] = softmax(x)
+    return KEPT[x.shape]
+
+
+class OneAgo:
+    """Gives the answer of the call before, as what does its work in the background would."""
+
+    before: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        last, self.before = self.before, softmax(x)
+        return self.before if last is None or last.shape != x.shape else last
+
+
+CHEATS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "nothing is computed": torch.zeros_like,
+    "the numbers of the first call": remembered,
+    "the numbers of the call before": OneAgo(),
+    "another scale": lambda x: by_hand(x) * 1.001,
+    "in lower precision": lambda x: softmax(x.bfloat16()).to(x.dtype),
+    "in the input's place": lambda x: x.copy_(softmax(x)),
+    "another dtype": lambda x: softmax(x).half(),
+    "another shape": lambda x: softmax(x)[None],
+    "two results": lambda x: (softmax(x), x),
+    "it raises": lambda x: x.view(3, -1),
+    "no rows but the first": lambda x: torch.cat([softmax(x[:1]), torch.zeros_like(x[1:])]),
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_what_cheats_is_refused_and_never_timed(cheat: str) -> None:
+    KEPT.clear()
+    found = rung.compare(softmax, CHEATS[cheat], inputs=numbers, device="cpu")
+    assert found["verdict"] == "not equal"
+    assert found["not_equal"] == "B"
+    assert "times" not in found.to_dict()
+    assert "B does not compute what A computes" in str(found)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_computes_the_same_another_way_is_equal_and_timed(gradients: bool) -> None:
+    found = rung.compare(softmax, by_hand, inputs=numbers, gradients=gradients, device="cpu", seconds=0.5)
+    assert found["verification"]["passed"]
+    assert found["results_compared"] is True
+    assert found["verdict"] != "not equal"
+    assert "results not compared" not in str(found)
+
+
+def test_a_gradient_that_is_left_out_shows_where_gradients_are_asked_for() -> None:
+    def without(x: torch.Tensor) -> torch.Tensor:
+        return by_hand(x.detach()) + 0 * x
+
+    assert same_results({"a": softmax, "b": without}, numbers, CPU, gradients=False)[1] == ""
+    found, wrong = same_results({"a": softmax, "b": without}, numbers, CPU, gradients=True)
+    assert wrong == "b"
+    assert "gradient" in " ".join(found.as_dict()["failures"])
+
+
+@pytest.mark.parametrize("given", ["tuple", "dict"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_several_arguments_are_given_by_position_or_by_name_in_their_own_precision(
+    given: str, dtype: torch.dtype
+) -> None:
+    def inputs(seed: int) -> Any:
+        a, b = (numbers(10 * seed + k).to(dtype) for k in range(2))
+        return (a, b) if given == "tuple" else {"a": a, "b": b}
+
+    def one(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(a, b)
+
+    def wide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(a.float(), b.float()).to(a.dtype)
+
+    def off(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (torch.nn.functional.linear(a.float(), b.float()) * 1.02).to(a.dtype)
+
+    assert same_results({"one": one, "wide": wide}, inputs, CPU, gradients=True)[1] == ""
+    assert same_results({"one": one, "wide": wide, "off": off}, inputs, CPU, gradients=False)[1] == "off"
+
+
+def test_what_cannot_be_asked_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UsageError, match="give inputs="):
+        rung.compare(softmax, by_hand, verify=True)
+    with pytest.raises(UsageError, match="are for callables in this process"):
+        rung.compare("tiny-transformer", "tiny-transformer", inputs=numbers)
+    with pytest.raises(WorkloadError, match="inputs must depend on the seed"):
+        rung.compare(softmax, by_hand, inputs=lambda seed: torch.ones(4, 4), device="cpu")
+    with pytest.raises(WorkloadError):
+        rung.compare(lambda x: x + torch.rand(()), by_hand, inputs=numbers, device="cpu")
