@@ -120,8 +120,7 @@ def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, device: De
     import torch
 
     before = torch.cuda.current_stream(device.index)
-    synchronize(device)
-    torch._C._cuda_clearCublasWorkspaces()
+    _forget_workspaces()
     try:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             yield
@@ -133,7 +132,16 @@ def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, device: De
         generator.graphsafe_set_state(generator.clone_state())
         raise
     finally:
-        torch._C._cuda_clearCublasWorkspaces()
+        _forget_workspaces()
+
+
+def _forget_workspaces() -> None:
+    """The next product of each stream gets a workspace of its own. What still runs on a stream is done before its memory is another's."""
+    import torch
+
+    forget = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # which a torch for CPUs lacks
+    if forget:
+        forget()
 
 
 def peak_memory(device: Device) -> dict[str, int]:

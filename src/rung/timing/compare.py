@@ -238,7 +238,9 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
     """Whether b computes what a computes, in full precision and in the lowest that it runs in. Raises where that cannot be told, because
     a's results depend on chance or on the calls before, or are not finite; audited: that was asked already."""
     if a.call or b.call:
-        raise UsageError("--verify compares workloads; plain functions (--call) are timed only: in Python, rung.compare(f, g, inputs=...) verifies them.")
+        raise UsageError(
+            "--verify compares workloads; plain functions (--call) are timed only: in Python, rung.compare(f, g, inputs=...) verifies them."
+        )
     same = (a.target, a.options) == (b.target, b.options)
     if a.cwd != b.cwd:
         raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
