@@ -14,7 +14,7 @@ from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
 from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, title
-from rung.ladder.climb.state import State
+from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.plan import Numerics, Plan
@@ -586,6 +586,36 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
     assert [mode.get("error") for mode in modes] == ["compile-and-graph is wrong.", "default is wrong.", None]
     assert made.plain == {}
     assert made.attempts[-1]["verdict"] == "reverted"
+
+
+@pytest.mark.parametrize(("kept", "said"), [(["compile"], True), (["capture"], False)])
+def test_modes_that_were_cut_short_do_not_hide_that_the_recipe_is_verified(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, kept: list[str], said: bool
+) -> None:
+    made, _ = climb(TRAINING)
+    mode = {**timed(("compile",), 2.0), "name": "default"}
+    record = {
+        "rung": "plain",
+        "number": 1,
+        "stack": ["compile"],
+        "modes": [mode],
+        "plain": mode,
+        "verdict": "",
+        "why": "",
+        "against": "baseline",
+    }
+
+    def over(*_: Any) -> Any:
+        raise OutOfTime
+
+    monkeypatch.setattr(plain, "_raced", lambda state: record)
+    monkeypatch.setattr(plain, "_verified", over)
+    offer(made, Answer(tuple(kept), "verified", {"value": 2.0}))
+    plain.attempt_plain(made)
+    assert made.attempts[-1]["verdict"] == "inconclusive"
+    assert ("its recipe is verified" in made.attempts[-1]["why"]) == said
+    assert made.answer is not None
+    assert made.answer.status == "verified"
 
 
 def test_what_verifies_a_candidate_that_was_given_up_ends(climb: Callable[..., tuple[State, Added]]) -> None:

@@ -50,6 +50,11 @@ def attempt_plain(state: State) -> None:
         if not record:
             raise
         set_cut(record)
+    answer = state.answer
+    if record.get("cut") and answer and answer.status != "provisional" and list(answer.kept) == record.get("stack"):
+        record["why"] = (
+            "its recipe is verified; the budget ended before all modes were timed. `--resume` goes on with it."
+        )
     if record["verdict"] in ("reverted", "failed"):
         state.plain = record["plain"] = {}
     if record["verdict"] != "kept" and not record.get("cut"):
