@@ -1,12 +1,15 @@
 """Functions with arguments: timed only once it is shown that they compute the same. Each known way to cheat is refused."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import rung
+from rung.cli.main import main
 from rung.errors import UsageError, WorkloadError
 from rung.hardware import pick
 from rung.verify.plain_functions import same_results
@@ -120,3 +123,38 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence() -> None:
         rung.compare(softmax, by_hand, inputs=lambda seed: torch.ones(4, 4), device="cpu")
     with pytest.raises(WorkloadError):
         rung.compare(lambda x: x + torch.rand(()), by_hand, inputs=numbers, device="cpu")
+
+
+OPERATORS = """
+import torch
+
+def inputs(seed):
+    return torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
+
+def old(x):
+    return torch.relu(x)
+
+def new(x):
+    return x.clamp(min=0)
+
+def wrong(x):
+    return x
+"""
+
+
+def test_the_command_verifies_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ops.py"
+    path.write_text(OPERATORS)
+    shared = ["--call", "--inputs", f"{path}:inputs", "--device", "cpu", "--budget", "0.5", "--json"]
+    assert main(["compare", f"{path}:old", f"{path}:new", *shared, "--gradients"]) == 0
+    assert json.loads(capsys.readouterr().out)["verification"]["passed"]
+    assert main(["compare", f"{path}:old", f"{path}:wrong", *shared]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "not equal"
+    for words, said in (
+        ([f"{path}:old", f"{path}:new", "--inputs", f"{path}:inputs"], "add --call"),
+        ([f"{path}:old", "--call", "--inputs", f"{path}:inputs"], "name them"),
+        ([f"{path}:old", f"{path}:new", "--gradients"], "add --call and --inputs"),
+        ([f"{path}:old", f"{path}:new", *shared, "--size", "3"], "unexpected argument"),
+    ):
+        assert main(["compare", *words]) == 2
+        assert said in capsys.readouterr().err

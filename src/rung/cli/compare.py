@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from rung.cli.common import (
     add_command,
     after_the_answer,
     need_torch,
+    no_rest,
     regular_file,
     rung_names,
     say,
@@ -24,7 +25,10 @@ from rung.cli.common import (
 from rung.cli.live import live
 from rung.errors import UsageError
 
+HERE = 20.0  # seconds of timing in one process, unless --budget says otherwise
+
 if TYPE_CHECKING:
+    from rung.records.compare import Comparison, Ranking
     from rung.side import Side
 
 EXAMPLE = """\
@@ -34,6 +38,7 @@ examples:
   rung compare old.py:make new.py:make --verify                      two workloads; are they equal, and which is faster?
   rung compare model.py:make --base main --fail-if-slower 2%         A is the revision `main`; exit code 1 if B is slower
   rung compare ops.py:old ops.py:new ops.py:newer --call             three plain functions, ranked
+  rung compare ops.py:old ops.py:new --call --inputs ops.py:make    functions with arguments: first verified, then timed
   rung compare monday.json tuesday.json             two measurements kept by `rung bench --json` or `pytest --rung-save`
   rung compare model.py:make --env GPU_MAX_HW_QUEUES=2               B has the environment variable
 
@@ -59,6 +64,12 @@ def add(commands: Any, help_text: str) -> None:
             f"--{name}env", action="append", default=[], metavar="NAME=VALUE", help=f"a variable of {side}"
         )
     parser.add_argument("--call", action="store_true", help="A and B are plain functions: time them, not a workload")
+    parser.add_argument(
+        "--inputs",
+        metavar="PATH.py:NAME",
+        help="with --call: this function makes the arguments from a seed; all are verified first, in this process",
+    )
+    parser.add_argument("--gradients", action="store_true", help="with --inputs: gradients of the inputs, too")
     parser.add_argument("--base", metavar="REV", help="A is taken from this git revision")
     parser.add_argument("--verify", action="store_true", help="first show that B computes what A computes")
     parser.add_argument("--same-within", type=share, default=0.01, metavar="1%", help="what counts as the same (1%%)")
@@ -99,33 +110,13 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.report.ci import comment, junit
     from rung.report.compare import compare_lines
     from rung.runs import to_json, write_whole
-    from rung.timing.compare import at_revision, compare, failure
+    from rung.timing.compare import failure
 
-    options = target_options(parsed)
-    a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
-    b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call)
-    rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]
     if parsed.more and parsed.fail_if_slower:
         raise UsageError("--fail-if-slower judges B against A; leave the other sides out.")
     if parsed.json and parsed.markdown:
         raise UsageError("--json and --markdown both print the result: give one of them.")
-    if a == b and not parsed.base:
-        say("A and B are the same: this measures how well the machine can tell nothing from something.")
-    with ExitStack() as stack:
-        if parsed.base:
-            a = stack.enter_context(at_revision(a, parsed.base))
-        stack.enter_context(live(parsed.budget))
-        result = compare(
-            a,
-            b,
-            *rest_of_them,
-            device=parsed.device,
-            margin=parsed.same_within,
-            verify=parsed.verify,
-            budget=parsed.budget,
-            deadline=parsed.deadline,
-            say=say,
-        )
+    result = on_inputs(parsed) if parsed.inputs else in_processes(parsed)
     shown = plain(result)
     why = failure(result, parsed.fail_if_slower, parsed.fail_if_inconclusive)
     if parsed.json:
@@ -142,6 +133,71 @@ def run(parsed: argparse.Namespace) -> int:
             write_whole(parsed.html, compare_page(shown), "give another --html")
         say(f"page: {parsed.html}")
     return int(bool(why))
+
+
+def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
+    """Functions with arguments, verified and timed in this process."""
+    from rung.timing.compare_here import compare_here
+
+    if not parsed.call:
+        raise UsageError("--inputs makes the arguments of plain functions: add --call.")
+    sides = (parsed.recipe, parsed.a_recipe, parsed.rungs, parsed.a_rungs, parsed.env, parsed.a_env, parsed.base)
+    if any(sides) or not parsed.b:
+        raise UsageError(
+            "--inputs compares two or more functions as they are, in this process: name them, and leave recipes, rungs, variables and --base out."
+        )
+    no_rest(parsed.rest)
+    calls = {name: function(name) for name in (parsed.a, parsed.b, *parsed.more)}
+    inputs = function(parsed.inputs)
+    with live(parsed.budget):
+        return compare_here(
+            calls,
+            margin=parsed.same_within,
+            seconds=parsed.budget or HERE,
+            device=parsed.device,
+            inputs=inputs,
+            gradients=parsed.gradients,
+        )
+
+
+def function(target: str) -> Callable[..., Any]:
+    """The plain function that a target names."""
+    from rung.workload import Workload
+    from rung.workload.load import find
+
+    made = find(target)
+    if isinstance(made, Workload):
+        raise UsageError(f"{target} is a rung.Workload and no function: leave --call and --inputs out.")
+    return made
+
+
+def in_processes(parsed: argparse.Namespace) -> Comparison | Ranking:
+    """Targets, in fresh processes of each."""
+    from rung.timing.compare import at_revision, compare
+
+    if parsed.gradients:
+        raise UsageError("--gradients is for functions with arguments: add --call and --inputs.")
+    options = target_options(parsed)
+    a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
+    b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call)
+    rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]
+    if a == b and not parsed.base:
+        say("A and B are the same: this measures how well the machine can tell nothing from something.")
+    with ExitStack() as stack:
+        if parsed.base:
+            a = stack.enter_context(at_revision(a, parsed.base))
+        stack.enter_context(live(parsed.budget))
+        return compare(
+            a,
+            b,
+            *rest_of_them,
+            device=parsed.device,
+            margin=parsed.same_within,
+            verify=parsed.verify,
+            budget=parsed.budget,
+            deadline=parsed.deadline,
+            say=say,
+        )
 
 
 def saved(parsed: argparse.Namespace) -> int:

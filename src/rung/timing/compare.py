@@ -239,7 +239,7 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
     a's results depend on chance or on the calls before, or are not finite; audited: that was asked already."""
     if a.call or b.call:
         raise UsageError(
-            "--verify compares workloads; plain functions (--call) are timed only: in Python, rung.compare(f, g, inputs=...) verifies them."
+            "--verify compares workloads; plain functions (--call) are timed only, unless --inputs makes arguments for them."
         )
     same = (a.target, a.options) == (b.target, b.options)
     if a.cwd != b.cwd:
