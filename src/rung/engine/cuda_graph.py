@@ -30,9 +30,8 @@ from rung.rewrites.optimizer_steps import step_taken
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 OFTEN = 8  # changes of an optimizer, from which on they are worth a word
 MOST_SHAPES = 8  # each holds its own memory; further shapes, or states of the model, run uncaptured
-PROOFS = (
-    3  # replays in which a graph has to leave all other memory as it was, before one is launched ahead of the guards
-)
+# Replays in which a graph has to leave all other memory as it was, before one is launched ahead of the guards.
+PROOFS = 3
 MOST_COUNTED = 256  # kinds of calls that wait for their third: where a number among the inputs counts them, none comes
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 CHUNK = 1 << 22  # 8-byte words that are summed at a time, which takes twice 32 MiB beside
-ODD = 0x9E3779B97F4A7C15 - (
-    1 << 64
-)  # 2^64 over the golden ratio, as a signed number: weights that keep all 64 bits in use
+# 2^64 over the golden ratio, as a signed number: weights that keep all 64 bits in use.
+ODD = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 class OutsideMemory:

@@ -47,10 +47,8 @@ from rung.workload.saved import read_from, save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
-LARGE, FEW = (
-    1 << 30,
-    2,
-)  # bytes of a batch, above which so many are rotated: more would leave no room for a second process
+# Bytes of a batch, above which so few are rotated: more would leave no room for a second process.
+LARGE, FEW = 1 << 30, 2
 
 
 class Candidate(Timed):

@@ -12,6 +12,8 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from rung.errors import UsageError
+from rung.hardware import pick
+from rung.hardware.device import to_device
 from rung.measure import (
     ROUNDS,
     SIGNED_RANK,
@@ -32,6 +34,7 @@ from rung.records.record import record_of
 from rung.timing.compare import LETTERS, document, lowered, verdict_of
 from rung.timing.duel import unexplained
 from rung.timing.function import Function, named
+from rung.workload import call_model
 
 Document = ComparisonDocument | RankingDocument
 
@@ -137,7 +140,6 @@ def compare_here(
 def _verified(
     calls: Mapping[str, Callable[..., object]], inputs: Callable[[int], Any], device: str | None, gradients: bool
 ) -> tuple[Verification, str]:
-    from rung.hardware import pick
     from rung.verify.plain_functions import same_results
 
     found, wrong = same_results(calls, inputs, pick(device), gradients)
@@ -148,10 +150,6 @@ def _on_batches(
     calls: Mapping[str, Callable[..., object]], inputs: Callable[[int], Any], device: str | None
 ) -> dict[str, Callable[[], object]]:
     """The calls on a few batches, which take turns: what remembers its last arguments gains nothing by that."""
-    from rung.hardware import pick
-    from rung.hardware.device import to_device
-    from rung.workload import call_model
-
     batches = [to_device(inputs(seed), pick(device)) for seed in range(1, BATCHES + 1)]
 
     def on(call: Callable[..., object]) -> Callable[[], object]:

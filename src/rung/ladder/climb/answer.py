@@ -85,9 +85,10 @@ def _set(state: State, answer: Answer) -> None:
     state.history.append(
         {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup["value"], "seconds": state.spent()}
     )  # fmt: skip
-    write(state)
+    recipe = write(state)
     try:
-        store.keep(recipe_of(state, answer))
+        if recipe:
+            store.keep(recipe)
     except InputError as error:  # the climb has its recipe; the user's store is one place more
         state.say("warning", {"text": str(error)})
     state.say("answer", {"status": answer.status, "kept": list(answer.kept), "speedup": answer.speedup})
@@ -133,9 +134,9 @@ def answer_of(state: State, stack: Sequence[str], status: Status, over: float, r
     )  # fmt: skip
 
 
-def write(state: State, stopped: dict[str, Any] | None = None) -> None:
-    """result.json, and recipe.toml where there is an answer; stopped: why nothing more is tried, once the climb has ended."""
-    answer = state.answer
+def write(state: State, stopped: dict[str, Any] | None = None) -> Recipe | None:
+    """result.json, and recipe.toml where there is an answer, which is returned; stopped: why nothing more is tried, once the climb has ended."""
+    answer, recipe = state.answer, None
     fields: dict[str, Any] = {
         "kept": list(answer.kept) if answer else [],
         "status": answer.status if answer else None,
@@ -166,6 +167,7 @@ def write(state: State, stopped: dict[str, Any] | None = None) -> None:
     else:
         (state.run.directory / "recipe.toml").unlink(missing_ok=True)
     state.run.write("result.json", plain(result))
+    return recipe
 
 
 def read_back(state: State) -> None:

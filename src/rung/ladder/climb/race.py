@@ -162,8 +162,8 @@ def race(state: State) -> Race:
 
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
     """Waits no longer for modes that add to one which made the untouched model much slower: they take the same way through it."""
+    timed = [mode for mode in result.modes.values() if "speedup" in mode and much_slower(mode)]
     for name, task in {**open_, **later}.items():
-        timed = [mode for mode in result.modes.values() if "speedup" in mode and much_slower(mode)]
         slow = next((mode for mode in timed if {*mode["rungs"]} < {*task.side.rungs}), None)
         if slow is None:
             continue
