@@ -49,6 +49,12 @@ class _Result(Generic[R]):
         """The whole record in plain values, ready for JSON."""
         return self._record
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from rung.report.notebook import panel
+
+        return panel(repr(self).strip("<>"), str(self).splitlines())
+
     @property
     def notes(self) -> list[str]:
         """What disturbed it, and what it cannot say."""
