@@ -318,3 +318,34 @@ def test_who_communicates_is_told_by_the_operator_first_and_its_work_by_the_algo
     row = rows(roofline(found))["all_reduce"]
     assert (row["bound"], row["moved_bytes"], row["time_ns"]) == ("network", size * 7, 500)
     assert rows(roofline(found))["(collective)"]["time_ns"] == 1000  # among how many, nothing says
+
+
+def before_the_recording(took, *, last="k15"):
+    """16 kernels whose launches the trace lacks, and the same 16 (the last by another name, perhaps) launched by products."""
+    outside = [kernel(100 * i, took, 100 + i, f"k{i}") for i in range(15)] + [kernel(1500, took, 115, last)]
+    ops = [op(5000 + 100 * i, 50, "aten::mm", X, W) for i in range(16)]
+    launches = [launch(5010 + 100 * i, 200 + i) for i in range(16)]
+    return trace(*outside, *ops, *launches, *(kernel(10_000 + 100 * i, 50, 200 + i, f"k{i}") for i in range(16)))
+
+
+def test_work_from_before_the_recording_is_told_by_recorded_work_that_is_the_same():
+    found = roofline(before_the_recording(50))
+    assert found.select("op", "inferred", "time_ns", "count", "reason").rows() == [
+        ("aten::mm", False, 800, 16.0, None),
+        ("aten::mm", True, 800, 16.0, None),
+    ]
+    for other in (before_the_recording(60), before_the_recording(50, last="another")):  # slower; not the same kernels
+        rest = rows(roofline(other))["(launched outside of the trace)"]
+        assert (rest["gpu_events"], rest["reason"]) == (16, "launched outside of the trace")
+
+
+def test_groups_of_one_size_say_among_how_many_ranks_a_collective_is():
+    buffer = T((32, 4096))
+    found = trace(
+        op(0, 9, "symm_mem::multimem_all_reduce_", buffer) | {"external_id": 1}, launch(1, 1),
+        kernel(100, 1000, 1, "multimem_all_reduce_kernel<c10::BFloat16, 16>") | {"external_id": 1},
+    )  # fmt: skip
+    for sizes, known in (((8, 8, 1), True), ((8, 4), False), (("8", [8]), False)):
+        found.meta["distributedInfo"] = {"pg_config": [{"pg_size": size} for size in sizes]}
+        again = Trace(events=found.events, devices=found.devices, meta=dict(found.meta))
+        assert ("all_reduce" in rows(roofline(again))) == known

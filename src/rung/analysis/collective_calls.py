@@ -153,7 +153,7 @@ def gpu_collectives(trace: Trace) -> pl.DataFrame:
     asked = pl.coalesce("collective", "around")
     chosen = chosen.with_columns(
         collective=pl.coalesce(asked, "named", pl.lit("unnamed")),
-        group_size=pl.coalesce("group_size", "named_ranks"),
+        group_size=pl.coalesce("group_size", "named_ranks", pl.lit(_only_size(trace), pl.Int64)),
         call=pl.when(pl.col("collective").is_not_null() | pl.col("communicator").is_not_null()).then("external_id"),
         known=pl.col("linked"),
         step=_step_at(trace, chosen["rank"], chosen["launched"]),
@@ -163,6 +163,17 @@ def gpu_collectives(trace: Trace) -> pl.DataFrame:
         "rank", "device", "stream", "step", "group", "group_ranks", "group_size", "collective", "seq", "dtype", "in_elements",
         "out_elements", "ts", "end", "hidden_ns", "name", "call", "known", "algorithm",
     )  # fmt: skip
+
+
+def _only_size(trace: Trace) -> int | None:
+    """How many ranks the process groups have that the recorded rank is in, where all of more than one rank have as many."""
+    said = trace.meta.get("distributedInfo")
+    groups = said.get("pg_config") if isinstance(said, dict) else None
+    if not isinstance(groups, list):
+        return None
+    asked = [group.get("pg_size") for group in groups if isinstance(group, dict)]
+    sizes = {size for size in asked if type(size) is int and 1 < size < 2**31}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _by_name(events: pl.DataFrame) -> list[pl.Series]:

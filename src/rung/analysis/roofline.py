@@ -39,6 +39,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "dims": pl.String(),
     "dtypes": pl.String(),
     "strides": pl.String(),
+    "inferred": pl.Boolean(),
 }
 _LARGEST = 2**63 - 1
 
@@ -59,6 +60,7 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         rank's link (what the bus bandwidth is about), its time includes waiting for other ranks.
     fits_cache: the bytes of one call fit into the last-level cache: then data may come from there, and roof_share may
         exceed 1.
+    inferred: launched before the recording, and taken for what the recorded kernels of the same names and order do.
     reason: why there is no model; null where there is one. Without known peaks the columns of the roof are
         null.
     """
@@ -67,33 +69,44 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     total = max(int(done.events["dur"].sum()), 1)
     groups = (
         done.events.filter(pl.col("reason").ne_missing(COLLECTIVE))
-        .group_by("kind", "reason", "tf32", pl.col("host") & pl.col("kind").is_not_null())
+        .group_by("kind", "reason", "tf32", pl.col("host") & pl.col("kind").is_not_null(), "inferred")
         .agg(time_ns=pl.col("dur").sum(), count=pl.col("call").n_unique(), gpu_events=pl.len())
-        .sort("time_ns", "kind", "reason", descending=[True, False, False], nulls_last=True)
+        .sort("time_ns", "kind", "reason", "inferred", descending=[True, False, False, False], nulls_last=True)
     )
     kinds = done.kinds.rows()
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for kind, reason, tf32, host, time_ns, count, gpu_events in groups.iter_rows():
+    for kind, reason, tf32, host, inferred, time_ns, count, gpu_events in groups.iter_rows():
         name, dims, dtypes, strides = kinds[kind][:4] if kind is not None else (f"({reason})", None, None, None)
         cost = done.costs[kind] if kind is not None and reason is None else None
         # Calls that differ in nothing but a scalar, such as a learning rate, are one row.
-        key = (name, dims, dtypes, strides, cost, reason, tf32 if cost and cost.matrix else None, host)
+        key = (name, dims, dtypes, strides, cost, reason, tf32 if cost and cost.matrix else None, host, inferred)
         row = rows.setdefault(key, {"time_ns": 0, "count": 0, "gpu_events": 0})
         row["time_ns"] += time_ns
         row["count"] += count if kind is not None else gpu_events
         row["gpu_events"] += gpu_events
     answers = []
-    for (name, dims, dtypes, strides, cost, reason, tf32, host), row in rows.items():
+    for (name, dims, dtypes, strides, cost, reason, tf32, host, inferred), row in rows.items():
         answer = {column: value / steps for column, value in row.items()} | {"time_ns": round(row["time_ns"] / steps)}
         answer |= {"op": name, "inputs": readable(dims, dtypes), "share": row["time_ns"] / total, "reason": reason}
+        answer |= {"inferred": inferred}
         answer |= {"dims": dims, "dtypes": dtypes, "strides": strides, "family": family(name) if cost else None}
         if cost is not None:
             answer |= _rates(cost, answer["count"], row["time_ns"] / steps, bool(tf32), bool(host), peaks)
         answers.append(answer)
     for row in collective_work(trace, steps):
-        answers.append(row | {"share": row["time_ns"] / total, "time_ns": round(row["time_ns"] / steps)})
+        answers.append(
+            row | {"share": row["time_ns"] / total, "time_ns": round(row["time_ns"] / steps), "inferred": False}
+        )
     table = pl.DataFrame(answers, schema=SCHEMA)
-    return table.sort("time_ns", "op", "inputs", "strides", descending=[True, False, False, False], maintain_order=True)
+    return table.sort(
+        "time_ns",
+        "op",
+        "inputs",
+        "strides",
+        "inferred",
+        descending=[True, False, False, False, False],
+        maintain_order=True,
+    )
 
 
 def peaks_of_trace(trace: Trace) -> Peaks | None:

@@ -14,6 +14,7 @@ from rung.analysis.calls import launching_calls
 from rung.analysis.costs import LIST_ITEM, Cost, Unknown, cost, model_of, needs_lengths, read_call
 from rung.analysis.intervals import Ints
 from rung.analysis.origins import origins
+from rung.analysis.outside import repeated
 from rung.trace.table import Trace
 
 INPUTS = ("name", "dims", "dtypes", "strides", "concrete")
@@ -41,7 +42,8 @@ class Work:
 
     events: one row a GPU event: `dur` (ns), `call` (the number of the call whose work it is, null where there is none: its
         position in launching_calls, and another one in each replay of a graph), `kind` (a row of `kinds`, null likewise), `reason` (why it has no cost, null where it
-        has one), `tf32` (a kernel of the call says that it multiplies in TF32), `host` (copied to or from the host).
+        has one), `tf32` (a kernel of the call says that it multiplies in TF32), `host` (copied to or from the host),
+        `inferred` (launched before the recording: the work is that of recorded kernels which are the same, see outside.py).
     kinds: one row a distinct operator and inputs: INPUTS, `item` (the precision of its lists' elements) and `around`
         (what the trace says of it beside its inputs, where its work depends on that).
     costs: of each kind; None where it has none.
@@ -96,6 +98,7 @@ def work(trace: Trace) -> Work:
     joined = events.join(owners, on=of, how="left", maintain_order="left", nulls_equal=len(of) > 1).with_columns(
         pl.when(pl.col("role") != "communication").then(column).alias(column) for column in ("call", "of")
     )
+    joined = _with_repeated(trace, joined.with_columns(call=pl.col("call") + pl.col("number") - pl.col("op")))
     has, shapes = priced.gather(joined["of"]), shaped.gather(joined["of"])
     some = events["linked"].any()  # else nothing is known of any launch
     reason = (
@@ -103,9 +106,9 @@ def work(trace: Trace) -> Work:
         .then(pl.lit(COLLECTIVE))
         .when(pl.col("op").is_null() & pl.col("graph"))
         .then(pl.lit(GRAPH))
-        .when(pl.col("op").is_null() & ~pl.col("linked"))
+        .when(pl.col("op").is_null() & ~pl.col("linked") & ~pl.col("inferred"))
         .then(pl.lit(OUTSIDE))
-        .when(pl.col("op").is_null())
+        .when(pl.col("op").is_null() & ~pl.col("inferred"))
         .then(pl.lit(NO_OP))
         .when(has)
         .then(pl.lit(None, dtype=pl.String))
@@ -116,7 +119,8 @@ def work(trace: Trace) -> Work:
     return Work(
         joined.select(
             "dur",
-            call=pl.col("call") + pl.col("number") - pl.col("op"),
+            "call",
+            "inferred",
             kind="of",
             reason=reason,
             tf32="of_tf32",
@@ -124,6 +128,27 @@ def work(trace: Trace) -> Work:
         ),
         kinds,
         costs,
+    )
+
+
+def _with_repeated(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """`events` with `inferred`, and `call`, `of` and `of_tf32` of recorded work for what was launched before the recording
+    and repeats it. Where several stretches fit, only kernels that are the same kind of call in all of them count."""
+    rows, stretches = repeated(trace)
+    inferred = np.zeros(events.height, dtype=bool)
+    if not stretches:
+        return events.with_columns(inferred=pl.Series(inferred))
+    kinds = np.array([events["of"].gather(stretch).fill_null(-1).to_numpy() for stretch in stretches])
+    certain = (kinds == kinds[0]).all(axis=0) & (kinds[0] >= 0)
+    rows, like = rows[certain], stretches[-1][certain]
+    inferred[rows] = True
+    taken = events.select("call", "of", "of_tf32").select(pl.all().gather(like))
+    again = -1 - taken["call"]  # another call than the recorded one
+    return events.with_columns(
+        inferred=pl.Series(inferred),
+        call=events["call"].scatter(rows, again),
+        of=events["of"].scatter(rows, taken["of"]),
+        of_tf32=events["of_tf32"].scatter(rows, taken["of_tf32"]),
     )
 
 
