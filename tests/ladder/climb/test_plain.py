@@ -448,7 +448,7 @@ def test_a_shape_that_the_candidates_own_worker_compiles_is_verified_last(
 ) -> None:
     made, _ = climb(TRAINING)
     exact, bf16 = verifying(made, ["bf16", "compile"], ["exact", "bf16"], "02-compile")
-    assert [task._calls[0][1]["backwards"] for task in (exact, bf16)] == [False, True]
+    assert [dict(task._calls)["verify"]["backwards"] for task in (exact, bf16)] == [False, True]
 
 
 @pytest.mark.parametrize("facts", [TRAINING, CPU], ids=["gpu", "cpu"])
@@ -464,6 +464,21 @@ def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     assert (guessed, checks.verifying_bytes(made, 1 << 30)) == (
         (pytest.approx(3.6 * 2**30), 7 << 30) if facts["gpu"] else (0.0, 0.0)
     )
+
+
+def test_a_verification_takes_less_once_it_has_asked_the_untouched_model_all(
+    climb: Callable[..., tuple[State, Added]],
+) -> None:
+    made, _ = climb(TRAINING)
+    made.baseline["memory"] = {"allocated": 1 << 30}
+    [task] = verifying(made, ["bf16", "compile"], ["exact"], "02-compile")
+    assert task.lighter == ("answer", pytest.approx(2.6 * 2**30))
+    asked, took = ({"memory": {"reserved": n << 30}} for n in (5, 3))
+    made.checking = [
+        answered("01-plain-verify-exact", made.side([]), answer={**asked, "freed": True}, verify={**PASSED, **took})
+    ]
+    [task] = verifying(made, ["bf16", "compile"], ["exact"], "03-sdpa")
+    assert (task.memory, task.lighter) == (6 << 30, ("answer", 4 << 30))
 
 
 # What is told of the best

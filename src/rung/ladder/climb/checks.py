@@ -8,11 +8,12 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.plan import Numerics
 from rung.rungs import plan_of
-from rung.timing.tasks import Task, end_all
+from rung.timing.tasks import Call, Task, end_all
 
 # Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
-# weights and outputs; of a candidate that runs once.
+# weights and outputs; of one that has asked the untouched model all it will ask; of a candidate that runs once.
 VERIFIED = {"train": 2.6, "infer": 6.0}
+COMPARED = 1.6
 COMPILED = 1.1
 
 
@@ -21,19 +22,14 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     shapes come in their order, and a further worker compiles the last one ahead. Elsewhere the candidate's own worker compiles the first
     shape meanwhile, so that comes last."""
     note_verified(state)
-    peak = _peak(state)
-    checks = [
-        Task(
-            f"{name}-verify-{n}",
-            state.side(stack),
-            [("verify", {"numerics": n, "alone": False, "backwards": n != "exact"})],
-            verifying_bytes(state, peak),
-        )
-        for n in precisions
-    ]
-    for task in checks:
+    peak, checks = _peak(state), []
+    for n in precisions:
+        calls: list[Call] = [("answer", {"numerics": n})] if state.facts["mode"] == "train" else []
+        calls.append(("verify", {"numerics": n, "alone": False, "backwards": n != "exact"}))
+        task = Task(f"{name}-verify-{n}", state.side(stack), calls, verifying_bytes(state, peak))
+        task.lighter = "answer", (state.compared_bytes or COMPARED * peak) + CONTEXT_BYTES
         task.passing = True
-        state.pool.add(task)
+        checks.append(state.pool.add(task))
     state.checking += checks
     if "exact" in precisions:
         precompiling(state, stack, name)
@@ -100,8 +96,12 @@ def verifying_bytes(state: State, peak: float) -> float:
 
 def note_verified(state: State) -> None:
     """Takes in how much of the GPU's memory verifications took so far."""
-    took = [max(memory.values()) for t in state.checking if (memory := t.answers.get("verify", {}).get("memory"))]
-    state.verified_bytes = max([state.verified_bytes, *map(float, took)])
+    for task in state.checking:
+        first, then = (task.answers.get(method, {}) for method in ("answer", "verify"))
+        if memory := (first or then).get("memory"):
+            state.verified_bytes = max(state.verified_bytes, *map(float, memory.values()))
+        if first.get("freed") and (memory := then.get("memory")):
+            state.compared_bytes = max(state.compared_bytes, *map(float, memory.values()))
 
 
 def _peak(state: State) -> float:
