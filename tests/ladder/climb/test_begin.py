@@ -17,6 +17,9 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.timing.tasks import Task
 
+BLOCK: dict[str, Any] = {
+    "estimate": STEP, "block": {"samples": [STEP] * 9, "outside": 0.0, "calls": 9}, "memory": {"resident": 1},
+}  # fmt: skip
 Answers = dict[str, dict[str, Any]]
 
 
@@ -30,6 +33,8 @@ class Answered:
 
     def add(self, task: Task) -> Task:
         said = self.answers[task.name]
+        if isinstance(said, list):  # one after the other
+            said = said.pop(0)
         if isinstance(said, WorkerFailed):
             task.error = said
         else:
@@ -40,8 +45,7 @@ class Answered:
     def call(self, method: str, limit: float, **_: Any) -> Any:
         if method == "profile":
             raise WorkerFailed("no profiler here", "raised")
-        block = {"samples": [STEP] * 9, "outside": 0.0, "calls": 9}
-        return {"estimate": STEP, "block": block, "memory": {"resident": 1}}[method]
+        return BLOCK[method]
 
     def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
         return until()
@@ -50,9 +54,13 @@ class Answered:
         pass
 
 
-def begun(tmp_path: Path, busy: float = 0.1, **changed: Any) -> tuple[State, list[str]]:
-    """A climb that has begun, and the warnings that it gave; changed: what other tasks answer."""
+def begun(
+    tmp_path: Path, busy: float = 0.1, ready: Callable[[State], None] | None = None, **changed: Any
+) -> tuple[State, list[str]]:
+    """A climb that has begun, and the warnings that it gave. ready: called when the plain modes may begin; changed: what other tasks
+    answer."""
     made = state(tmp_path)
+    made.on_ready = ready and (lambda warm: ready(made))
     device = {"name": "a chip", "arch": "x86_64", "memory": 1}
     now = {"load": [busy * (os.cpu_count() or 1), 0.0, 0.0]}
     facts = {
@@ -130,6 +138,52 @@ def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(
     ):
         surveyed(made)
     assert made.run.maybe("manifest.json") is None
+
+
+def large(peak: int) -> dict[str, Any]:
+    """What the baseline's worker says of a workload that takes so much of a GPU of 80 GiB."""
+    device = {"name": "a chip", "arch": "sm90", "memory": 80 * GIB}
+    facts = {"gpu": True, "mode": "infer", "rates": {}, "saved": False, "workload": {"name": "x", "mode": "infer"}}
+    return {
+        "open": {"environment": {"time": "now", "now": {}, "device": device, "torch": "2.11.0"}},
+        "facts": {**facts, "shapes": [{"elements": 64}]},
+        "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"reserved": peak}},
+    }
+
+
+LACKED = WorkerFailed("CUDA out of memory", "out of memory")
+SURVEYED = {"audit": {"without_gradient": [], "one_shape": ""}, "survey": {}}
+
+
+@pytest.mark.parametrize(
+    ("peak", "survey", "modes"),
+    [(4 * GIB, [SURVEYED], "with the baseline"), (30 * GIB, [SURVEYED], "after the survey"), (30 * GIB, [LACKED, SURVEYED], "later")],
+)  # fmt: skip
+def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_alone_where_it_must(
+    peak: int, survey: list[Any], modes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
+    seen: list[str] = []
+
+    def ready(made: State) -> None:
+        seen.append("after the survey" if made.baseline else "with the baseline")
+
+    monkeypatch.setitem(BLOCK, "memory", {"reserved": peak})
+    made, _ = begun(tmp_path, ready=ready, baseline=large(peak), survey=list(survey))
+    assert seen == ([] if modes == "later" else [modes])
+    assert (made.untouched is None) is (modes == "later")
+    assert made.surveying is not None
+    assert not made.surveying.error
+
+
+def test_a_baseline_that_lacked_memory_beside_the_survey_is_measured_once_more_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
+    made, _ = begun(tmp_path, baseline=[LACKED, large(20 * GIB)], survey=[SURVEYED, SURVEYED])
+    assert made.baseline["time"]["value"] == STEP
+    with pytest.raises(WorkerFailed, match="out of memory"):
+        begun(tmp_path / "again", baseline=[LACKED, LACKED], survey=[SURVEYED, SURVEYED, SURVEYED])
 
 
 def test_a_workload_that_cannot_run_is_refused_in_the_words_of_the_audit(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ progress = logging.getLogger(__name__)
 FIRST_SPARES, SPARES = 3, 6
 GRACE = 8.0  # seconds after the budget within which the untouched workload is still measured: without it there is nothing to show
 TIMED_SECONDS = 2.0  # of the untouched workload by itself; comparisons time it again beside others
+# Of the GPU's memory: from there on a process of the workload has the plain modes wait for the survey, since they have no room beside it.
+FILLS = 0.3
 # What the survey will tell, for those who read the manifest before.
 NOT_SURVEYED: dict[str, Any] = {"matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": []}
 
@@ -59,6 +61,8 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
         _go_on(state)
     if unseen:
         _survey(state)
+        if _fills(state, max(state.baseline["memory"].values())):
+            _survey_first(state)
     state.say("measured", state.run.data())
 
 
@@ -95,6 +99,24 @@ def _set_limits(state: State, peak: float) -> None:
                 task.memory = peak + CONTEXT_BYTES
     elif state.request.jobs is None:
         state.pool.most = 2 if usable_cores() >= MANY_CORES else 1  # a step on a CPU takes all cores by itself
+
+
+def _fills(state: State, peak: float) -> bool:
+    return bool(state.facts["gpu"]) and peak > FILLS * state.gpu_bytes
+
+
+def _survey_first(state: State) -> None:
+    """Waits for the survey of a workload that takes much of the GPU: beside the untouched workload, or alone where that lacks memory. Then
+    the modes begin."""
+    assert state.surveying is not None
+    progress.info("looking at its graph")
+    state.wait(state.surveying, keep=-GRACE)
+    if state.surveying.error and state.surveying.error.lacked_memory and state.untouched is not None:
+        state.untouched.end()
+        state.untouched = state.champion = state.surveying = None
+        _survey(state)
+    elif state.on_ready and state.untouched is not None:
+        state.on_ready(state.untouched.answers["warm"])
 
 
 def _survey(state: State) -> None:
@@ -150,7 +172,7 @@ def audited(state: State) -> None:
 def _refuse(state: State, error: WorkerFailed) -> None:
     """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
     why: RungError = error
-    if error.lacked_memory and state.untouched is not None and state.facts["gpu"]:
+    if error.lacked_memory and state.baseline and state.facts["gpu"]:
         takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
         why = WorkloadError(
             f"a climb runs several processes of a workload side by side, and one of this workload takes {takes:.1f} GiB of the GPU's "
@@ -188,6 +210,10 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
     if not task.error:
         state.say("baseline", {})
         answered("warm")
+    if task.error and task.error.lacked_memory and state.surveying:  # beside the survey: once more, alone
+        state.surveying.end()
+        state.surveying = None
+        return _measured(state, rungs)
     if task.error:
         if task.error.kind != "refused":  # which says all that there is to say
             _survey(state)
@@ -200,8 +226,9 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
     if not facts["saved"]:
         state.saved_model = ""
     state.untouched = state.champion = task
-    _set_limits(state, float(max(warm["memory"].values())))
-    if state.on_ready:
+    peak = float(max(warm["memory"].values()))
+    _set_limits(state, peak)
+    if state.on_ready and not _fills(state, peak):
         state.on_ready(warm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(quiet([worker]))

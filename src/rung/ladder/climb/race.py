@@ -182,7 +182,8 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
 def untouched_worker(state: State) -> None:
     """A warm worker of the untouched model: the one that is there, or a new one."""
     if state.untouched is None or not state.untouched.ready:
-        state.untouched = state.pool.add(Task(f"01-{NAME}-untouched-{time.monotonic_ns()}", state.side([]), WARM))
+        name, memory = f"01-{NAME}-untouched-{time.monotonic_ns()}", state.untouched_bytes()
+        state.untouched = state.pool.add(Task(name, state.side([]), WARM, memory))
         state.wait(state.untouched)
         if state.untouched.error:
             raise state.untouched.error
