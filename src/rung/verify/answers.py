@@ -90,6 +90,7 @@ class Answers:
             strength, _, truth, mine = self._asked(case.seed, batch)
             finite &= all(math.isfinite(row.noise) for row in rows(truth, mine, mine, case.name))
             self._kept[case] = _Kept(strength, _moved(truth, "cpu"), _moved(mine, "cpu"))
+            _drop_gradients(self.baseline)
             if (_bytes(truth) + _bytes(mine)) * (len(cases) - number) > room:
                 return False
             room -= _bytes(truth) + _bytes(mine)
@@ -132,6 +133,7 @@ class Answers:
             lambda step, batch: step(self.reference.cast(batch)),
             seen,
         )
+        _drop_gradients(self.reference.step)
         mine = training.change(self.baseline, noisy, after=faint.compare)
         integers = {n: t.detach().clone() for n, t in state(self.baseline.model).items() if not inexact(t)}
         return Steps(training, path, faint, truth, mine, integers)
@@ -148,7 +150,9 @@ class Answers:
         for strength in (1.0, 0.5, 0.1, 0.0):
             weights = perturbed(self.model, seed, strength)
             try:
-                truth, mine = self.reference.run(weights, batch), self.mine(weights, batch, seed)
+                truth = self.reference.run(weights, batch)
+                _drop_gradients(self.reference.step)
+                mine = self.mine(weights, batch, seed)
             except Exception as error:
                 raise WorkloadError(
                     f"workload {self._workload.name!r}: the untouched workload raised {type(error).__name__} while it was "
@@ -164,9 +168,7 @@ class Answers:
 
     def _release(self) -> None:
         """Gives back what the reference and the untouched model took to run. Both stay, and can be run again."""
-        for step in (self.reference.step, self.baseline):
-            step.model.zero_grad(set_to_none=True)
-            step.fresh()
+        _drop_gradients(self.reference.step, self.baseline)
         if self._device.is_gpu:
             torch.cuda.empty_cache()
 
@@ -174,6 +176,13 @@ class Answers:
     def _where(self) -> str:
         """Where answers are compared: those of a large model lie in the host's memory anyway."""
         return "cpu" if large(self.model) else self._device.torch_name
+
+
+def _drop_gradients(*steps: Step) -> None:
+    """And the optimizers' states: one model's need not lie beside another's that runs."""
+    for step in steps:
+        step.model.zero_grad(set_to_none=True)
+        step.fresh()
 
 
 def _moved(seen: Seen, where: str) -> Seen:

@@ -12,8 +12,8 @@ from rung.timing.tasks import Call, Task, end_all
 
 # Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
 # weights and outputs; of one that has asked the untouched model all it will ask; of a candidate that runs once.
-VERIFIED = {"train": 2.6, "infer": 6.0}
-COMPARED = 1.6
+VERIFIED = {"train": 2.4, "infer": 6.0}
+COMPARED = 1.5
 COMPILED = 1.1
 
 
@@ -22,7 +22,7 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     shapes come in their order, and a further worker compiles the last one ahead. Elsewhere the candidate's own worker compiles the first
     shape meanwhile, so that comes last."""
     note_verified(state)
-    peak, checks = _peak(state), []
+    peak, checks = peak_of(state), []
     for n in precisions:
         calls: list[Call] = [("answer", {"numerics": n})] if state.facts["mode"] == "train" else []
         calls.append(("verify", {"numerics": n, "alone": False, "backwards": n != "exact"}))
@@ -41,7 +41,7 @@ def precompiling(state: State, stack: Sequence[str], name: str) -> None:
     precision comes to last."""
     if not plan_of(stack).compiles or state.facts.get("one_shape") or usable_cores() < MANY_CORES:
         return
-    memory = COMPILED * _peak(state) + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts["gpu"] else 0.0
     helper = Task(f"{name}-precompile-exact", state.side(stack), [("precompile", {})], memory)
     helper.passing = helper.yielding = True
     state.checking.append(state.pool.add(helper))
@@ -104,7 +104,7 @@ def note_verified(state: State) -> None:
             state.compared_bytes = max(state.compared_bytes, *map(float, memory.values()))
 
 
-def _peak(state: State) -> float:
+def peak_of(state: State) -> float:
     """Bytes of the untouched workload, as its worker said, or as an earlier sitting measured them."""
     warm = state.untouched.answers.get("warm") if state.untouched else None
     return float(max((warm or state.baseline)["memory"].values()))

@@ -15,7 +15,7 @@ from typing import Any
 
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.begin import audited, surveyed
-from rung.ladder.climb.checks import end_checks
+from rung.ladder.climb.checks import end_checks, peak_of
 from rung.ladder.climb.mode_checks import LIKELY, prepare_after, use_the_time, verifies_beside, verify_ahead
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, modes, title
@@ -37,6 +37,9 @@ PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 BUSY_GPU = 0.05
 # With more, the host's launches decide, and a mode that leaves them all to it gives nothing; or compiled code is worth its overhead.
 UNCOMPILED = {"channels-last": 0.5, "eager": 0.1}
+# Times the untouched model's peak, of a training step at a lower precision than its own, which holds less: 0.3 to 0.7 was seen of compiled
+# modes and 0.7 to 0.9 of a graph of the model as it is (convnextv2_tiny, deberta-v3-base and tiny-transformer medium).
+LOWER, LOWER_COMPILED = 1.0, 0.8
 SLOWER = 0.98  # times as fast as the untouched model: a precision is given up for less
 
 
@@ -52,10 +55,16 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
     for name in _first(state):
         if name not in timed:
             state.pool.add(state.racing[name])
-    likely = next((name for name in state.racing if name in LIKELY and not timed), "")
-    if likely and verifies_beside(state, peak):
+    if not timed:
+        _verify_likely(state, list(wanted), f"01-{NAME}")
+
+
+def _verify_likely(state: State, names: Sequence[str], log: str) -> None:
+    """Has the first of these modes that may become the answer verified while it compiles, where there is room for that."""
+    likely = next((name for name in names if mode_of(name) in LIKELY), "")
+    if likely and verifies_beside(state, peak_of(state)):
         state.likely = likely
-        verify_ahead(state, wanted[likely], f"01-{NAME}")
+        verify_ahead(state, state.racing[likely].side.rungs, log)
 
 
 def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -80,7 +89,15 @@ def _timed_before(state: State) -> dict[str, dict[str, Any]]:
 
 def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
     """A worker that is to prepare a mode, not started yet. again: what its log's name ends with where it is not the mode's first."""
-    return Task(f"01-{NAME}-{name}{again}", state.side(rungs), WARM, state.mode_bytes)
+    return Task(f"01-{NAME}-{name}{again}", state.side(rungs), WARM, _bytes_of(state, rungs))
+
+
+def _bytes_of(state: State, rungs: Sequence[str]) -> float:
+    """Bytes of the GPU that a mode is taken to need."""
+    if state.facts["mode"] == "infer" or "bf16" not in rungs or state.facts["own_precision"] == "bf16":
+        return state.mode_bytes
+    compiled = not {"compile", "compile-regions"}.isdisjoint(rungs)
+    return min(state.mode_bytes, (LOWER_COMPILED if compiled else LOWER) * peak_of(state) + CONTEXT_BYTES)
 
 
 def _first(state: State) -> list[str]:
@@ -103,15 +120,17 @@ def race(state: State) -> Race:
     later = {name: task for name, task in state.racing.items() if name not in open_ and name not in result.modes}
     tried_again: set[str] = set()
 
-    def start_later() -> None:
-        """The others find in the cache what the first mode compiled."""
+    def start_later(leave: Sequence[str] = ()) -> None:
+        """The others find in the cache what the first mode compiled. What is verified has the memory first. leave: modes that wait."""
         nonlocal later
         if not result.asked:
             result.asked = True
             audited(state)
             later = _all_modes(state, result, later)
-        now = [name for name in later if not _waits(state, name)]
-        open_.update({name: state.pool.add(later.pop(name)) for name in now})
+        for name in [name for name in later if mode_of(name) not in leave and not _waits(state, name)]:
+            open_[name] = later.pop(name)
+            open_[name].yielding = True
+            state.pool.add(open_[name])
 
     while open_ or later or not result.asked:
         open_ |= at_higher_precision(state, result)
@@ -146,11 +165,10 @@ def race(state: State) -> Race:
                 tried_again.add(name)
                 later[name] = state.racing[name] = prepared_mode(state, name, task.side.rungs, "-again")
                 del done[name]
-        if state.likely in done:
-            state.likely = ""
+        _note_likely(state, done, open_)
         known = state.surveying is None or "audit" in state.surveying.answers
         if known and any("compile" in task.side.rungs for task in done.values()):
-            start_later()  # they compile while this one is timed and checked
+            start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
         _give_up(state, result, open_, later)
         use_the_time(state, result)
@@ -158,6 +176,17 @@ def race(state: State) -> Race:
     if state.untouched and result.best:
         state.untouched.end()  # its memory is for others now
     return result
+
+
+def _note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Task]) -> None:
+    """Once the mode that is verified ahead is ready, it is likely no more. Where it failed, the next one is verified in its place."""
+    if state.likely not in done:
+        return
+    failed, state.likely = done[state.likely].error, ""
+    if failed:
+        end_checks(state, keep=state.next_ahead)
+        state.ahead = []
+        _verify_likely(state, list(open_), f"01-{NAME}-next")
 
 
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
