@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, state
+from made_up import MANIFEST, state, tried
 
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.state import Request, State
 from rung.recipes.recipe import Recipe, Status
 from rung.runs import Run
 
+PARTS: dict[str, Any] = {
+    "clock": "gpu", "steps": 3, "step_ns": 1e6, "parts": {"gemm": 1e6}, "kernels": 1.0, "launches": 1.0, "gemms": 1.0,
+    "softmax_dims": [], "bottleneck": "gemm", "share": 1.0, "notes": [],
+}  # fmt: skip
 Events = list[tuple[str, dict[str, Any]]]
 
 
@@ -68,6 +72,18 @@ def test_the_first_answer_is_on_the_disk_at_once(made: State, events: Events) ->
     assert (result["kept"], result["status"], result["speedup"]["value"]) == (["compile"], "provisional", 1.5)
     assert [step["status"] for step in result["history"]] == ["provisional"]
     assert events == [("answer", {"status": "provisional", "kept": ["compile"], "speedup": {"value": 1.5}})]
+
+
+def test_where_the_time_of_the_answer_goes_is_said_of_its_own_trace_alone(made: State) -> None:
+    """The untouched model's parts, in the answer's time, would be figures that nobody measured."""
+    made.breakdown = {**PARTS, "gemms": 1.0}
+    write(made)
+    assert on_disk(made)["breakdown"]["gemms"] == 1.0
+    offer(made, answer("provisional", 1.5))
+    assert on_disk(made)["breakdown"] is None
+    tried(made, "plain", "kept", stack=["compile"], breakdown={**PARTS, "gemms": 2.0})
+    offer(made, answer("verified", 1.5))
+    assert on_disk(made)["breakdown"]["gemms"] == 2.0
 
 
 def test_of_provisional_recipes_the_faster_one_is_the_answer(made: State) -> None:

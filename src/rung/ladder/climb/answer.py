@@ -153,7 +153,7 @@ def write(state: State, stopped: dict[str, Any] | None = None) -> Recipe | None:
         "plain": state.plain or None,
         "history": state.history,
         "taken_back": state.taken_back,
-        "breakdown": state.breakdown,
+        "breakdown": _breakdown(state),
         "recipe": "recipe.toml" if answer else None,
         "stopped": stopped,
         "predictions": predictions.summary(state.attempts),
@@ -168,6 +168,14 @@ def write(state: State, stopped: dict[str, Any] | None = None) -> Recipe | None:
         (state.run.directory / "recipe.toml").unlink(missing_ok=True)
     state.run.write("result.json", plain(result))
     return recipe
+
+
+def _breakdown(state: State) -> dict[str, Any] | None:
+    """Where the time of the answer's step goes; None where it was not profiled, as what was timed in one restart alone is not."""
+    if state.answer is None:
+        return state.breakdown
+    kept = [a for a in state.attempts if a["verdict"] == "kept" and a["stack"] == list(state.answer.kept)]
+    return kept[-1].get("breakdown") if kept else None
 
 
 def read_back(state: State) -> None:
