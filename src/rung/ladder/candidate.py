@@ -358,7 +358,7 @@ class Candidate(Timed):
         elif verifier is None:
             verifier = Verifier(self.workload, self.plan, self.device, numerics, alone=alone)
         if not verifier.answered:
-            verifier.answer()
+            verifier.answer(ahead=alone)
         verifier.compare(backwards)
         found = verifier.result.as_dict()
         return {**found, "seconds": time.perf_counter() - began, "memory": peak_memory(self.device)}

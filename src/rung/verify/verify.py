@@ -142,9 +142,9 @@ class Verifier:
             for index, make in enumerate(shapes(self.workload))
         ]
 
-    def answer(self) -> bool:
+    def answer(self, ahead: bool = True) -> bool:
         """Asks the untouched model, of training everything that the candidate will be asked. Returns whether the reference's memory is free
-        again. Raises WorkloadError where the untouched model cannot be run or is not finite."""
+        again. ahead: False leaves that for when it is needed, which saves the way of the answers to the host's memory and back. Raises WorkloadError where the untouched model cannot be run or is not finite."""
         self.answered = True
         with self._scope():
             with contextlib.suppress(
@@ -152,7 +152,7 @@ class Verifier:
             ):  # what the workload itself loads and sets when it first runs is its own
                 self._look_at_the_untouched()
             cases = [case for cases in self._shapes for case in cases]
-            return self.workload.mode == "train" and self.answers.ahead(cases, self._steps)
+            return ahead and self.workload.mode == "train" and self.answers.ahead(cases, self._steps)
 
     def compare(self, backwards: bool = False) -> None:
         """Makes the candidate, and compares what it gives; `result` has what came of it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, PASSED, STEP, Added, answered, state
+from made_up import GIB, MANIFEST, PASSED, STEP, Added, answered, state
 
 from rung.ladder.climb import checks, mode_checks, mode_timing, plain
 from rung.ladder.climb import race as racing
@@ -498,6 +498,20 @@ def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     assert (guessed, checks.verifying_bytes(made, 1 << 30)) == (
         (pytest.approx(3.4 * 2**30), 7 << 30) if facts["gpu"] else (0.0, 0.0)
     )
+
+
+@pytest.mark.parametrize(
+    ("facts", "memory", "first"),
+    [(TRAINING, 9.0, ["answer", "verify"]), (TRAINING, 11.0, ["verify"]), (GPU, 9.0, ["verify"]), (CPU, 9.0, ["verify"])],
+    ids=["short", "roomy", "inference", "cpu"],
+)  # fmt: skip
+def test_the_untouched_model_is_asked_first_where_the_memory_is_short(
+    climb: Callable[..., tuple[State, Added]], facts: dict[str, Any], memory: float, first: list[str]
+) -> None:
+    made, pool = climb(facts)
+    made.baseline["memory"], pool.memory = {"allocated": GIB}, memory * GIB
+    [task] = verifying(made, ["bf16", "compile"], ["exact"], "02-compile")
+    assert [method for method, _ in task._calls] == first
 
 
 def test_a_verification_takes_less_once_it_has_asked_the_untouched_model_all(

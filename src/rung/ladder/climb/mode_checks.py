@@ -9,7 +9,7 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
 from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.checks import checks_of, end_checks, precision_of, verifying, verifying_bytes
+from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verifying, verifying_bytes
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of
 from rung.ladder.climb.state import CONTEXT_BYTES, State
@@ -19,10 +19,11 @@ from rung.rungs import plan_of
 LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last", "eager")
 
 
-def verifies_beside(state: State, peak: float) -> bool:
+def verifies_beside(state: State, mode: float) -> bool:
     """Whether a mode can be verified while others compile: there are cores, and the GPU has room for it beside the untouched workload and
-    one mode. The pool starts it when there is room. peak: bytes of the untouched workload."""
-    needed = peak + CONTEXT_BYTES + state.mode_bytes + verifying_bytes(state, peak)
+    the mode itself. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
+    peak = peak_of(state)
+    needed = peak + CONTEXT_BYTES + mode + verifying_bytes(state, peak)
     return usable_cores() >= MANY_CORES and (not state.facts["gpu"] or needed <= state.pool.memory)
 
 
@@ -38,7 +39,7 @@ def use_the_time(state: State, result: Race) -> None:
     if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
         return
     of_best = [task for task in state.ahead if list(task.side.rungs) == best["rungs"]]
-    fits = verifies_beside(state, max(state.baseline["memory"].values()))
+    fits = verifies_beside(state, result.task.memory if result.task else state.mode_bytes)
     if not of_best and not state.likely and state.audited and fits and not _nearly_verified(state, result):
         end_checks(state, keep=state.next_ahead)
         state.ahead = checks_of(state, best["rungs"], f"01-{NAME}-{result.best}")

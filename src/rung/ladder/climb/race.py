@@ -62,7 +62,7 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
 def _verify_likely(state: State, names: Sequence[str], log: str) -> None:
     """Has the first of these modes that may become the answer verified while it compiles, where there is room for that."""
     likely = next((name for name in names if mode_of(name) in LIKELY), "")
-    if likely and verifies_beside(state, peak_of(state)):
+    if likely and verifies_beside(state, state.racing[likely].memory):
         state.likely = likely
         verify_ahead(state, state.racing[likely].side.rungs, log)
 
