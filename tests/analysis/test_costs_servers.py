@@ -137,6 +137,23 @@ def test_products_with_weights_of_4_bits_run_at_the_rate_of_the_activations(name
     assert found.bytes == 2 * 32 * 4096 + 4096 * 6144 // 2 + 2 * 32 * 6144 + extra
 
 
+def test_deepgemms_operators():
+    # As SGLang records it on a B200: (A, scales, B, scales, result); vLLM's fp8_gemm_nt_op has a flag behind it.
+    a, b, out = T((8, 16384), FP8), T((6144, 16384), FP8), T((8, 6144))
+    call = (a, T((8, 32), "int"), b, T((6144, 32), "int"), out)
+    for name, found in (
+        ("sglang::deep_gemm_fp8_fp8_bf16_nt", priced("sglang::deep_gemm_fp8_fp8_bf16_nt", *call)),
+        ("vllm::fp8_gemm_nt_op", priced("vllm::fp8_gemm_nt_op", *call, True)),
+    ):
+        assert (found.flops, found.precision, family(name)) == (2 * 8 * 16384 * 6144, "fp8", "gemm")
+        assert found.bytes == 8 * 16384 + 6144 * 16384 + 4 * 32 * (8 + 6144) + 2 * 8 * 6144
+    with pytest.raises(Unknown):
+        priced("vllm::fp8_gemm_nt_op", *call[:4], T((8, 6145)), True)
+    # vLLM's flashinfer_fp8_blockscale_gemm takes 16 bits and casts them; its product is one of fp8.
+    found = priced("vllm::flashinfer_fp8_blockscale_gemm", T((8, 16384)), b, T((48, 128), FLOATS), 128, True)
+    assert (found.flops, found.precision) == (2 * 8 * 16384 * 6144, "fp8")
+
+
 def test_fused_experts_of_aiter_and_of_flashinfer():
     # 64 tokens of 8 of 32 experts, which 4096 x 1024: (hidden, w1 [32, 2048, 4096], w2 [32, 4096, 1024], weights, ids [64, 8])
     x, up, down = T((64, 4096)), T((32, 2048, 4096), FP8), T((32, 4096, 1024), FP8)
@@ -176,6 +193,57 @@ def test_grouped_products_of_experts():
     )
     assert (found.flops, found.precision) == (flops, "bf16")
     assert found.bytes == 2 * 64 * 4096 + 2 * 512 * 2048 + weights // 2 + 2 * 32 * 2048 * 32
+
+
+def test_marlins_product_of_experts():
+    # moe_wna16_marlin_gemm of vLLM 0.11 (csrc/moe/torch_bindings.cpp) and of SGLang (sgl-kernel/csrc/common_extension.cc): 64 rows by
+    # 8 of 32 experts of 4096 x 2048 in 4 bits, 16 x 16 tiles of which are a row of 32-bit words
+    words, scales, work = T((32, 4096 // 16, 2048 * 2), "int"), T((32, 32, 2048)), T((528,), "int")
+    ids = T((1024,), "int"), T((64,), "int"), T((1,), "int"), T((64, 8), "float")
+    out = T((512, 2048))
+    sizes = (64, 2048, 4096, True, False, True, False)
+    vllm = (
+        T((64, 4096)),
+        out,
+        words,
+        None,
+        scales,
+        None,
+        None,
+        None,
+        None,
+        None,
+        work,
+        *ids,
+        16,
+        8,
+        False,
+        1125899906909960,
+        *sizes,
+    )
+    sglang = (
+        T((64, 4096)),
+        out,
+        words,
+        scales,
+        None,
+        None,
+        None,
+        work,
+        *ids,
+        16,
+        8,
+        False,
+        False,
+        1125899906909960,
+        *sizes,
+    )
+    for name, call in (("_moe_C::moe_wna16_marlin_gemm", vllm), ("sgl_kernel::moe_wna16_marlin_gemm", sglang)):
+        found = priced(name, *call)
+        assert (found.flops, found.precision) == (2 * 512 * 4096 * 2048, "bf16")
+        assert found.bytes == 2 * 64 * 4096 + 2 * 512 * 2048 + 32 * 4096 * 2048 // 2 + 2 * 32 * 32 * 2048
+    with pytest.raises(Unknown):
+        priced("_moe_C::moe_wna16_marlin_gemm", *vllm[:2], T((32, 16, 64), "int"), *vllm[3:])
 
 
 def test_few_choices_read_few_experts():

@@ -14,6 +14,7 @@ from rung.analysis.costs import (
     compiled,
     convolution,
     copies,
+    expert_kernels,
     gemm,
     indexing,
     moe,
@@ -29,7 +30,7 @@ from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked
 LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same in every call
 _FAMILIES = {
     "gemm": gemm.MODELS | quantized.MODELS,
-    "moe": moe.MODELS,
+    "moe": moe.MODELS | expert_kernels.MODELS,
     "attention": attention.MODELS,
     "convolution": convolution.MODELS,
     "normalization": normalization.MODELS,
@@ -64,7 +65,12 @@ def needs_lengths(name: str) -> bool:
 
 def needs_kernels(name: str) -> bool:
     """Whether an operator's work depends on weights that are none of its inputs, and its kernels say more of them."""
-    return name in moe.UNSEEN
+    return name in expert_kernels.MODELS
+
+
+def tells_of_experts(kernel: str) -> bool:
+    """Whether a kernel is one of those that `needs_kernels` is about."""
+    return expert_kernels.tells(kernel)
 
 
 def _plain(name: str) -> str:
@@ -106,4 +112,5 @@ __all__ = [
     "needs_kernels",
     "needs_lengths",
     "read_call",
+    "tells_of_experts",
 ]
