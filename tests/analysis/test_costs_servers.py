@@ -246,6 +246,50 @@ def test_marlins_product_of_experts():
         priced("_moe_C::moe_wna16_marlin_gemm", *vllm[:2], T((32, 16, 64), "int"), *vllm[3:])
 
 
+def test_sageattention_as_its_operators_record_it():
+    # 2 sequences of 1000 tokens and 24 heads of 128; sm90's values are padded to 1024 tokens: (q, k, v, out, q_scale, k_scale, v_scale, ...)
+    nhd, hnd = (2, 1000, 24, 128), (2, 24, 1000, 128)
+    scales = T((2, 24, 256), FLOATS), T((2, 24, 16), FLOATS)
+    name = "sageattention_sm90::qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf"
+    values, of_values = T((2, 24, 128, 1024), FP8), T((2, 24, 128), FLOATS)
+    square, tensors = 1000 * 1000, 2 * 2 * 24 * 1000 * 128 + 2 * 2 * 24 * 1000 * 128
+    more = 2 * 24 * 128 * 1024 + 4 * 2 * 24 * (256 + 16 + 128)
+    for layout, shape in ((0, nhd), (1, hnd)):
+        q = T(shape, INT8)
+        found = priced(name, q, q, values, T(shape), *scales, of_values, layout, 0, 3, 0.1, 0)
+        assert (found.flops, found.precision, family(name)) == (4 * 2 * 24 * square * 128, "int8", "attention")
+        assert found.bytes == tensors + more
+        causal = priced(name, q, q, values, T(shape), *scales, of_values, layout, 1, 3, 0.1, 0)
+        assert causal.flops == 4 * 2 * 24 * 1000 * 1001 // 2 * 128
+    name = "sageattention::qk_int8_sv_f16_accum_f32_attn"
+    q = T(nhd, INT8)
+    found = priced(name, q, q, T(nhd, "c10::Half"), T(nhd), *scales, 0, 0, 2, 0.1, 1)
+    assert found.flops == 4 * 2 * 24 * square * 128
+    with pytest.raises(Unknown):
+        priced(name, q, q, T(nhd, "c10::Half"), T(nhd), *scales, None, 0, 2, 0.1, 1)
+
+
+def test_sageattentions_cast_as_flux_records_it_on_an_mi300x():
+    # tests/traces/inference/xdit_flux.1_aiter_sage/capture_traces of TraceLens; the kernel of attention itself does not say its mask.
+    x, narrow = T((1, 24, 768, 128)), T((1, 24, 768, 128), INT8)
+    call = (
+        x,
+        narrow,
+        T((1, 24, 3), FLOATS),
+        x,
+        narrow,
+        T((1, 24, 6), FLOATS),
+        x,
+        T((1, 24, 768, 128), FP8),
+        T((1, 24, 128), FLOATS),
+    )
+    found = priced("sage_quant_kernel_0", *call, 2359296, 128)
+    assert found.flops == 3 * 24 * 768 * 128
+    assert found.bytes == 3 * 3 * 24 * 768 * 128 + 4 * 24 * (3 + 6 + 128)
+    with pytest.raises(Unknown):
+        priced("sage_fwd_1", *call)
+
+
 def test_few_choices_read_few_experts():
     few = priced("_C::cutlass_moe_mm", T((4, 2048)), T((4, 4096), FP8), T((32, 4096, 2048), FP8))
     assert few.bytes == 4 * 4096 + 2 * 4 * 2048 + 4 * 4096 * 2048

@@ -23,6 +23,7 @@ from rung.analysis.costs import (
     pointwise,
     pooling,
     quantized,
+    sage,
     selection,
 )
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked, read_call
@@ -31,10 +32,10 @@ LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same i
 _FAMILIES = {
     "gemm": gemm.MODELS | quantized.MODELS,
     "moe": moe.MODELS | expert_kernels.MODELS,
-    "attention": attention.MODELS,
+    "attention": attention.MODELS | sage.MODELS,
     "convolution": convolution.MODELS,
     "normalization": normalization.MODELS,
-    "pointwise": pointwise.MODELS | quantized.CASTS,
+    "pointwise": pointwise.MODELS | quantized.CASTS | sage.CASTS,
     "indexing": indexing.MODELS,
     "copy": copies.MODELS,
     "pooling": pooling.MODELS,
@@ -45,8 +46,8 @@ MODELS: dict[str, Model] = {name: model for models in _FAMILIES.values() for nam
 FAMILY_OF: dict[str, str] = {name: family for family, models in _FAMILIES.items() for name in models}
 
 
-# SGLang's annotated functions end in their line in its source.
-_LINE = re.compile(r"^(sglang_profiler::\w+?)_\d+$")
+# SGLang's annotated functions end in their line in its source, a user's Triton kernels in a number of Inductor's.
+_NUMBERED = re.compile(r"^(sglang_profiler::\w+?|sage_quant_kernel)_\d+$")
 
 
 def model_of(name: str) -> Model | None:
@@ -74,7 +75,7 @@ def tells_of_experts(kernel: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    found = _LINE.match(name) if name.startswith("sglang_profiler::") else None
+    found = _NUMBERED.match(name) if name.startswith("s") else None
     return found[1] if found else name
 
 
