@@ -268,6 +268,6 @@ def _is_flow(event: Quick | Event) -> bool:
     return event.ph in ("s", "f") and event.id is not None and event.cat != "fwdbwd"
 
 
-def _texts(values: list[msgspec.Raw]) -> list[str | None]:
+def _texts(values: list[msgspec.Raw]) -> list[bytes | None]:
     """JSON values as they stand in the file, None where there is none."""
-    return [None if raw is NOTHING else str(raw, "utf-8", "replace") for raw in values]  # type: ignore[arg-type]
+    return [None if raw is NOTHING else bytes(raw) for raw in values]
