@@ -17,7 +17,7 @@ IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank", "seque
 TEXTS = ("dims", "dtypes", "strides", "concrete")
 _PLACES = ("name", "pid", "tid")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
-_SPLIT = 1 << 14  # events: fewer are no stretch of their own
+_SPLIT = 1 << 12  # events: fewer are no stretch of their own
 
 Array = npt.NDArray[Any]
 
