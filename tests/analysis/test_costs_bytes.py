@@ -1,7 +1,5 @@
 """The bytes of an operator are those of what it reads and writes; torch on the meta device says what it writes."""
 
-import json
-
 import pytest
 from recorded import T, priced
 
@@ -214,25 +212,6 @@ def test_attention_over_a_paged_cache_costs_what_the_annotated_lengths_say():
     for unknown in ("", "execute_1_context_0()_generation_1()", said.replace("sq12", "sq40")):
         with pytest.raises(Unknown):
             priced("vllm::unified_attention_with_output", q, new, new, q, None, around=unknown)
-
-
-def test_experts_without_recorded_weights_are_as_wide_as_their_grid_says():
-    def moe(up, down, chosen=4, tokens=32):
-        kernels = [["_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu", up], ["_topk_forward", [1, 1, 1]],
-                   ["_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", down]]  # fmt: skip
-        said = json.dumps({"chosen": chosen, "kernels": kernels})
-        return priced("vllm::moe_forward", T((tokens, 3072)), T((tokens, 32)), None, None, around=said)
-
-    # 128 pairs on 32 experts: 38 tiles of 16 rows; 46 tiles of 128 columns: 5,761 to 5,888, of which 5,824 = 2 x 32 x 91 is the least.
-    found = moe([38 * 46, 1, 1], [38 * 24, 1, 1])
-    assert found.flops == 2 * 128 * 3072 * (5824 + 2912)
-    assert found.bytes == 2 * 2 * 32 * 3072 + 2 * 32 * 32 + 32 * 3072 * (5824 + 2912) * 17 // 32
-    assert moe([2 * 46, 1, 1], [2 * 24, 1, 1], chosen=2, tokens=1).flops == 2 * 2 * 3072 * (5824 + 2912)
-    for up, down in (([38 * 46 + 1, 1, 1], [38 * 24, 1, 1]), ([38 * 46, 1, 1], [38 * 25, 1, 1])):
-        with pytest.raises(Unknown):
-            moe(up, down)
-    with pytest.raises(Unknown):
-        priced("vllm::moe_forward", T((32, 3072)), T((32, 32)), None, None)
 
 
 def test_a_complex_product_is_four_real_ones():

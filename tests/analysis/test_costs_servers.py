@@ -137,6 +137,23 @@ def test_products_with_weights_of_4_bits_run_at_the_rate_of_the_activations(name
     assert found.bytes == 2 * 32 * 4096 + 4096 * 6144 // 2 + 2 * 32 * 6144 + extra
 
 
+def test_deepgemms_operators():
+    # As SGLang records it on a B200: (A, scales, B, scales, result); vLLM's fp8_gemm_nt_op has a flag behind it.
+    a, b, out = T((8, 16384), FP8), T((6144, 16384), FP8), T((8, 6144))
+    call = (a, T((8, 32), "int"), b, T((6144, 32), "int"), out)
+    for name, found in (
+        ("sglang::deep_gemm_fp8_fp8_bf16_nt", priced("sglang::deep_gemm_fp8_fp8_bf16_nt", *call)),
+        ("vllm::fp8_gemm_nt_op", priced("vllm::fp8_gemm_nt_op", *call, True)),
+    ):
+        assert (found.flops, found.precision, family(name)) == (2 * 8 * 16384 * 6144, "fp8", "gemm")
+        assert found.bytes == 8 * 16384 + 6144 * 16384 + 4 * 32 * (8 + 6144) + 2 * 8 * 6144
+    with pytest.raises(Unknown):
+        priced("vllm::fp8_gemm_nt_op", *call[:4], T((8, 6145)), True)
+    # vLLM's flashinfer_fp8_blockscale_gemm takes 16 bits and casts them; its product is one of fp8.
+    found = priced("vllm::flashinfer_fp8_blockscale_gemm", T((8, 16384)), b, T((48, 128), FLOATS), 128, True)
+    assert (found.flops, found.precision) == (2 * 8 * 16384 * 6144, "fp8")
+
+
 def test_fused_experts_of_aiter_and_of_flashinfer():
     # 64 tokens of 8 of 32 experts, which 4096 x 1024: (hidden, w1 [32, 2048, 4096], w2 [32, 4096, 1024], weights, ids [64, 8])
     x, up, down = T((64, 4096)), T((32, 2048, 4096), FP8), T((32, 4096, 1024), FP8)
@@ -176,6 +193,101 @@ def test_grouped_products_of_experts():
     )
     assert (found.flops, found.precision) == (flops, "bf16")
     assert found.bytes == 2 * 64 * 4096 + 2 * 512 * 2048 + weights // 2 + 2 * 32 * 2048 * 32
+
+
+def test_marlins_product_of_experts():
+    # moe_wna16_marlin_gemm of vLLM 0.11 (csrc/moe/torch_bindings.cpp) and of SGLang (sgl-kernel/csrc/common_extension.cc): 64 rows by
+    # 8 of 32 experts of 4096 x 2048 in 4 bits, 16 x 16 tiles of which are a row of 32-bit words
+    words, scales, work = T((32, 4096 // 16, 2048 * 2), "int"), T((32, 32, 2048)), T((528,), "int")
+    ids = T((1024,), "int"), T((64,), "int"), T((1,), "int"), T((64, 8), "float")
+    out = T((512, 2048))
+    sizes = (64, 2048, 4096, True, False, True, False)
+    vllm = (
+        T((64, 4096)),
+        out,
+        words,
+        None,
+        scales,
+        None,
+        None,
+        None,
+        None,
+        None,
+        work,
+        *ids,
+        16,
+        8,
+        False,
+        1125899906909960,
+        *sizes,
+    )
+    sglang = (
+        T((64, 4096)),
+        out,
+        words,
+        scales,
+        None,
+        None,
+        None,
+        work,
+        *ids,
+        16,
+        8,
+        False,
+        False,
+        1125899906909960,
+        *sizes,
+    )
+    for name, call in (("_moe_C::moe_wna16_marlin_gemm", vllm), ("sgl_kernel::moe_wna16_marlin_gemm", sglang)):
+        found = priced(name, *call)
+        assert (found.flops, found.precision) == (2 * 512 * 4096 * 2048, "bf16")
+        assert found.bytes == 2 * 64 * 4096 + 2 * 512 * 2048 + 32 * 4096 * 2048 // 2 + 2 * 32 * 32 * 2048
+    with pytest.raises(Unknown):
+        priced("_moe_C::moe_wna16_marlin_gemm", *vllm[:2], T((32, 16, 64), "int"), *vllm[3:])
+
+
+def test_sageattention_as_its_operators_record_it():
+    # 2 sequences of 1000 tokens and 24 heads of 128; sm90's values are padded to 1024 tokens: (q, k, v, out, q_scale, k_scale, v_scale, ...)
+    nhd, hnd = (2, 1000, 24, 128), (2, 24, 1000, 128)
+    scales = T((2, 24, 256), FLOATS), T((2, 24, 16), FLOATS)
+    name = "sageattention_sm90::qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf"
+    values, of_values = T((2, 24, 128, 1024), FP8), T((2, 24, 128), FLOATS)
+    square, tensors = 1000 * 1000, 2 * 2 * 24 * 1000 * 128 + 2 * 2 * 24 * 1000 * 128
+    more = 2 * 24 * 128 * 1024 + 4 * 2 * 24 * (256 + 16 + 128)
+    for layout, shape in ((0, nhd), (1, hnd)):
+        q = T(shape, INT8)
+        found = priced(name, q, q, values, T(shape), *scales, of_values, layout, 0, 3, 0.1, 0)
+        assert (found.flops, found.precision, family(name)) == (4 * 2 * 24 * square * 128, "int8", "attention")
+        assert found.bytes == tensors + more
+        causal = priced(name, q, q, values, T(shape), *scales, of_values, layout, 1, 3, 0.1, 0)
+        assert causal.flops == 4 * 2 * 24 * 1000 * 1001 // 2 * 128
+    name = "sageattention::qk_int8_sv_f16_accum_f32_attn"
+    q = T(nhd, INT8)
+    found = priced(name, q, q, T(nhd, "c10::Half"), T(nhd), *scales, 0, 0, 2, 0.1, 1)
+    assert found.flops == 4 * 2 * 24 * square * 128
+    with pytest.raises(Unknown):
+        priced(name, q, q, T(nhd, "c10::Half"), T(nhd), *scales, None, 0, 2, 0.1, 1)
+
+
+def test_sageattentions_cast_as_flux_records_it_on_an_mi300x():
+    # tests/traces/inference/xdit_flux.1_aiter_sage/capture_traces of TraceLens; the kernel of attention itself does not say its mask.
+    x, narrow = T((1, 24, 768, 128)), T((1, 24, 768, 128), INT8)
+    call = (
+        x,
+        narrow,
+        T((1, 24, 3), FLOATS),
+        x,
+        narrow,
+        T((1, 24, 6), FLOATS),
+        x,
+        T((1, 24, 768, 128), FP8),
+        T((1, 24, 128), FLOATS),
+    )
+    found = priced("sage_quant_kernel_0", *call, 2359296, 128)
+    assert found.flops == 3 * 24 * 768 * 128
+    assert found.bytes == 3 * 3 * 24 * 768 * 128 + 4 * 24 * (3 + 6 + 128)
+    with pytest.raises(Unknown):
+        priced("sage_fwd_1", *call)
 
 
 def test_few_choices_read_few_experts():

@@ -23,6 +23,7 @@ NAMES = {
         "speculative", 32, 0, 32, 0, 128, Lengths(128, 65536, 512, 262144)
     ),
     "execute_context_2(6144)_generation_3(3)": ServerStep("mixed", 5, 2, 3, 6144, 3),
+    "execute_context_1(888_788544)_generation_0(0)": ServerStep("prefill", 1, 1, 0, 888, 0),
     "execute_context_0(0)_generation_64(64)": ServerStep("decode", 64, 0, 64, 0, 64),
     "execute_context_0(0)_generation_32(128)": ServerStep("speculative", 32, 0, 32, 0, 128),
     "execute_context_0(0)_generation_0(0)": ServerStep("idle", 0, 0, 0, 0, 0),

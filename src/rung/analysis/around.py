@@ -7,13 +7,14 @@ is given no weights: the experts of a token, and the kernels with their grids.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 import polars as pl
 
 from rung.analysis.calls import captured_calls, host_calls, launching_calls
-from rung.analysis.costs import needs_kernels, needs_lengths
+from rung.analysis.costs import needs_kernels, needs_lengths, tells_of_experts
 from rung.analysis.intervals import Ints
 from rung.analysis.nesting import nearest
 from rung.analysis.once import once
@@ -21,8 +22,12 @@ from rung.analysis.origins import origins
 from rung.analysis.server_steps import BEGINNING, read_step
 from rung.trace.table import Trace
 
-# The experts of a token, of triton_kernels' TopK(scores, k, ...): as recorded, ["", "4", "True", ...].
-_CHOSEN = re.compile(r'^\["", *"(\d{1,6})"')
+# Where an operator that chooses the experts of a token says how many: of triton_kernels' TopK(scores, k, ...) as recorded,
+# ["", "4", "True", ...]; of topk_softmax(topk_weights [tokens, k], ...) of vLLM, SGLang and aiter in the first shape.
+_CHOSEN = {"TopK": ("concrete", re.compile(r'^\["", *"(\d{1,6})"'))} | dict.fromkeys(
+    ("_moe_C::topk_softmax", "_moe_C::topk_sigmoid", "aiter::topk_softmax", "vllm::rocm_aiter_topk_softmax"),
+    ("dims", re.compile(r"^\[\[\d+, *(\d{1,6})\]")),
+)
 
 
 @once
@@ -47,31 +52,46 @@ def step_lengths(trace: Trace) -> pl.Series | None:
 
 @once
 def expert_kernels(trace: Trace) -> dict[int, str]:
-    """For operators that need it, by their position in `launching_calls`: as JSON {"chosen": experts of a token,
-    "kernels": [[name, grid], ...]}, of what they launched into a graph. Grids are known of captured launches alone.
+    """For operators that need it, by their position in `launching_calls`: as JSON {"chosen": [experts of a token],
+    "kernels": [[name, grid], ...], "alone": no other rank can have experts}, of what they launched, into a graph too.
     """
-    if trace.captured is None:
-        return {}
-    calls, own = captured_calls(trace), host_calls(trace).height
-    wanted = calls["name"].unique().to_list()
-    wanted = [name for name in wanted if needs_kernels(name)]
+    calls = launching_calls(trace)
+    wanted = [name for name in calls["name"].unique().to_list() if needs_kernels(name)]
     if not wanted:
         return {}
     experts = ((calls["kind"] == "cpu_op") & calls["name"].is_in(wanted)).to_numpy()
     inside: Ints = nearest(calls["caller"].to_numpy(), experts)
-    found: dict[int, tuple[list[int], list[tuple[str, list[int]]]]] = {
-        at: ([], []) for at in np.flatnonzero(experts).tolist()
-    }
-    for at in np.flatnonzero((calls["name"] == "TopK").to_numpy() & (inside >= 0)).tolist():
-        chosen = _CHOSEN.match(calls["concrete"][at] or "")
-        found[int(inside[at])][0].extend([int(chosen[1])] if chosen else [])
-    launches = trace.captured.launches
-    position = np.searchsorted(calls["row"].to_numpy(), launches["row"].to_numpy())
-    for at, kernel, grid in zip(inside[position].tolist(), launches["kernel"], launches["grid"], strict=True):
-        if at >= 0 and kernel and grid:
-            found[at][1].append((kernel, msgspec.json.decode(grid)))
+    chosen: dict[int, list[int]] = {at: [] for at in np.flatnonzero(experts).tolist()}
+    kernels: dict[int, list[tuple[str, list[int]]]] = {at: [] for at in chosen}
+    choosing = calls["name"].is_in(list(_CHOSEN)).to_numpy() & (inside >= 0)
+    for at in np.flatnonzero(choosing).tolist():
+        column, pattern = _CHOSEN[calls["name"][at]]
+        if found := pattern.match(calls[column][at] or ""):
+            chosen[int(inside[at])].append(int(found[1]))
+    for at, kernel, grid in (*_recorded_kernels(trace), *_captured_kernels(trace)):
+        if inside[at] >= 0 and tells_of_experts(kernel):
+            kernels[int(inside[at])].append((kernel, msgspec.json.decode(grid) if grid else [0, 0, 0]))
+    info = trace.meta.get("distributedInfo")
+    alone = not isinstance(info, dict) or info.get("world_size") in (None, 1)
     return {
-        at + own: msgspec.json.encode({"chosen": chosen[0], "kernels": kernels}).decode()
-        for at, (chosen, kernels) in found.items()
-        if len(chosen) == 1
+        at: msgspec.json.encode({"chosen": chosen[at], "kernels": kernels[at], "alone": alone}).decode()
+        for at in chosen
     }
+
+
+def _recorded_kernels(trace: Trace) -> Iterator[tuple[int, str, str | None]]:
+    """The position in `launching_calls` of each recorded launch, its kernel's name, and its grid where that is known."""
+    events = origins(trace).filter(pl.col("launch").is_not_null(), ~pl.col("graph"))
+    found = events.join(trace.grids, on=["rank", "correlation"], how="left", nulls_equal=True, maintain_order="left")
+    yield from found.sort("launched", maintain_order=True).select("launch", "name", "grid").iter_rows()
+
+
+def _captured_kernels(trace: Trace) -> Iterator[tuple[int, str, str | None]]:
+    """The same of launches that were captured."""
+    if trace.captured is None:
+        return
+    launches, calls = trace.captured.launches, captured_calls(trace)
+    position = np.searchsorted(calls["row"].to_numpy(), launches["row"].to_numpy()) + host_calls(trace).height
+    for at, kernel, grid in zip(position.tolist(), launches["kernel"], launches["grid"], strict=True):
+        if kernel:
+            yield at, kernel, grid

@@ -60,7 +60,8 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         rank's link (what the bus bandwidth is about), its time includes waiting for other ranks.
     fits_cache: the bytes of one call fit into the last-level cache: then data may come from there, and roof_share may
         exceed 1.
-    inferred: launched before the recording, and taken for what the recorded kernels of the same names and order do.
+    inferred: launched before the recording, and taken for what the recorded kernels of the same names and order do; or of
+        sizes that follow from the names and grids of the kernels.
     reason: why there is no model; null where there is one. Without known peaks the columns of the roof are
         null.
     """
@@ -88,7 +89,7 @@ def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     for (name, dims, dtypes, strides, cost, reason, tf32, host, inferred), row in rows.items():
         answer = {column: value / steps for column, value in row.items()} | {"time_ns": round(row["time_ns"] / steps)}
         answer |= {"op": name, "inputs": readable(dims, dtypes), "share": row["time_ns"] / total, "reason": reason}
-        answer |= {"inferred": inferred}
+        answer |= {"inferred": inferred or (cost is not None and cost.inferred)}
         answer |= {"dims": dims, "dtypes": dtypes, "strides": strides, "family": family(name) if cost else None}
         if cost is not None:
             answer |= _rates(cost, answer["count"], row["time_ns"] / steps, bool(tf32), bool(host), peaks)

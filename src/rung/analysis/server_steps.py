@@ -83,7 +83,11 @@ def _with_sums(found: re.Match[str]) -> ServerStep:
 
 
 def _with_tokens(found: re.Match[str]) -> ServerStep:
-    """vLLM, annotate_profile in vllm/v1/worker/gpu_worker.py: execute_context_2(6144)_generation_3(3)"""
+    """vLLM, annotate_profile in vllm/v1/worker/gpu_worker.py: execute_context_2(6144)_generation_3(3)
+
+    Of execute_context_1(888_788544)_generation_0(0), as one build writes it on a B200, the second number is not read: 888 x 888 may
+    be queries squared, or queries times keys.
+    """
     prefills, prompt, decodes, decoded = map(int, found.groups())
     return _counted(prefills, decodes, prompt, decoded)
 
@@ -159,7 +163,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], ServerStep | None
     (re.compile(pattern), read)
     for pattern, read in (
         (rf"execute_\d+_context_{_NUMBER}{_SUMS}_generation_{_NUMBER}{_SUMS}", _with_sums),
-        (rf"execute_context_{_NUMBER}\({_NUMBER}\)_generation_{_NUMBER}\({_NUMBER}\)", _with_tokens),
+        (rf"execute_context_{_NUMBER}\({_NUMBER}(?:_\d+)?\)_generation_{_NUMBER}\({_NUMBER}(?:_\d+)?\)", _with_tokens),
         (rf"execute_new_{_NUMBER}_cached_{_NUMBER}", _new_and_cached),
         (rf"(?:\[Executor\] )?_forward_step(?: \d+)?: {_NUMBER} ctx reqs, {_NUMBER} gen reqs", _executor),
         (r"step\[([A-Z][A-Z_0-9]*) ([^\]]*)\]", _mode),

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rung.runs import Run
 
 ROOT = Path(".rung")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def add_command(
@@ -228,13 +229,19 @@ def for_tables() -> None:
 
     Both start a thread for each core. On a node of 128 that costs more than a small trace does, and those of numpy's
     OpenBLAS turn idly for a while; what takes long in a trace is one thread's work. One thread needs one arena of memory, and
-    polars' allocator keeps what was freed for a tenth of a second, not for ten. And Python looks for cycles of dead
-    objects at every 700th object that is made: a third of a second of imports consist of those that stay.
+    polars' allocator keeps what was freed for a tenth of a second, not for ten. That of glibc gives a block of 128 KiB back
+    at once, and a fresh one costs a fault for each page: here blocks of half a megabyte come and go. And Python looks for
+    cycles of dead objects at every 700th object that is made: a third of a second of imports consist of those that stay.
     """
     for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(library, "1")
     os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:100,muzzy_decay_ms:0")  # of jemalloc
     gc.set_threshold(100_000)
+    import ctypes
+
+    with suppress(AttributeError, OSError):  # another C library
+        for option, size in ((_M_MMAP_THRESHOLD, 4 << 20), (_M_TRIM_THRESHOLD, 16 << 20)):
+            ctypes.CDLL(None).mallopt(option, size)
 
 
 def opened(path: Path, captures: Sequence[Path] = (), **how: Any) -> Any:

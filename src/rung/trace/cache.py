@@ -17,11 +17,13 @@ from typing import Any
 import polars as pl
 
 from rung.trace.entries import directory
-from rung.trace.table import COLLECTIVES, COUNTERS, MEMORY, SCHEMA, Trace
+from rung.trace.table import COLLECTIVES, COUNTERS, GRIDS, MEMORY, SCHEMA, Trace
 
 ABANDONED = 86_400  # seconds after which an entry that is not whole is a killed process's
 LIMIT = 20  # entries kept, the latest used ones
 
+# The tables beside the events.
+_BESIDE = {"counters": COUNTERS, "memory": MEMORY, "collectives": COLLECTIVES, "grids": GRIDS}
 _WORK = ".partial-"
 
 
@@ -31,14 +33,12 @@ def load(name: str) -> Trace | str:
     try:
         facts = json.loads((entry / "facts.json").read_text("utf-8"))
         events = pl.read_parquet(entry / "events.parquet")
-        counters, memory, collectives = (
-            pl.read_parquet(entry / f"{name}.parquet") for name in ("counters", "memory", "collectives")
-        )
-        schemas = [dict(table.schema) for table in (events, counters, memory, collectives)]
-        if schemas != [SCHEMA, COUNTERS, MEMORY, COLLECTIVES] or events.height != facts.pop("height"):
+        beside: dict[str, Any] = {name: pl.read_parquet(entry / f"{name}.parquet") for name in _BESIDE}
+        schemas = [dict(table.schema) for table in (events, *beside.values())]
+        if schemas != [SCHEMA, *_BESIDE.values()] or events.height != facts.pop("height"):
             return "The cached tables were not as expected; the trace was read again."
         os.utime(entry)  # used now: not the next one to go
-        return Trace(events=events, counters=counters, memory=memory, collectives=collectives, **facts)
+        return Trace(events=events, **beside, **facts)
     except FileNotFoundError:
         return ""
     except Exception as error:  # whatever a damaged file makes polars raise, the trace itself is still there
@@ -54,9 +54,9 @@ def save(name: str, trace: Trace) -> str:
         work = tempfile.mkdtemp(prefix=_WORK, dir=root)
         # lz4 opens twice as fast as zstd, and the files are small either way.
         trace.events.write_parquet(Path(work) / "events.parquet", compression="lz4", statistics=False)
-        trace.counters.write_parquet(Path(work) / "counters.parquet")
-        trace.memory.write_parquet(Path(work) / "memory.parquet", compression="lz4", statistics=False)
-        trace.collectives.write_parquet(Path(work) / "collectives.parquet")
+        for table in _BESIDE:
+            path = Path(work) / f"{table}.parquet"
+            getattr(trace, table).write_parquet(path, compression="lz4", statistics=False)
         facts: dict[str, Any] = {
             "devices": trace.devices,
             "unread": trace.unread,

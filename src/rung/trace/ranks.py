@@ -51,6 +51,7 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         format="+".join(formats),
         counters=stacked("counters"),
         collectives=stacked("collectives"),
+        grids=stacked("grids"),
         meta=meta,
         memory=stacked("memory"),
         curves=stacked("curves"),

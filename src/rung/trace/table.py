@@ -67,6 +67,13 @@ COLLECTIVES: dict[str, pl.DataType] = {
     "out_elements": pl.Int64(),
 }
 
+# The grids of kernels whose work follows from them, where they are recorded.
+GRIDS: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "correlation": pl.Int64(),  # joins the kernel
+    "grid": pl.String(),  # of its launch, "[8, 342, 1]"
+}
+
 # What an allocator says of its memory, one row an allocation or release: torch.profiler with profile_memory.
 MEMORY: dict[str, pl.DataType] = {
     "ts": pl.Int64(),  # ns, the clock of the events
@@ -130,6 +137,7 @@ class Trace:
     format: what wrote it, as in "kineto", "rocprofv3-csv", "rocpd", "nsys".
     counters: hardware counters, columns as in COUNTERS; empty where none were collected.
     collectives: what events say of collective operations, columns as in COLLECTIVES; empty where they say nothing.
+    grids: of some kernels, columns as in GRIDS; empty where there are none of these.
     memory: the allocator's records, columns as in MEMORY; empty where none were made.
     curves: values over time that were recorded beside the events, columns as in CURVES; empty where there are none.
     meta: facts about the run that the file states (host, command, tool version, ranks), secrets redacted.
@@ -143,6 +151,7 @@ class Trace:
     format: str = "kineto"
     counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COUNTERS))
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COLLECTIVES))
+    grids: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GRIDS))
     meta: dict[str, Any] = field(default_factory=dict)
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMORY))
     curves: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CURVES))

@@ -91,6 +91,7 @@ def _names(where: dict[Key, Place]) -> Iterator[str]:
 def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
     counters, _ = counters_by_row(trace)
     collectives = arguments(trace.collectives)
+    grids = {(rank, correlation): grid for rank, correlation, grid in trace.grids.iter_rows()}
     names: dict[str, str] = {}
     shapes: dict[str, str] = {}
     for row, event in enumerate(trace.events.select(list(SCHEMA)).iter_rows()):
@@ -132,6 +133,8 @@ def _events(trace: Trace, where: dict[Key, Place]) -> Iterator[str]:
             said = None if number is None else collectives.pop((kind, rank, number), None)
             if said:
                 args.append(said)
+        if kind == "kernel" and (grid := grids.get((rank, correlation))):
+            args.append(f'"grid":{grid}')
         if row in counters:
             args.append(f'"counters":{_json(dict(counters[row]))}')
         yield (

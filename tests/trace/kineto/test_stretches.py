@@ -53,7 +53,7 @@ def test_stretches_of_any_length_make_the_same_table(tmp_path, monkeypatch, runs
             np.array([event["ts"] * 1000]), np.array([event["dur"] * 1000]), np.array([code], np.uint8),
             [event["name"]], [event["pid"]], [event["tid"]], np.arange(0 if python else 1),
             {column: [] if python else [args.get(key)] for column, key in ids.items()},
-            {column: [] if python else [json.dumps(args[texts[column]]) if texts.get(column) in args else None] for column in TEXTS},
+            {column: [] if python else [json.dumps(args[texts[column]]).encode() if texts.get(column) in args else None] for column in TEXTS},
         )  # fmt: skip
     assert table.frame().equals(whole)
     monkeypatch.undo()

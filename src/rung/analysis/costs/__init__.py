@@ -14,6 +14,7 @@ from rung.analysis.costs import (
     compiled,
     convolution,
     copies,
+    expert_kernels,
     gemm,
     indexing,
     moe,
@@ -22,6 +23,7 @@ from rung.analysis.costs import (
     pointwise,
     pooling,
     quantized,
+    sage,
     selection,
 )
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked, read_call
@@ -29,11 +31,11 @@ from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked
 LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same in every call
 _FAMILIES = {
     "gemm": gemm.MODELS | quantized.MODELS,
-    "moe": moe.MODELS,
-    "attention": attention.MODELS,
+    "moe": moe.MODELS | expert_kernels.MODELS,
+    "attention": attention.MODELS | sage.MODELS,
     "convolution": convolution.MODELS,
     "normalization": normalization.MODELS,
-    "pointwise": pointwise.MODELS | quantized.CASTS,
+    "pointwise": pointwise.MODELS | quantized.CASTS | sage.CASTS,
     "indexing": indexing.MODELS,
     "copy": copies.MODELS,
     "pooling": pooling.MODELS,
@@ -44,8 +46,8 @@ MODELS: dict[str, Model] = {name: model for models in _FAMILIES.values() for nam
 FAMILY_OF: dict[str, str] = {name: family for family, models in _FAMILIES.items() for name in models}
 
 
-# SGLang's annotated functions end in their line in its source.
-_LINE = re.compile(r"^(sglang_profiler::\w+?)_\d+$")
+# SGLang's annotated functions end in their line in its source, a user's Triton kernels in a number of Inductor's.
+_NUMBERED = re.compile(r"^(sglang_profiler::\w+?|sage_quant_kernel)_\d+$")
 
 
 def model_of(name: str) -> Model | None:
@@ -64,11 +66,16 @@ def needs_lengths(name: str) -> bool:
 
 def needs_kernels(name: str) -> bool:
     """Whether an operator's work depends on weights that are none of its inputs, and its kernels say more of them."""
-    return name in moe.UNSEEN
+    return name in expert_kernels.MODELS
+
+
+def tells_of_experts(kernel: str) -> bool:
+    """Whether a kernel is one of those that `needs_kernels` is about."""
+    return expert_kernels.tells(kernel)
 
 
 def _plain(name: str) -> str:
-    found = _LINE.match(name) if name.startswith("sglang_profiler::") else None
+    found = _NUMBERED.match(name) if name.startswith("s") else None
     return found[1] if found else name
 
 
@@ -106,4 +113,5 @@ __all__ = [
     "needs_kernels",
     "needs_lengths",
     "read_call",
+    "tells_of_experts",
 ]

@@ -67,6 +67,7 @@ class Cost:
     flops: a multiplication and an addition count as two. bytes: every input read once, every output written once.
     precision: of the arithmetic, as in hardware/peaks.toml; matrix: whether the matrix units can do it.
     cache: of the bytes those that are read from a cache of keys and values, or written to it.
+    inferred: sizes are not recorded; they follow from the names and grids of the kernels.
     """
 
     flops: int
@@ -74,6 +75,7 @@ class Cost:
     precision: str = "fp32"
     matrix: bool = False
     cache: int = 0
+    inferred: bool = False
 
 
 Input = Tensor | tuple[Tensor, ...] | None

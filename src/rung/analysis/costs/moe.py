@@ -6,12 +6,8 @@ most all: what balanced routing needs. If all tokens choose the same few, less i
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
-import msgspec
-
 from rung.analysis.costs.call import Call, Cost, Model, Unknown, precision
+from rung.analysis.costs.quantized import sizes
 
 
 def experts(call: Call) -> Cost:
@@ -28,58 +24,6 @@ def experts(call: Call) -> Cost:
     weights = (up.bytes + down.bytes) // max(up.shape[0], 1) * read
     flops = 2 * pairs * width * (up.shape[1] + down.shape[2])
     return Cost(flops, 2 * x.bytes + chosen.bytes + weights, precision(up.dtype), matrix=True)
-
-
-# triton_kernels' product of experts: types of result, activations and weights; rows, columns and depth of a tile, and into how
-# many parts the depth is divided (triton_kernels/matmul_ogs.py).
-_OGS = re.compile(r"^_matmul_ogs_[NT]{3}_(\w+?)x(\w+?)x(\w+?)_(\d+)x(\d+)x(\d+)x(\d+)(_swiglu)?$")
-# Bits of an element. Elements of the mx formats share a scale of 8 bits by 32 (OCP Microscaling Formats 1.0, section 5).
-_BITS = {"bf16": 16.0, "fp16": 16.0, "fp8": 8.0, "mxfp8": 8.25, "mxfp4": 4.25}
-_BLOCK = 32
-
-
-def forward(call: Call) -> Cost:
-    """vllm::moe_forward(hidden_states [tokens, n], router_logits [tokens, experts], ...) by triton_kernels, whose weights are
-    no inputs. The experts of a token are an argument of its TopK; the width of the experts is inferred.
-
-    A grid has tiles of rows times tiles of columns. Those of rows follow from the tokens (triton_kernels/routing.py): each
-    expert may begin a tile of its own. So the columns of the first product are known up to a tile, and to a
-    multiple of what shares a scale; the least is counted. The second product must have n columns.
-    """
-    x, scores = call.tensor(0, 2), call.tensor(1, 2)
-    if not call.around:
-        raise Unknown
-    said: dict[str, Any] = msgspec.json.decode(call.around)
-    (tokens, width), experts = x.shape, scores.shape[1]
-    chosen = said["chosen"]
-    products = [(found, grid) for name, grid in said["kernels"] if (found := _OGS.match(name))]
-    if len(products) != 2 or scores.shape[0] != tokens or not 0 < chosen <= experts:
-        raise Unknown
-    pairs = tokens * chosen
-    (up, up_columns), (down, down_columns) = (
-        (found, _columns(found, grid, pairs, experts)) for found, grid in products
-    )
-    if not up[8] or down[8] or width not in range(down_columns[0], down_columns[1] + 1):
-        raise Unknown
-    step = 2 * (
-        _BLOCK if up[3].startswith("mx") else 1
-    )  # swiglu halves the columns, and the second product scales along them
-    inner = -(-up_columns[0] // step) * step
-    if inner > up_columns[1]:
-        raise Unknown
-    bits = _BITS[up[3]] * width * inner + _BITS[down[3]] * inner // 2 * width
-    moved = 2 * x.bytes + scores.bytes + round(min(experts, pairs) * bits / 8)
-    return Cost(2 * pairs * width * (inner + inner // 2), moved, precision(x.dtype), matrix=True)
-
-
-def _columns(product: re.Match[str], grid: list[int], pairs: int, experts: int) -> tuple[int, int]:
-    """The least and the most columns that a product with this grid has."""
-    rows, columns, parts = int(product[4]), int(product[5]), int(product[7])
-    tiles = pairs if pairs <= experts else experts - 1 - (experts - pairs - 1) // rows
-    across, left = divmod(grid[0], tiles * parts)
-    if left or not across:
-        raise Unknown
-    return (across - 1) * columns + 1, across * columns
 
 
 def whole(call: Call) -> Cost:
@@ -133,6 +77,21 @@ def narrow_experts(call: Call) -> Cost:
     return Cost(2 * pairs * width * x.shape[1], x.bytes + out.bytes + read, precision(x.dtype), matrix=True)
 
 
+def marlin(call: Call) -> Cost:
+    """moe_wna16_marlin_gemm(a [m, k], c, b_q_weight [experts, ...], ..., topk_weights, moe_block_size, top_k, ..., size_m, size_n,
+    size_k, ...): weights of 4 or 8 bits; each row of `a` is multiplied with top_k experts. Versions differ in what stands between.
+    """
+    a, weights = call.tensor(0, 2), call.tensor(2, 3)
+    m, n, k = sizes(call, a)
+    numbers = [found[0] for i in range(len(call.values)) if len(found := call.integers(i)) == 1]
+    pairs, experts = m * numbers[1], weights.shape[0]
+    of_experts = [weights, *(t for i in range(3, 8) if (t := call.maybe(i)) is not None and t.shape[:1] == (experts,))]
+    if 8 * weights.bytes < 2 * experts * n * k:  # less than 2 bits an element
+        raise Unknown
+    read = sum(t.bytes // experts * min(experts, pairs) for t in of_experts)
+    return Cost(2 * pairs * n * k, a.bytes + pairs * n * a.item + read, precision(a.dtype), matrix=True)
+
+
 def _number(call: Call, index: int) -> int:
     found = call.integers(index)
     if len(found) != 1:
@@ -140,10 +99,7 @@ def _number(call: Call, index: int) -> int:
     return found[0]
 
 
-UNSEEN = ("vllm::moe_forward",)
-
 MODELS: dict[str, Model] = {
-    "vllm::moe_forward": forward,
     "vllm::inplace_fused_experts": experts,
     "vllm::outplace_fused_experts": experts,
     "aiter::fused_moe_": experts,
@@ -157,4 +113,6 @@ MODELS: dict[str, Model] = {
     "sgl_kernel::cutlass_fp4_group_mm": grouped(0, 1, 2, packed=2),
     "sgl_kernel::cutlass_w4a8_moe_mm": grouped(0, 1, 2),
     "_moe_C::moe_wna16_gemm": narrow_experts,
+    "_moe_C::moe_wna16_marlin_gemm": marlin,
+    "sgl_kernel::moe_wna16_marlin_gemm": marlin,
 }

@@ -4,8 +4,8 @@
 quantized), else at that of the activations (4-bit weights beside 16-bit activations are widened first). Bytes: factors as they
 are stored, scales and zeros as recorded, a bias, the result. Two elements of fp4 come in what a shape counts as one.
 
-Signatures: vLLM's csrc/torch_bindings.cpp and vllm/_aiter_ops.py, SGLang's sgl-kernel/csrc/common_extension.cc, aiter's
-ops/gemm_op_a8w8.py and gemm_op_a4w4.py.
+Signatures: vLLM's csrc/torch_bindings.cpp, vllm/_aiter_ops.py and vllm/model_executor/layers/quantization/utils/fp8_utils.py,
+SGLang's sgl-kernel/csrc/common_extension.cc, aiter's ops/gemm_op_a8w8.py and gemm_op_a4w4.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,22 @@ def _product(
     """out: bytes of an element of the result."""
     read = a.bytes + b.bytes + sum(t.bytes for t in more if t is not None)
     return Cost(2 * rows * columns * inner, read + rows * columns * out, kind, matrix=True)
+
+
+def beside_scales(call: Call) -> Cost:
+    """DeepGEMM's (a [m, k], a_scale, weight [n, k], weight_scale, out [m, n], ...), in fp8"""
+    a, weight, out = call.tensor(0, 2), call.tensor(2, 2), call.tensor(4, 2)
+    if out.shape != (a.shape[0], weight.shape[0]) or a.shape[1] != weight.shape[1]:
+        raise Unknown
+    return _product(a, weight, *out.shape, a.shape[1], _both(a), out.item, call.maybe(1), call.maybe(3))
+
+
+def cast_within(call: Call) -> Cost:
+    """vllm::flashinfer_fp8_blockscale_gemm(input [m, k] in 16 bits, weight [n, k], weight_scale, ...): cast to fp8 on the way"""
+    x, weight = call.tensor(0, 2), call.tensor(1, 2)
+    if x.shape[1] != weight.shape[1]:
+        raise Unknown
+    return _product(x, weight, x.shape[0], weight.shape[0], x.shape[1], precision(weight.dtype), 2, call.maybe(2))
 
 
 def _both(a: Tensor) -> str:
@@ -104,13 +120,13 @@ def marlin(call: Call) -> Cost:
     """marlin_gemm and gptq_marlin_gemm(a [m, k], c, b_q_weight, b_bias or b_scales, ..., size_m, size_n, size_k, ...): versions
     differ in what stands between, the sizes say themselves where they are"""
     a, weight = call.tensor(0, 2), call.tensor(2)
-    m, n, k = _sizes(call, a)
+    m, n, k = sizes(call, a)
     # c is the result; the workspace, which is the last tensor, is no part of the least.
     rest = [t for i in range(3, len(call.inputs)) if (t := call.maybe(i)) is not None][:-1]
     return _product(a, weight, m, n, k, precision(a.dtype), 2, *rest)
 
 
-def _sizes(call: Call, a: Tensor) -> tuple[int, int, int]:
+def sizes(call: Call, a: Tensor) -> tuple[int, int, int]:
     """The numbers m, n, k among the arguments, of which m and k are those of a."""
     numbers = [found[0] if len(found := call.integers(i)) == 1 else 0 for i in range(len(call.values))]
     for m, n, k in zip(numbers, numbers[1:], numbers[2:], strict=False):
@@ -136,6 +152,11 @@ MODELS: dict[str, Model] = {
     "vllm::rocm_aiter_gemm_a8w8_blockscale": linear(2, 3),
     "vllm::rocm_aiter_triton_gemm_a8w8_blockscale": linear(2, 3),
     "vllm::w8a8_block_fp8_matmul_deepgemm": linear(2, 3),
+    "vllm::w8a8_triton_block_scaled_mm_func": linear(2, 3),
+    "vllm::padded_cutlass": linear(2, 3),
+    "vllm::fp8_gemm_nt_op": beside_scales,
+    "sglang::deep_gemm_fp8_fp8_bf16_nt": beside_scales,
+    "vllm::flashinfer_fp8_blockscale_gemm": cast_within,
     "_C::cutlass_scaled_mm": scaled_out,
     "_C::cutlass_scaled_mm_azp": scaled_out,
     "sgl_kernel::fp8_scaled_mm": scaled(4, 2, 3, 5),

@@ -17,7 +17,7 @@ IDS = ("device", "stream", "correlation", "external_id", "bytes", "rank", "seque
 TEXTS = ("dims", "dtypes", "strides", "concrete")
 _PLACES = ("name", "pid", "tid")
 _FLUSH = 1 << 17  # events: enough to make polars' own work small, few enough to stay far below the file's size
-_SPLIT = 1 << 14  # events: fewer are no stretch of their own
+_SPLIT = 1 << 12  # events: fewer are no stretch of their own
 
 Array = npt.NDArray[Any]
 
@@ -44,6 +44,10 @@ class _Codes(dict[Any, int]):
         if len(self.texts) == 1:
             return constants.of(self.texts[0], pl.String(), sum(map(len, codes)))
         return pl.Series(self.texts, dtype=pl.String).gather(np.concatenate(codes))
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 class _Constants:
@@ -80,7 +84,9 @@ class Columns:
         self._ids: dict[str, list[int | None]] = {column: [] for column in IDS}
         self._rows: list[Array] = []
         # Made anew for every stretch: a trace whose names are all different must not be kept twice.
-        self._codes = {c: _Codes(self._rename if c == "name" else str) for c in (*_PLACES, *TEXTS)}
+        self._codes = {"name": _Codes(self._rename), "pid": _Codes(), "tid": _Codes()} | {
+            c: _Codes(_decoded) for c in TEXTS
+        }
 
     def add(
         self,
@@ -92,12 +98,12 @@ class Columns:
         tid: Sequence[int | str],
         rows: Array,
         ids: Mapping[str, Sequence[int | None]],
-        texts: Mapping[str, Sequence[str | None]],
+        texts: Mapping[str, Sequence[bytes | None]],
     ) -> None:
         """Appends events: times in ns, `kind` as KIND_CODE numbers.
 
         rows: positions, ascending, of the events that have any of IDS or TEXTS.
-        ids, texts: columns of IDS and TEXTS, of these events alone; an absent column of IDS is null.
+        ids, texts: columns of IDS and TEXTS, of these events alone; an absent column of IDS is null. Texts are UTF-8.
         """
         bare = not len(rows)
         if self._height >= _SPLIT and bare != self._bare:

@@ -19,6 +19,7 @@ from rung.trace.kineto.collectives import Collectives
 from rung.trace.kineto.columns import IDS, KIND_CODE, TEXTS, Columns
 from rung.trace.kineto.exact import exact, integer, nanoseconds
 from rung.trace.kineto.flows import Flows
+from rung.trace.kineto.grids import Grids, wanted
 from rung.trace.kineto.memory import NAME as MEMORY
 from rung.trace.kineto.memory import Memory
 from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Quick, QuickArgs
@@ -83,6 +84,7 @@ class Events:
         self._most = most
         self._top = top
         self.collectives = Collectives()
+        self.grids = Grids()
         self.memory = Memory()
         self.unread: Counter[str] = Counter()
         self.unread_ns: Counter[str] = Counter()  # the durations of what was not read, where there are any
@@ -146,8 +148,9 @@ class Events:
         device: list[int | None] = [None] * len(args)
         stream = device.copy()
         # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
-        for i in np.flatnonzero(_ON_GPU[kinds[rows]]).tolist():
-            row = rows[i]
+        on_gpu = np.flatnonzero(_ON_GPU[kinds[rows]])
+        gpu = rows[on_gpu].tolist()
+        for i, row in zip(on_gpu.tolist(), gpu, strict=True):
             device[i] = integer(args[i].device, pids[row], 2**31)
             stream[i] = integer(args[i].stream, tids[row])
         sizes = [arg.bytes for arg in args]
@@ -170,11 +173,14 @@ class Events:
         self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
         if any(arg.collective is not NOTHING for arg in args):
             self.collectives.take(text)
+        if wanted([names[row] for row in gpu], [arg.kernel for arg in args if arg.kernel is not NOTHING]):
+            self.grids.take(text)
         return True
 
     def _take_carefully(self, text: Buffer) -> None:
         events = _careful(text)
         self.collectives.take(text)
+        self.grids.take(text)
         rows = [row for event in events if (row := self._row(event)) is not None]
         self.seen += len(events)
         self.phases += sum(event.ph != "" for event in events)
@@ -262,6 +268,6 @@ def _is_flow(event: Quick | Event) -> bool:
     return event.ph in ("s", "f") and event.id is not None and event.cat != "fwdbwd"
 
 
-def _texts(values: list[msgspec.Raw]) -> list[str | None]:
+def _texts(values: list[msgspec.Raw]) -> list[bytes | None]:
     """JSON values as they stand in the file, None where there is none."""
-    return [None if raw is NOTHING else str(raw, "utf-8", "replace") for raw in values]  # type: ignore[arg-type]
+    return [None if raw is NOTHING else bytes(raw) for raw in values]

@@ -53,18 +53,23 @@ def exact(numbers: list[float], text: bytes | memoryview, key: bytes) -> np.ndar
     three decimals. Above, up to 2**53, only whole numbers are exact.
     """
     microseconds = pl.Series(numbers, dtype=pl.Float64).to_numpy()  # twice as fast as numpy is on a list
-    high = np.abs(microseconds).max()
+    high = max(-microseconds.min(), microseconds.max())
     if not high < 2.0**53:  # as well where one is not a number
         return None
     whole = np.floor(microseconds)
-    thousandths = (microseconds - whole) * 1000.0
+    thousandths = microseconds - whole
+    thousandths *= 1000.0
     rounded = np.rint(thousandths)
     if high < 2.0**42:
-        if (np.abs(thousandths - rounded) >= 0.5 - 1.01 * 500.0 * np.spacing(high)).any():
+        thousandths -= rounded
+        if np.abs(thousandths, out=thousandths).max() >= 0.5 - 1.01 * 500.0 * np.spacing(high):
             return None
     elif high < 2.0**43:
         if _FOUR_DECIMALS[key].search(text):
             return None
     elif _ANY_DECIMALS[key].search(text):
         return None
-    return whole.astype(np.int64) * 1000 + rounded.astype(np.int64)
+    found: np.ndarray = whole.astype(np.int64)
+    found *= 1000
+    found += rounded.astype(np.int64)
+    return found

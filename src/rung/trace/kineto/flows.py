@@ -8,6 +8,7 @@ ids are missing, as in a file that another tool wrote anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,8 @@ import polars as pl
 from rung.trace.table import GPU_KINDS
 
 _PLACE = ["pid", "tid", "ts"]
+_TEXTS = ("id", "pid", "tid")
+_FLUSH = 1 << 16  # ends of arrows: a frame of few costs more than they do
 
 
 class Flows:
@@ -22,6 +25,11 @@ class Flows:
 
     def __init__(self) -> None:
         self._parts: list[pl.DataFrame] = []
+        self._restart()
+
+    def _restart(self) -> None:
+        self._ts: list[Sequence[int] | np.ndarray] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in ("phase", *_TEXTS)}
 
     def add(
         self,
@@ -32,8 +40,19 @@ class Flows:
         tid: Sequence[int | str],
     ) -> None:
         """Appends ends of arrows: `ts` in ns, `name` what joins two ends."""
-        columns = {"id": _texts(name), "pid": _texts(pid), "tid": _texts(tid)}
-        self._parts.append(pl.DataFrame({"phase": phase, "ts": pl.Series(ts, dtype=pl.Int64), **columns}))
+        self._ts.append(ts)
+        for column, values in zip(self._columns.values(), (phase, name, pid, tid), strict=True):
+            column += values
+        if len(self._columns["phase"]) >= _FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        columns = self._columns
+        if columns["phase"]:
+            ts = pl.Series(np.concatenate([np.asarray(part, np.int64) for part in self._ts]))
+            texts = {name: _texts(columns[name]) for name in _TEXTS}
+            self._parts.append(pl.DataFrame({"phase": columns["phase"], "ts": ts, **texts}))
+        self._restart()
 
     def linked(self, events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         """`events` with the GPU events linked that have no runtime event of their correlation id but an arrow from one,
@@ -41,18 +60,17 @@ class Flows:
 
         Such an event takes over the correlation id of its launch; where the launch has none, both get a negative one.
         """
+        self._flush()
         if not any((part["phase"] == "s").any() for part in self._parts):
             return events, 0
-        rows = events.lazy().with_row_index("row").select("row", "kind", "correlation", *_PLACE)
-        calls = rows.filter(pl.col("kind") == "runtime").collect()
-        known = calls["correlation"].drop_nulls().unique()
-        lost = (
-            rows.filter(pl.col("kind").is_in(GPU_KINDS))
-            .filter(pl.col("correlation").is_null() | ~pl.col("correlation").is_in(known.implode()))
-            .collect()
-        )
-        if lost.is_empty() or calls.is_empty():
+        kind, correlation = events["kind"], events["correlation"]
+        calling = kind == "runtime"
+        known = correlation.filter(calling).drop_nulls().unique()
+        losing = kind.is_in(GPU_KINDS) & ~correlation.is_in(known.implode()).fill_null(False)
+        if not losing.any() or not calling.any():
             return events, 0
+        rows = events.select("correlation", *_PLACE).with_row_index("row")
+        calls, lost = rows.filter(calling), rows.filter(losing)
         pairs = self._pairs(lost, calls)
         if pairs.is_empty():
             return events, 0

@@ -13,6 +13,7 @@ import msgspec
 import polars as pl
 
 from rung.trace.kineto.exact import integer
+from rung.trace.kineto.grids import as_text
 from rung.trace.kineto.text import CutOff, NotATrace, Text, TooLong
 from rung.trace.names import Demangler
 from rung.trace.source import Source
@@ -44,16 +45,9 @@ def launched(path: str | Path, max_bytes: int | None = None) -> pl.DataFrame:
         for event in _decode(text):
             args = event.args
             if args is not None and isinstance(args.kernel, str) and event.cat in _RUNTIME:
-                rows.append((integer(args.correlation), readable(args.kernel), _grid(args.grid)))
+                rows.append((integer(args.correlation), readable(args.kernel), as_text(args.grid)))
 
     source = Source(path, partial=True, max_bytes=max_bytes)
     with contextlib.suppress(TooLong, NotATrace, CutOff):  # what is whole before the damage was taken
         Text(iter(source), partial=True, longest=source.max_value).read(take)
     return pl.DataFrame(rows, schema=SCHEMA, orient="row").unique("correlation", keep="first", maintain_order=True)
-
-
-def _grid(value: Any) -> str | None:
-    whole = (
-        isinstance(value, list) and len(value) == 3 and all(type(size) is int and 0 < size < 2**31 for size in value)
-    )
-    return str(value) if whole else None

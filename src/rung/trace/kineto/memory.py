@@ -17,30 +17,26 @@ class Memory:
     """Those of one trace as they come in."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in MEMORY}
+        self._texts = _Texts()
 
     def add_all(self, ts: list[int], places: list[tuple[Any, Any]], args: list[QuickArgs]) -> int:
         """Keeps those of a batch that have what they need, as `add` does; their number. places: their pid and tid."""
-        before = len(self._rows)
-        if all(a.size is not None and a.device_id is not None and a.device_id < 2**31 for a in args):
-            self._rows += [
-                (
-                    t,
-                    None if (a.device_id or 0) < 0 else a.device_id,
-                    a.address,
-                    a.size,
-                    a.allocated,
-                    a.reserved,
-                    str(pid),
-                    str(tid),
-                    None,
-                )
-                for t, (pid, tid), a in zip(ts, places, args, strict=True)
-            ]
-        else:
-            for t, (pid, tid), a in zip(ts, places, args, strict=True):
-                self.add(t, pid, tid, a)
-        return len(self._rows) - before
+        sizes, devices = [a.size for a in args], [a.device_id for a in args]
+        if None in sizes or any(device is None or device >= 2**31 for device in devices):
+            return sum(self.add(t, pid, tid, a) for t, (pid, tid), a in zip(ts, places, args, strict=True))
+        self._extend(
+            ts,
+            [None if device < 0 else device for device in devices],  # type: ignore[operator]
+            [a.address for a in args],
+            sizes,
+            [a.allocated for a in args],
+            [a.reserved for a in args],
+            [self._texts[pid] for pid, _ in places],
+            [self._texts[tid] for _, tid in places],
+            [None] * len(args),
+        )
+        return len(args)
 
     def add(self, ts: int, pid: Any, tid: Any, args: Any, rank: int | None = None) -> bool:
         """Keeps one; whether it has what it needs: a number of bytes and a device. Device -1 is the host."""
@@ -49,8 +45,22 @@ class Memory:
             return False
         place = None if device < 0 else device
         totals = integer(args.allocated), integer(args.reserved)
-        self._rows.append((ts, place, integer(args.address), size, *totals, str(pid), str(tid), rank))
+        row = (ts, place, integer(args.address), size, *totals, str(pid), str(tid), rank)
+        self._extend(*([value] for value in row))
         return True
 
+    def _extend(self, *columns: list[Any]) -> None:
+        """Appends columns in the order of MEMORY."""
+        for column, values in zip(self._columns.values(), columns, strict=True):
+            column += values
+
     def frame(self) -> pl.DataFrame:
-        return pl.DataFrame(self._rows, schema=MEMORY, orient="row")
+        return pl.DataFrame(self._columns, schema=MEMORY)
+
+
+class _Texts(dict[Any, str]):
+    """The text of each id, once."""
+
+    def __missing__(self, value: Any) -> str:
+        text = self[value] = str(value)
+        return text

@@ -85,6 +85,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         unread_ns=dict(events.unread_ns),
         format="kineto",
         collectives=events.collectives.frame(),
+        grids=events.grids.frame(),
         meta=meta,
         memory=events.memory.frame(),
     )

@@ -34,6 +34,7 @@ class QuickArgs(msgspec.Struct, gc=False):
     concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
     sequence: _Int64 = msgspec.field(name="Sequence number", default=None)
     collective: msgspec.Raw = msgspec.field(name="Collective name", default=NOTHING)  # there is more to read
+    kernel: msgspec.Raw = NOTHING  # of a launch, on ROCm
     size: _Int64 = msgspec.field(name="Bytes", default=None)  # this one and those below: of [memory]
     address: _Int64 = msgspec.field(name="Addr", default=None)
     allocated: _Int64 = msgspec.field(name="Total Allocated", default=None)
