@@ -1,6 +1,7 @@
 """`rung.climb` of live objects: begun in a script, stopped there, and gone on with from the run directory by a process that has none of
 them."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import rung
-from rung.errors import UsageError
+from rung.cli.main import main
+from rung.errors import RungError, UsageError
 from rung.records.climb import ClimbRun
 from rung.runs import Run
 from rung.timing import duel
+from rung.workload import load
 
 # A step takes 20 ms until its optimizer is fused. It is stopped, as by Ctrl-C, when the first rung is about to be tried.
 SCRIPT = """
@@ -151,6 +154,23 @@ def test_what_is_complete_or_kept_nothing_is_a_sentence(climbed: rung.Climbed, t
     assert "nothing kept" in repr(nothing)
     with pytest.raises(UsageError, match="the climb kept nothing"):
         nothing.apply()
+
+
+def test_what_only_reads_a_run_loads_nothing_of_its_workload(
+    climbed: rung.Climbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(climbed.directory, run)
+    trap = f"open({str(tmp_path / 'sprung')!r}, 'w')"
+    (run / "workload" / "workload.py").write_text(trap)
+    (run / "workload" / "objects.pt").write_bytes(b"cbuiltins\nexec\n(V" + trap.encode() + b"\ntR.")
+    for command in (["report", str(run)], ["runs", "--in", str(tmp_path)], ["apply", str(run / "recipe.toml")]):
+        assert main(command) == 0, capsys.readouterr().err
+    assert rung.Climbed(Run(run).data())._repr_html_()
+    assert not (tmp_path / "sprung").exists()
+    with pytest.raises(RungError):
+        load(f"{run}/workload/workload.py:workload")
+    assert (tmp_path / "sprung").exists()  # it would have been seen
 
 
 def test_an_object_that_cannot_be_written_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

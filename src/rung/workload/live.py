@@ -23,6 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.errors import InputError, UsageError
+from rung.files import check_regular
 from rung.workload.base import Batch, Workload, call_model
 from rung.workload.by_value import Copies, Reader, may_be_written
 from rung.workload.load import look_in
@@ -129,6 +130,10 @@ def read(folder: Path, folders: Sequence[str] = (), copies: bool = False) -> Wor
         folders: where modules are looked for, beside those of this process.
         copies: whether what the model's function returns is copied, because it may be the same object every time.
     """
+    try:
+        check_regular(folder / OBJECTS)
+    except OSError as error:
+        raise InputError(f"{folder / OBJECTS} could not be read: {error.strerror}; climb again.") from error
     look_in(*map(Path, folders))
     reader = types.SimpleNamespace(Unpickler=Reader, __name__=__name__)
     values = torch.load(folder / OBJECTS, map_location="cpu", mmap=True, weights_only=False, pickle_module=reader)
