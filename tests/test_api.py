@@ -14,12 +14,16 @@ from typing import Any
 import polars as pl
 import pytest
 import timed_functions
+import torch
 
 import rung
 from rung.errors import UsageError, WorkloadError
 
 HERE = Path(timed_functions.__file__)
 AT_HAND: Any = rung.Workload("mine", model=lambda: None, inputs=lambda seed: seed)
+
+
+NET = torch.nn.Linear(8, 8)
 
 
 def test_a_callable_is_measured_and_prints_as_the_command_does() -> None:
@@ -170,10 +174,16 @@ def test_a_target_can_be_a_plain_function_with_options() -> None:
         (lambda: rung.bench("x.py:y", rungs=["compile"], recipe="r.toml"), "not both"),
         (lambda: rung.bench(AT_HAND), "a Workload cannot be handed to a fresh process"),
         (lambda: rung.compare(AT_HAND, AT_HAND), "a Workload cannot be handed to a fresh process"),
-        (lambda: rung.climb(AT_HAND), "a Workload cannot be handed to a fresh process"),
-        (lambda: rung.climb(timed_functions.long), "a function cannot be handed to a fresh process"),
+        (lambda: rung.climb(timed_functions.long), "got a function: give a torch.nn.Module, a rung.Workload, or"),
+        (lambda: rung.climb("x.py:y", inputs=lambda seed: seed), "inputs= belongs to a torch.nn.Module; a str says that itself"),
+        (lambda: rung.climb(NET), "needs inputs= for a module"),
+        (lambda: rung.climb(NET, inputs=torch.zeros(4, 8)), "inputs= cannot be varied"),
+        (lambda: rung.climb(AT_HAND, options={"size": 1}), "options= belong to a target"),
+        (lambda: rung.climb(), "got nothing: give a torch"),
+        (lambda: rung.climb(resume="run", rungs=["compile"]), "goes on with what the climb was begun with: leave rungs out"),
     ],
-    ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "recipe", "bench it", "compare it", "climb it", "function"],
+    ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "recipe", "bench it", "compare it", "function", "inputs of a target",
+         "no inputs", "constant inputs", "options", "nothing", "resume"],
 )  # fmt: skip
 def test_wrong_use_is_one_sentence(call, says: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=says):

@@ -11,19 +11,21 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Comparison": "rung.api",
-    "Measurement": "rung.api",
+    "Climbed": "rung.results",
+    "Comparison": "rung.results",
+    "Measurement": "rung.results",
     "Recipe": "rung.recipes.recipe",
     "RungError": "rung.errors",
     "Side": "rung.side",
     "Workload": "rung.workload.base",
     "apply": "rung.recipes.apply",
     "bench": "rung.api",
-    "climb": "rung.ladder.api",
+    "climb": "rung.climbing",
     "compare": "rung.api",
 }
 
 __all__ = [
+    "Climbed",
     "Comparison",
     "Measurement",
     "Recipe",

@@ -12,144 +12,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-import msgspec
+from typing import Any
 
 from rung.errors import UsageError, need_torch
-from rung.measure.stats import Interval
+from rung.launch import not_in_a_worker
 from rung.recipes.recipe import side_of
-from rung.records import compare as records
-from rung.records.bench import Bench
-from rung.records.record import plain
 from rung.renamed import current_name
+from rung.results import Comparison, Measurement
 from rung.side import Side, named
 from rung.timing.work import Told
 
 __all__ = ["Comparison", "Measurement", "bench", "compare"]
 
 Call = Callable[[], object]
-
-
-R = TypeVar("R", bound=msgspec.Struct)
-
-
-class _Result(Generic[R]):
-    """What was measured: `document` is the record (`rung.records`). As the command's `--json` prints it: read a key by `result["key"]`,
-    take all by `to_dict()`."""
-
-    def __init__(self, document: R) -> None:
-        self.document = document
-        self._record = plain(document)
-
-    def __getitem__(self, key: str) -> Any:
-        return self._record[key]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The whole record in plain values, ready for JSON."""
-        return self._record
-
-    def _repr_html_(self) -> str:
-        """How a notebook shows it."""
-        from rung.report.notebook import panel
-
-        return panel(repr(self).strip("<>"), str(self).splitlines())
-
-    @property
-    def notes(self) -> list[str]:
-        """What disturbed it, and what it cannot say."""
-        return list(self._record.get("notes", self._record.get("warnings", [])))
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Device, versions and settings that it ran with."""
-        return dict(self._record.get("environment", {}))
-
-
-class Measurement(_Result[Bench]):
-    """One workload or callable, measured; printing it shows what `rung bench` shows. Times are nanoseconds."""
-
-    @property
-    def median(self) -> float:
-        return self.document.time.value
-
-    @property
-    def interval(self) -> Interval:
-        """The median with its 95 % interval."""
-        return Interval(**self._record["time"])
-
-    @property
-    def samples(self) -> list[float]:
-        """Every sample that was kept, in the order in which they were taken."""
-        return list(self.document.samples)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row a sample (`workload`, `step`, `ns`), for `polars.DataFrame` or `pandas.DataFrame`."""
-        return [{"workload": self.document.workload, "step": k, "ns": ns} for k, ns in enumerate(self.samples)]
-
-    def __str__(self) -> str:
-        from rung.report.bench import bench_lines
-
-        return "\n".join(bench_lines(self._record))
-
-    def __repr__(self) -> str:
-        from rung.report.units import duration_interval
-
-        return f"<Measurement of {self._record['workload']}: {duration_interval(self._record['time'])}>"
-
-
-class Comparison(_Result[records.Comparison | records.Ranking]):
-    """Two or more, compared; printing it shows what `rung compare` shows. Sides are A, B and so on, as given."""
-
-    @property
-    def verdict(self) -> str:
-        """Of B: faster, slower, same, inconclusive or not equal; of more than two sides: ranked, inconclusive or not
-        equal."""
-        return self.document.verdict
-
-    @property
-    def results_compared(self) -> bool:
-        """Whether it was checked that all sides compute the same (`verify=True`). A verdict without that is of the times alone:
-        what computes something else may well be faster."""
-        return self.document.results_compared
-
-    @property
-    def speedup(self) -> Interval | None:
-        """Time of A over time of B with its interval: above 1 where B is faster. None for more than two sides."""
-        found = self._record.get("comparison")
-        return Interval(**found["speedup"]) if found else None
-
-    @property
-    def ranks(self) -> dict[str, int]:
-        """Of more than two sides: the place of each, shared by those that could not be told apart."""
-        return dict(self._record.get("ranking", {}).get("ranks", {}))
-
-    @property
-    def samples(self) -> dict[str, list[list[float]]]:
-        """Nanoseconds a step, by side and restart."""
-        restarts = self._record.get("restarts", [])
-        return {side.upper(): [r[side] for r in restarts] for side in (restarts[0] if restarts else ())}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row a sample (`side`, `restart`, `step`, `ns`), for `polars.DataFrame` or `pandas.DataFrame`."""
-        return [
-            {"side": side, "restart": r, "step": k, "ns": ns}
-            for side, restarts in self.samples.items()
-            for r, samples in enumerate(restarts)
-            for k, ns in enumerate(samples)
-        ]
-
-    def __str__(self) -> str:
-        from rung.report.compare import compare_lines
-
-        return "\n".join(compare_lines(self._record))
-
-    def __repr__(self) -> str:
-        from rung.report.units import interval
-
-        found = self._record.get("comparison")
-        unknown = "" if self.results_compared else "; results not compared"
-        return f"<Comparison: {self.verdict}{', ' + interval(found['speedup']) if found else ''}{unknown}>"
 
 
 def bench(
@@ -189,7 +64,7 @@ def bench(
     from rung.timing.bench import bench as target_bench
     from rung.timing.bench import bench_here
 
-    _not_in_a_worker("rung.bench")
+    not_in_a_worker("rung.bench")
     how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device,
                            "timer": timer, "cold": cold, "work": Told(flops, flops_in, nbytes)}  # fmt: skip
     if callable(what):
@@ -230,7 +105,7 @@ def compare(
     from rung.timing.compare import compare as compare_sides
     from rung.timing.compare_here import by_name, compare_here
 
-    _not_in_a_worker("rung.compare")
+    not_in_a_worker("rung.compare")
     calls = [w for w in what if callable(w)]
     if calls and len(calls) < len(what):
         raise UsageError("callables and targets cannot be compared with each other; give one kind.")
@@ -291,11 +166,3 @@ def _importable(call: Call) -> Side:
             f"{name} was typed into an interpreter, which a fresh process cannot import; put it in a file."
         )
     return replace(Side(f"{where}:{name}", call=True), env={"PYTHONPATH": ":".join(p or "." for p in sys.path)})
-
-
-def _not_in_a_worker(name: str) -> None:
-    """A file that measures whenever it is imported would start workers that import it, and so on."""
-    from rung.launch import in_process_of_ours
-
-    if in_process_of_ours():
-        raise UsageError(f'{name} is called as this file is imported; put the call under `if __name__ == "__main__":`.')

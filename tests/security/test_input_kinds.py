@@ -17,10 +17,12 @@ import pytest
 
 from rung.analysis import classifier
 from rung.cli.main import main
-from rung.errors import InputError
+from rung.errors import InputError, RungError
 from rung.runs import Run
 from rung.trace import read, spool
 from rung.trace.source import MAX_EVENTS, MAX_VALUE, Source
+from rung.workload import load
+from rung.workload.live import OBJECTS, SOURCE
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": 0, "dur": 5, "args": {"device": 0}}
 TRACE = json.dumps({"traceEvents": [EVENT, EVENT | {"ts": 10}]}).encode()
@@ -90,6 +92,21 @@ def test_a_run_whose_files_are_pipes(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["report", "a"]) == 3
     assert main(["runs", "--in", "."]) == 0
     assert "pipe" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_written_of_a_live_object_is_a_file_or_it_is_said_what_it_is(kind: str) -> None:
+    """A target that reads a pickle: of anything else in its place, one sentence."""
+    Path("workload").mkdir()
+    Path("workload/workload.py").write_text(SOURCE.format(name="workload", objects=OBJECTS, folders="[]", copies=False))
+    with made(kind) as path:
+        if kind != "missing":
+            os.rename(path, f"workload/{OBJECTS}")
+        with pytest.raises(
+            RungError, match=OBJECTS if kind not in ("empty", "unreadable") else "could not be imported"
+        ):
+            load("workload/workload.py:workload")
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ from rung.cli.common import (
 )
 from rung.cli.live import live
 from rung.cli.output import show_styled
-from rung.errors import RungError, UsageError
+from rung.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.runs import Run
@@ -101,9 +100,8 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     need_torch()
     from rung.ladder.climb import Request, resume, start
-    from rung.report.climb_traces import traces_of
-    from rung.report.html import render
     from rung.report.lines import now_line
+    from rung.report.progress import NEW_ANSWER, PAGE, keep_page, progress_lines, write_page
     from rung.report.terminal import summary
     from rung.rungs import chosen
     from rung.runs import Run, to_json
@@ -125,10 +123,10 @@ def run(parsed: argparse.Namespace) -> int:
     new: Run | None = None
 
     def told(event: str, data: dict[str, Any]) -> None:
-        progress(event, data)
-        if event in ("answer", "taken back"):  # whatever ends the climb, the page is of its last answer
-            with contextlib.suppress(RungError):
-                climb.run.write_text("report.html", render(climb.run.data()))
+        for line in progress_lines(event, data):
+            say(line)
+        if event in NEW_ANSWER:
+            keep_page(climb.run)
 
     try:
         if parsed.resume:
@@ -158,15 +156,14 @@ def run(parsed: argparse.Namespace) -> int:
         if new:
             new.drop_if_empty()
         raise
-    page = climb.run.directory / "report.html"
     if parsed.json:
         print(to_json(data))
     elif not parsed.dry_run:
         show_styled(summary(data, color=sys.stdout.isatty()))
     with after_the_answer():
-        climb.run.write_text(page.name, render(data, traces_of(climb.run.directory, data, page)))
+        write_page(climb.run, data)
     if not parsed.json:
-        print(f"report: {page}")
+        print(f"report: {climb.run.directory / PAGE}")
     result = data["result"] or {}
     return 1 if result.get("taken_back") and not result.get("kept") else 0
 
@@ -221,46 +218,3 @@ def best_so_far(data: dict[str, Any]) -> str:
         return "there is no recipe so far."
     recipe = Path(str(data["directory"])) / "recipe.toml"
     return f"the best so far is in {recipe}: {answer_line(result).partition(': ')[2]}."
-
-
-def progress(event: str, data: dict[str, Any]) -> None:
-    """One plain line, or a few, an event; on stderr."""
-    from rung.report.lines import baseline_lines, graph_lines
-    from rung.report.terminal import answer_line, attempt_line, left_lines, mode_line, prediction_line
-
-    if event == "survey":
-        say(f"looking at {data['target']}: does it run, does it compute the same twice, what does its graph hold ...")
-    elif event == "workload":
-        d, e = data["manifest"]["workload"], data["manifest"]["environment"]
-        say(
-            f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {data['manifest']['numerics']}"
-        )
-        say(f"run directory: {data['directory']}")
-    elif event == "surveyed":
-        for line in graph_lines(data["manifest"].get("facts") or {}):
-            say(line)
-    elif event == "baseline":
-        say("measuring the baseline ...")
-    elif event == "measured":
-        for line in baseline_lines(data["baseline"]):
-            say(line)
-    elif event in ("try", "plan"):
-        say(prediction_line(data))
-    elif event == "inapplicable":
-        for line in left_lines(data["attempts"]):
-            say(line)
-    elif event == "verify":
-        say(f"  {data['rung']}: faster; verifying that it computes the same ...")
-    elif event == "verdict":
-        say(attempt_line(data))
-    elif event == "mode":
-        say(mode_line(data))
-    elif event == "answer":
-        say(answer_line(data))
-    elif event == "taken back":
-        say(f"  taken back: {' + '.join(data['kept'])}: {data['why']}.")
-    elif event == "final":
-        plain = " and the best plain mode" if data["plain"] else ""
-        say(f"confirming {' + '.join(data['kept'])} against the untouched model{plain}, in fresh processes ...")
-    elif event == "warning":
-        say(f"  note: {data['text']}")

@@ -8,6 +8,7 @@ from rung.launch.process import (
     in_process_of_ours,
     kill_all,
     log_folder,
+    not_in_a_worker,
     quiet,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "in_process_of_ours",
     "kill_all",
     "log_folder",
+    "not_in_a_worker",
     "quiet",
 ]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import psutil
 
-from rung.errors import RungError, WorkloadError
+from rung.errors import RungError, UsageError, WorkloadError
 from rung.runs import keep, temporary_folder
 
 START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
@@ -33,6 +33,12 @@ def _said(method: str) -> str:
 def in_process_of_ours() -> bool:
     """Whether this process was started by `start.py`, as workers are."""
     return getattr(sys.modules.get("__main__"), "__file__", None) == START
+
+
+def not_in_a_worker(name: str) -> None:
+    """A file that measures whenever it is imported would start workers that import it, and so on. Raises UsageError."""
+    if in_process_of_ours():
+        raise UsageError(f'{name} is called as this file is imported; put the call under `if __name__ == "__main__":`.')
 
 
 def _variables(more: Mapping[str, str]) -> dict[str, str]:

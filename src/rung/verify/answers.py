@@ -20,11 +20,11 @@ from rung.hardware.limits import free_memory
 from rung.plan import Numerics, Plan
 from rung.verify.faint import Faint
 from rung.verify.observe import Seen, large, observe, refuse_unseen, rows
-from rung.verify.own_model import copied
 from rung.verify.perturb import inexact, perturbed, state
 from rung.verify.reference import Reference, jittered
 from rung.verify.training import Changes, Path, Training
 from rung.workload import Batch, Workload, seeded_model
+from rung.workload.own_model import copied
 
 ROOM = 1 / 8  # of the host's free memory, that the answers of one verification may take: others run beside it
 TRAINED_ON = 12  # the seed of the weights from which optimizer steps begin: sharp ones

@@ -16,9 +16,9 @@ from rung.engine.step import Step
 from rung.hardware.device import Device, matmul_precision_name
 from rung.plan import Numerics, Plan
 from rung.verify.observe import Seen, observe
-from rung.verify.own_model import copied
 from rung.verify.perturb import inexact, state
 from rung.workload import Batch, Workload
+from rung.workload.own_model import copied
 
 LOW = (torch.bfloat16, torch.float16)
 DOUBLE = (torch.float64, torch.complex128)

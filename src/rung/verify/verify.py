@@ -26,7 +26,6 @@ from rung.verify.answers import Answers, Case
 from rung.verify.dropout import active, without_dropout
 from rung.verify.kinks import Moves, beside_kinks
 from rung.verify.observe import Row, Seen, identical, missing, observe, rows, same
-from rung.verify.own_model import copied
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
 from rung.verify.randomness import other_randomness
 from rung.verify.reference import exactly, full_precision, own_precision
@@ -37,6 +36,7 @@ from rung.verify.untouched import changed, changed_settings, fingerprint, functi
 from rung.verify.values import other_integers, other_values, settled, value_rows, varying
 from rung.verify.verdict import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
+from rung.workload.own_model import copied
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
 OPTIMIZER_STEPS = 3

@@ -166,7 +166,7 @@ def _module_of_file(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Dynamo and pickling look modules up by name; a user's file may import its neighbours.
     sys.modules[name] = module
-    _look_in(path.parent, *_current_folder_above(path))
+    look_in(path.parent, *_current_folder_above(path))
     try:
         with _without_our_words(str(path)), _told_what_to_install(str(path)):
             spec.loader.exec_module(module)
@@ -180,7 +180,7 @@ def _module_of_file(path: Path) -> types.ModuleType:
     return module
 
 
-def _look_in(*folders: Path) -> None:
+def look_in(*folders: Path) -> None:
     """Has modules looked for in these folders, too: after the standard library, which none of their files may replace, and before
     all others, as for a script that Python runs."""
     library = {os.path.realpath(sysconfig.get_path("stdlib"))}
@@ -226,7 +226,7 @@ def _module(name: str, target: str) -> types.ModuleType:
     package = name.partition(".")[0]
     with suppress(OSError):  # the current folder may be gone
         if package not in sys.modules and PathFinder.find_spec(package, [os.getcwd()]):
-            _look_in(Path.cwd())
+            look_in(Path.cwd())
     with _without_our_words(name), _told_what_to_install(target):
         try:
             return importlib.import_module(name)

@@ -1,0 +1,176 @@
+"""`rung.climb`: the climb from Python, of a target or of a live object."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rung.cli.common import ROOT, say
+from rung.cli.live import live
+from rung.errors import UsageError, need_torch
+from rung.launch import not_in_a_worker
+from rung.renamed import current_name
+from rung.results import Climbed
+
+if TYPE_CHECKING:
+    import torch
+
+    from rung.ladder.climb import Climb
+    from rung.plan import Numerics
+    from rung.workload.base import Batch, Workload
+
+
+def climb(
+    what: str | Workload | torch.nn.Module | None = None,
+    out: str | Path | None = None,
+    *,
+    inputs: Batch | Callable[[int], Batch] | None = None,
+    loss: Callable[[Any, Batch], torch.Tensor] | None = None,
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+    forward: Callable[[Any, Batch], Any] | None = None,
+    name: str = "",
+    resume: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    numerics: Numerics | None = None,
+    rungs: Sequence[str] | None = None,
+    budget: float | None = None,
+    device: str | None = None,
+    jobs: int | None = None,
+    deadline: float = 900.0,
+    slower_at_most: float = 0.01,
+    progress: bool = True,
+) -> Climbed:
+    """Climbs a model, a workload or a target: looks for what makes it faster, and keeps what is faster and computes the same.
+
+        result = rung.climb(model, inputs=batch)            # in a script or a notebook
+        fast = result.apply()                               # the model under the recipe that was found
+
+    A climb runs everything in fresh processes. A live object is written for them into the run directory (`DIR/workload`: its weights,
+    its batch, and its functions and classes, by value where they come from a script or a notebook), so `resume` works from there,
+    too. What other modules define is imported by its name. Your own object stays as it was.
+
+    Args:
+        what: a `torch.nn.Module`; a `rung.Workload`, for what the arguments below cannot say; or a target as on the command line.
+        out: the run directory, empty or missing; by default a new one below `.rung`.
+        inputs: of a module: a function that makes the batch of a seed, or one batch (a tensor, or a dict, tuple or list of tensors).
+            A climb needs different batches. Out of one, it makes others by shuffling: each column of a tensor is rotated along the
+            first dimension by a number of rows of its own; of a single row, the last dimension is permuted. So all values stay in the
+            range of their column. Masks (at most two different values) and positions or offsets (ascending along the last dimension)
+            stay as they are. Where the values of a tensor depend on each other otherwise, give a function.
+        loss, optimizer: of a module that is trained: `(output, batch) -> scalar`, `(parameters) -> torch.optim.Optimizer`. Without
+            both, inference is climbed.
+        forward: `(model, batch) -> output`; left out: `model(**batch)`, `model(*batch)` or `model(batch)`.
+        name: of a module, in reports; by default that of its class.
+        resume: the run directory of a climb that was interrupted, or whose budget ended: goes on with it, in the place of `what`.
+        options: of a target.
+        numerics: exact, tf32, bf16 or fp8: what may change. By default tf32 on a GPU, exact on a CPU.
+        rungs: tries only these, in this order.
+        budget: seconds after which it ends with the best recipe so far.
+        device: cpu, cuda or cuda:N; by default the best there is.
+        jobs, deadline, slower_at_most: as on the command line (seconds; a share of the step's time).
+        progress: shows what is being done: in a notebook below the cell, else on stderr.
+
+    Raises:
+        UsageError: where it was asked for wrongly, or an object cannot be written for other processes.
+        WorkloadError: where the workload fails, or cannot be verified.
+        InputError: where the run directory cannot be read or written.
+    """
+    need_torch()
+    not_in_a_worker("rung.climb")
+    from rung.ladder.climb import Request
+    from rung.ladder.climb import resume as go_on
+    from rung.report.progress import NEW_ANSWER, keep_page, progress_lines
+
+    of_a_module = {"inputs": inputs, "loss": loss, "optimizer": optimizer, "forward": forward, "name": name or None}
+    how = {key: value for key, value in of_a_module.items() if value is not None}
+
+    def told(event: str, data: dict[str, Any]) -> None:
+        for line in progress_lines(event, data) if progress else ():
+            say(line)
+        if event in NEW_ANSWER:
+            keep_page(climbing.run)
+
+    if resume is not None:
+        begun_with = {
+            "what": what,
+            "out": out,
+            "options": options,
+            "numerics": numerics,
+            "rungs": rungs,
+            "device": device,
+            **how,
+        }
+        if again := next((key for key, value in begun_with.items() if value is not None), None):
+            raise UsageError(f"rung.climb(resume=...) goes on with what the climb was begun with: leave {again} out.")
+        climbing = go_on(Path(resume), told, budget)
+        return Climbed(_to_its_end(climbing, progress))
+    typed = {key.replace("_", "-"): str(value) for key, value in (options or {}).items()}
+    only = tuple(map(current_name, rungs)) if rungs is not None else None
+    request = Request("", typed, numerics, only, device, budget, deadline, slower_at_most, jobs=jobs)
+    climbing, climbed = _begun(what, request, Path(out) if out else None, told, how)
+    try:
+        data = _to_its_end(climbing, progress)
+    except BaseException:
+        climbing.run.drop_if_empty()
+        raise
+    return Climbed(data, climbed, **{key: how[key] for key in ("loss", "optimizer", "forward") if key in how})
+
+
+def _begun(what: Any, request: Any, out: Path | None, told: Any, how: dict[str, Any]) -> tuple[Climb, Any]:
+    """A climb in a new run directory, and the live object that it is of, if it is of one."""
+    from rung.ladder.climb import Climb, start
+    from rung.runs import Run
+    from rung.workload.base import Workload
+
+    torch = sys.modules.get("torch")  # who made a model has imported it
+    if torch is not None and isinstance(what, torch.nn.Module):
+        from rung.workload.live import workload_of
+
+        if "inputs" not in how:
+            raise UsageError(
+                "rung.climb needs inputs= for a module: one batch, or a function that makes the batch of a seed."
+            )
+        workload = workload_of(what, **how)
+    elif how:
+        raise UsageError(f"{next(iter(how))}= belongs to a torch.nn.Module; a {type(what).__name__} says that itself.")
+    elif isinstance(what, Workload):
+        workload = what
+    elif isinstance(what, str):
+        return start(replace(request, target=what), ROOT, out, told), None
+    else:
+        raise UsageError(
+            f"rung.climb got {'nothing' if what is None else f'a {type(what).__name__}'}: give a torch.nn.Module, a rung.Workload, or the "
+            'name of the function that makes one, as in "model.py:make".'
+        )
+    from rung.workload.live import write
+
+    if request.options:
+        raise UsageError("options= belong to a target that is named; an object is as it is.")
+    run = Run.create(ROOT, re.sub(r"[^\w.-]+", "-", workload.name), out)
+    try:
+        target = write(workload, run.directory / "workload")
+    except BaseException:
+        run.drop_if_empty()
+        raise
+    return Climb(run, replace(request, target=target), told), what
+
+
+def _to_its_end(climbing: Climb, progress: bool) -> dict[str, Any]:
+    """Climbs, and writes the page; returns the run's data."""
+    from rung.report.lines import now_line
+    from rung.report.progress import write_page
+
+    with live(climbing.request.budget, lambda: now_line(climbing.state.now())) if progress else nullcontext():
+        try:
+            data = climbing.climb()
+        except KeyboardInterrupt:
+            if progress and (climbing.run.directory / "manifest.json").is_file():
+                say(f"stopped; go on with: rung.climb(resume={str(climbing.run.directory)!r})")
+            raise
+        write_page(climbing.run, data)
+    return data

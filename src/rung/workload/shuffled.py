@@ -1,0 +1,92 @@
+"""Batches of any seed out of the one that a user has at hand: the same values in another order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.errors import UsageError
+from rung.workload.base import Batch
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """The `inputs` of a workload. Seed 0 gives the batch as it was given. Other seeds give its values in another order, so that every
+    value stays in the range of its column: no value is invented, and none changes its column where there are several rows.
+
+    batch: on the CPU; along: of each of its leaves, the dimension along which it is shuffled, None for what stays as it is.
+    """
+
+    batch: Batch
+    along: tuple[int | None, ...]
+
+    def __call__(self, seed: int) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+        leaves, tree = pytree.tree_flatten(self.batch)
+        made = []
+        for leaf, dimension in zip(leaves, self.along, strict=True):
+            if not isinstance(leaf, torch.Tensor):
+                made.append(leaf)
+            elif seed == 0 or dimension is None:
+                made.append(leaf.clone())  # a step may write to it
+            else:
+                made.append(_shuffled(leaf, dimension, generator))
+        return pytree.tree_unflatten(made, tree)
+
+
+def shuffled(batch: Batch) -> Shuffled:
+    """Other batches out of one.
+
+    Each column of a tensor is rotated along the first dimension by a number of rows of its own; where all rows are equal, or there is
+    one alone, the last dimension along which values differ is permuted. These tensors stay as they are: masks (at most two different
+    values), positions and offsets (ascending along their last dimension), sparse and nested tensors.
+
+    Args:
+        batch: a tensor, or a dict, tuple or list of tensors and other values, on any device. It is copied to the CPU.
+
+    Raises:
+        UsageError: where nothing of the batch would change.
+    """
+    leaves, tree = pytree.tree_flatten(batch)
+    own = [leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    along = tuple(_dimension(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in own)
+    if all(dimension is None for dimension in along):
+        raise UsageError(
+            "inputs= cannot be varied: each of its tensors is a constant, a mask or ascending, and a climb runs on more batches than "
+            "one; give a function that makes the batch of a seed, as inputs=lambda seed: torch.randn(8, 16)."
+        )
+    return Shuffled(pytree.tree_unflatten(own, tree), along)
+
+
+def _dimension(tensor: torch.Tensor) -> int | None:
+    """The dimension along which a tensor may be shuffled; None where it has to stay as it is."""
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
+    eight_bits = tensor.is_quantized or (tensor.is_floating_point() and tensor.element_size() == 1)
+    if not plain or eight_bits or tensor.numel() < 2:
+        return None
+    values = _comparable(tensor)
+    if values.unique().numel() <= 2 or bool((values.squeeze().diff(dim=-1) >= 0).all()):
+        return None
+    differs = [d for d in range(tensor.dim()) if bool((values != values.narrow(d, 0, 1)).any())]
+    return 0 if 0 in differs else differs[-1]
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """Its values, of a dtype in which torch sorts and subtracts; of complex numbers, their real and imaginary parts."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor.double() if tensor.is_floating_point() else tensor.long()
+
+
+def _shuffled(tensor: torch.Tensor, dimension: int, generator: torch.Generator) -> torch.Tensor:
+    count = tensor.shape[dimension]
+    columns = tensor.numel() // count
+    if dimension or columns == 1:
+        order = torch.randperm(count, generator=generator)
+        return tensor.index_select(dimension, order)
+    flat = tensor.reshape(count, columns)
+    turns = torch.randint(count, (1, columns), generator=generator)
+    rows = (torch.arange(count).unsqueeze(1) + turns) % count
+    return flat.gather(0, rows).reshape(tensor.shape)
