@@ -11,8 +11,8 @@ import rung
 from rung.analysis.diff import diff
 from rung.analysis.per_step import divisor
 from rung.analysis.pictures import pictures, roofs
-from rung.cli.analyze import said
 from rung.report import diff_page, trace_page
+from rung.report.analyze import answer
 from rung.report.templates import FOLDER
 from rung.trace import Trace, read
 
@@ -124,7 +124,7 @@ def recorded_climb(folder: Path, **recorded: dict[str, Any]) -> Path:
 
 def page_of(trace: Trace) -> str:
     steps, note = divisor(trace)
-    return trace_page.page(said(trace, steps, note), pictures(trace, steps=steps))
+    return trace_page.page(answer(trace, steps, note), pictures(trace, steps=steps))
 
 
 def diff_page_of(base: Trace, new: Trace) -> str:

@@ -213,33 +213,21 @@ def write_roofline(trace: Any, path: Path) -> None:
 def write_page(trace: Any, steps: int, note: str, path: Path) -> None:
     """The page of --html."""
     from rung.analysis.pictures import pictures
+    from rung.report.analyze import answer
     from rung.report.trace_page import page as trace_page
     from rung.runs import write_whole
 
-    text = trace_page(said(trace, steps, note), pictures(trace, steps=steps))
+    text = trace_page(answer(trace, steps, note), pictures(trace, steps=steps))
     write_whole(path, text, "give another --html")
     say(f"page: {path} ({len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network)")
 
 
 def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     """The overview and a sentence of each analysis that has one."""
-    from rung.report.analyze import analyze_lines
+    from rung.report.analyze import analyze_lines, answer
 
-    found = said(trace, steps, note)
+    found = answer(trace, steps, note)
     return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
-
-
-def said(trace: Any, steps: int, note: str) -> dict[str, Any]:
-    """The overview, the findings and the headlines."""
-    from rung.analysis.overview import overview
-    from rung.report.headlines import headlines
-
-    found = overview(trace, steps=steps)
-    found["notes"] += [note] if note else []
-    found["findings"] = table("findings", trace, steps=steps).to_dicts()
-    without = () if trace.counters.height else ("counters",)  # its formulas take as long to read as a small trace
-    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps), steps, without)
-    return found
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Answer:

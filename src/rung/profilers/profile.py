@@ -242,9 +242,11 @@ def _timed(plan: Plan, target: Target, folder: Path, seconds: float) -> Plan:
     return replace(plan, runs=(bare, first, *others), steps_only=plan.profiler != "ncu")
 
 
-def new_folder(root: Path, name: str, out: Path | None) -> Path:
-    """Where a recording goes: a folder that nobody else writes into. Of a rank of several, one of its own in it."""
+def new_folder(root: Path, name: str, out: Path | None, number: int | None = None) -> Path:
+    """Where a recording goes: a folder that nobody else writes into. Of a rank of several, one of its own in it; number: of that rank, where
+    the variables of launchers may not say it."""
     rank = next((os.environ[v] for v in RANK_VARIABLES if os.environ.get(v, "").isdigit()), None)
+    rank = rank if number is None else str(number)
     if out is None:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:60]

@@ -40,42 +40,61 @@ class Options:
         return f"{', '.join(kinds)} of {self.active} steps{rounds}"
 
 
+class Recorder:
+    """torch.profiler for steps that others run: `start()`, then `step()` after each, then `stop()`.
+
+    `written`: the files of the rounds so far. Each appears whole or not at all; those after the first are named `….2.json.gz` and so on.
+    Stopped within recorded steps, it writes those that it has.
+    """
+
+    def __init__(self, path: str, device: Device, options: Options) -> None:
+        from torch.profiler import ProfilerActivity, profile, schedule
+
+        self.written: list[str] = []
+        self._path = path
+        self._profile = profile(
+            activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.is_gpu else []),
+            schedule=schedule(wait=options.wait, warmup=options.warm, active=options.active, repeat=options.repeat),
+            on_trace_ready=self._save,
+            record_shapes=options.shapes,
+            profile_memory=options.memory,
+            with_stack=options.stacks,
+            with_modules=options.modules,
+            with_flops=options.flops,
+            acc_events=True,
+        )
+
+    def start(self) -> None:
+        self._profile.start()
+
+    def step(self) -> None:
+        self._profile.step()
+
+    def stop(self) -> None:
+        self._profile.stop()
+
+    def _save(self, profiler: Any) -> None:
+        stem = self._path.removesuffix(".json.gz")
+        final = self._path if not self.written else f"{stem}.{len(self.written) + 1}.json.gz"
+        partial = stem + ".partial.json.gz"
+        profiler.export_chrome_trace(partial)
+        os.replace(partial, final)
+        self.written.append(final)
+
+
 def record(
     step: Callable[[], object], path: str, steps: int, device: Device, options: Options | None = None
 ) -> list[int]:
     """Records `steps` calls of `step`, after those that the profiler itself warms up on; of `options`, the rest.
 
-    The file appears whole or not at all; of several rounds, those after the first are named `….2.json.gz` and so on.
-    Returns the nanoseconds of each recorded step, the profiler's own work in them included.
+    The files are those of a Recorder. Returns the nanoseconds of each recorded step, the profiler's own work in them included.
     """
-    from torch.profiler import ProfilerActivity, profile, schedule
-
-    how = options or Options()
-    how = replace(how, active=steps)
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.is_gpu else [])
-    written: list[str] = []
-
-    def save(profiler: Any) -> None:
-        stem = path.removesuffix(".json.gz")
-        final = path if not written else f"{stem}.{len(written) + 1}.json.gz"
-        partial = stem + ".partial.json.gz"
-        profiler.export_chrome_trace(partial)
-        os.replace(partial, final)
-        written.append(final)
-
+    how = replace(options or Options(), active=steps)
+    recorder = Recorder(path, device, how)
     recorded: list[int] = []
     synchronize(device)
-    with profile(
-        activities=activities,
-        schedule=schedule(wait=how.wait, warmup=how.warm, active=how.active, repeat=how.repeat),
-        on_trace_ready=save,
-        record_shapes=how.shapes,
-        profile_memory=how.memory,
-        with_stack=how.stacks,
-        with_modules=how.modules,
-        with_flops=how.flops,
-        acc_events=True,
-    ) as profiler:
+    recorder.start()
+    try:
         for number in range(how.total):
             begin = time.perf_counter_ns()
             step()
@@ -83,7 +102,9 @@ def record(
             taken = time.perf_counter_ns() - begin
             if number % (how.wait + how.warm + how.active) >= how.wait + how.warm:
                 recorded.append(taken)
-            profiler.step()
+            recorder.step()
+    finally:
+        recorder.stop()
     return recorded
 
 

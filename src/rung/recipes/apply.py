@@ -105,7 +105,7 @@ class Applied:
         self._plan, self._device = plan, device
         self._original = plan.original or None
         self._thread = _Thread()
-        # First: what it binds to the model in place is set aside after what the calls bind, in `_aside`.
+        # First: what it binds to the model in place is set aside after what the calls bind, in `aside`.
         self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
         self._precision = matmul_precision_name()
         self.pending: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class Applied:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._original and self._original.takes(elements((args, kwargs))):
-            with self._aside():
+            with self.aside():
                 return self.model(*args, **kwargs)
         if self._plan.bf16:
             self._weights.look()
@@ -193,8 +193,9 @@ class Applied:
                 warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
 
     @contextlib.contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Without anything that either of the two ways to run the model has bound to it in place."""
+    def aside(self) -> Iterator[None]:
+        """Inside of it the model is as its author wrote it: nothing that either of the two ways to run it has bound to it in place is in
+        effect."""
         with self._compiled.aside(), self._step.aside() if self._step else contextlib.nullcontext():
             yield
 
@@ -325,10 +326,8 @@ def apply(
     """
     if dynamic:
         raise UsageError("rung.apply takes dynamic=None or dynamic=False; for True, add the rung dynamic-shapes.")
-    automatic = recipe == "auto" and not Path("auto").exists()
-    if numerics is not None and not automatic:
+    if numerics is not None and not _automatic(recipe):
         raise UsageError('rung.apply takes numerics= with "auto" alone: any other recipe says what it may change.')
-    wanted = Recipe(()) if automatic else _recipe(recipe)
     if isinstance(target, Workload):
         workload, device = target, pick()
         model = seeded_model(workload).to(device.torch_name)
@@ -343,16 +342,11 @@ def apply(
             raise UsageError(
                 f"rung.apply got a {type(target).__name__}: give the torch.nn.Module itself, or a rung.Workload."
             )
-        model = target
-        where = next((t.device for t in pytree.tree_leaves(list(model.parameters()))), torch.device("cpu"))
-        device = pick("cpu" if where.type == "cpu" else str(where))
+        model, device = target, device_of(target)
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
-    here = {"mode": workload.mode, "device": device.name, "torch": str(torch.__version__), "model": described(model)}
-    found = None
-    if automatic:
-        found, wanted = store.find(structure(model), here, numerics)
-        logger.info("%s: %s, %s", found, wanted.status, " + ".join(wanted.rungs))
+    here = _facts(model, workload.mode, device)
+    found, wanted = recipe_for(recipe, model, workload.mode, device, numerics)
     made = _Made(workload.optimizer) if workload.optimizer else None
     workload = replace(workload, optimizer=made)
     optimizers = [made_by(workload, model) for _ in range(2)]
@@ -388,6 +382,36 @@ def _would_leave_behind(optimizer: torch.optim.Optimizer, names: Iterable[str]) 
         for name, plan in plans.items()
         if remade(optimizer, fused=plan.fused_optimizer, capturable=plan.capture) is not optimizer
     }
+
+
+def device_of(model: torch.nn.Module) -> Device:
+    """The device on which a model's parameters are."""
+    where = next((t.device for t in pytree.tree_leaves(list(model.parameters()))), torch.device("cpu"))
+    return pick("cpu" if where.type == "cpu" else str(where))
+
+
+def recipe_for(
+    recipe: Recipe | str | Path | Iterable[str],
+    model: torch.nn.Module,
+    mode: Mode,
+    device: Device,
+    numerics: Numerics | None = None,
+) -> tuple[Path | None, Recipe]:
+    """The recipe that is meant for a model in a mode, and its file where "auto" found one in the store."""
+    if not _automatic(recipe):
+        return None, _recipe(recipe)
+    found, wanted = store.find(structure(model), _facts(model, mode, device), numerics)
+    logger.info("%s: %s, %s", found, wanted.status, " + ".join(wanted.rungs))
+    return found, wanted
+
+
+def _automatic(recipe: Recipe | str | Path | Iterable[str]) -> bool:
+    return recipe == "auto" and not Path("auto").exists()
+
+
+def _facts(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]:
+    """What a recipe is asked about: was it made for this?"""
+    return {"mode": mode, "device": device.name, "torch": str(torch.__version__), "model": described(model)}
 
 
 def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:

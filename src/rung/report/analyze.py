@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from rung.analysis.analyses import table
 from rung.analysis.kernel_names import readable
+from rung.analysis.overview import overview
 from rung.report import units, words
 from rung.report.findings import findings_lines
+from rung.report.headlines import headlines
 from rung.report.ranks import across_lines, rank_lines
 from rung.report.tables import shortened
 from rung.report.terminal import breakdown_lines
+from rung.trace import Trace
 
 TOP = 10
 NOTHING = (
@@ -23,6 +27,17 @@ _PARTS = (
     ("exposed copies", "exposed_memcpy_ns"),
     ("idle", "idle_ns"),
 )
+
+
+def answer(trace: Trace, steps: int, note: str = "") -> dict[str, Any]:
+    """The overview of a trace, its findings and its headlines. steps: by how many its figures are divided; note: what there is to say
+    of that."""
+    found = overview(trace, steps=steps)
+    found["notes"] += [note] if note else []
+    found["findings"] = table("findings", trace, steps=steps).to_dicts()
+    without = () if trace.counters.height else ("counters",)  # its formulas take as long to read as a small trace
+    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps), steps, without)
+    return found
 
 
 def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:

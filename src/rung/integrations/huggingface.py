@@ -1,0 +1,122 @@
+"""Callbacks for the `Trainer` of Hugging Face transformers, and for trainers that are derived from it.
+
+Trainer(model, args, ..., callbacks=[RecipeCallback("recipe.toml"), ProfileCallback(10, 12)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.errors import UsageError
+from rung.integrations.in_place import Loop, TrainsInPlace
+from rung.integrations.profiled import ProfiledSteps
+from rung.profilers.torch_profiler import Options
+from rung.recipes.recipe import Recipe
+
+try:
+    from transformers import TrainerCallback
+except ModuleNotFoundError as error:
+    if error.name != "transformers":
+        raise
+    raise UsageError("these callbacks are for Hugging Face's Trainer: `pip install transformers accelerate`.") from None
+
+__all__ = ["ProfileCallback", "RecipeCallback"]
+
+
+class RecipeCallback(TrainerCallback):
+    """Trains the Trainer's model under a recipe; evaluation, and what is saved, are the model's own.
+
+    The recipe is in effect from the start of `train()` to its end, in calls of the model that train. The Trainer goes on to clip
+    gradients, step, accumulate, save and resume, so `capture` and `fused-optimizer` are its business and left out. `left_out` has every rung
+    that is not in effect, with the reason; each is warned of. `applied` is what `rung.apply` returned.
+
+    Training starts with a UsageError for DeepSpeed, FSDP, DataParallel, torch_compile=True, and fp16=True with a recipe in bfloat16.
+    """
+
+    def __init__(self, recipe: Recipe | str | Path | Iterable[str], *, dynamic: bool | None = None) -> None:
+        """recipe, dynamic: as `rung.apply` takes them; a recipe is a file, "auto", a Recipe, a rung's name, or several."""
+        self._recipe, self._dynamic = recipe, dynamic
+        self._trains: TrainsInPlace | None = None
+        self.left_out: dict[str, str] = {}
+
+    @property
+    def applied(self) -> Any:
+        return self._trains.applied if self._trains else None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._trains:  # of a training that was broken off
+            self._trains.undo()
+        _refuse(args)
+        loop = Loop(
+            name="the Trainer",
+            optimizers=[kwargs["optimizer"]],
+            accumulates=args.gradient_accumulation_steps > 1,
+            float16=args.fp16,
+            fused='optim="adamw_torch_fused" in TrainingArguments gives fused steps',
+        )
+        self._trains = TrainsInPlace(kwargs["model"], self._recipe, loop, self._dynamic)
+        self.left_out = self._trains.left_out
+        if state.is_world_process_zero:
+            self._trains.announce()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._trains:
+            self._trains.after_a_step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._trains:
+            self._trains.undo()
+
+
+class ProfileCallback(TrainerCallback):
+    """Records the optimizer steps `first` to `last` of a `train()`, counted from 1 where it starts or is resumed, and analyzes them.
+
+    `folder` then has trace.json.gz, analysis.txt and analysis.html. A failure is warned of, and the training goes on.
+    """
+
+    def __init__(
+        self,
+        first: int = 10,
+        last: int = 12,
+        *,
+        out: str | Path | None = None,
+        ranks: Collection[int] = (0,),
+        options: Options | None = None,
+    ) -> None:
+        """out: a new folder (default: one below .rung/profiles); ranks: which processes record; options: what else torch.profiler records."""
+        self._steps = ProfiledSteps(first, last, out, ranks, options)
+
+    @property
+    def folder(self) -> Path | None:
+        return self._steps.folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._steps.begin()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._steps.before(torch.device(args.device), args.process_index, args.world_size)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._steps.after()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._steps.close()
+
+
+def _refuse(args: Any) -> None:
+    """Raises UsageError for what a recipe cannot be applied beside."""
+    several = {"deepspeed": "DeepSpeed", "fsdp": "FSDP"}
+    if used := [name for key, name in several.items() if getattr(args, key, None)]:
+        raise UsageError(
+            f"a recipe is not applied beside {used[0]}, which takes the model's weights apart: train with DDP (torchrun), or without RecipeCallback."
+        )
+    if args.n_gpu > 1:
+        raise UsageError(
+            f"the Trainer would copy the model to {args.n_gpu} GPUs at every step (DataParallel), and copies run without the recipe: start it with torchrun, or show it one GPU (CUDA_VISIBLE_DEVICES=0)."
+        )
+    if args.torch_compile:
+        raise UsageError("TrainingArguments has torch_compile=True, and a recipe compiles the model itself: leave one of the two out.")  # fmt: skip
