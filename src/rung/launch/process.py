@@ -35,7 +35,7 @@ def in_process_of_ours() -> bool:
     return getattr(sys.modules.get("__main__"), "__file__", None) == START
 
 
-def _variables(more: Mapping[str, str]) -> dict[str, str]:
+def variables(more: Mapping[str, str]) -> dict[str, str]:
     """The environment of a worker. An empty entry of PYTHONPATH, as `$PYTHONPATH:/x` often has one, would be the current folder."""
     env = {**os.environ, **more}
     if "PYTHONPATH" in env:
@@ -96,7 +96,7 @@ class Worker:
                 stderr=output,
                 pass_fds=theirs,
                 start_new_session=True,  # its own process group, so that one signal ends it with its compilers
-                env=_variables(env or {}),
+                env=variables(env or {}),
                 cwd=cwd,
             )
         for fd in theirs:
