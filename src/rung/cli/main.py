@@ -36,6 +36,7 @@ COMMANDS = {
     "report": "show a run again, or several side by side: on the terminal, and as a page",
     "runs": "list what was climbed before",
     "rungs": "list what a climb can try, and what each rung needs",
+    "mcp": "serve these commands to AI agents, over the Model Context Protocol",
     "completion": "print what has your shell complete commands and options",
 }
 

@@ -41,7 +41,7 @@ def not_in_a_worker(name: str) -> None:
         raise UsageError(f'{name} is called as this file is imported; put the call under `if __name__ == "__main__":`.')
 
 
-def _variables(more: Mapping[str, str]) -> dict[str, str]:
+def variables(more: Mapping[str, str]) -> dict[str, str]:
     """The environment of a worker. An empty entry of PYTHONPATH, as `$PYTHONPATH:/x` often has one, would be the current folder."""
     env = {**os.environ, **more}
     if "PYTHONPATH" in env:
@@ -102,7 +102,7 @@ class Worker:
                 stderr=output,
                 pass_fds=theirs,
                 start_new_session=True,  # its own process group, so that one signal ends it with its compilers
-                env=_variables(env or {}),
+                env=variables(env or {}),
                 cwd=cwd,
             )
         for fd in theirs:
