@@ -32,9 +32,11 @@ if importlib.util.find_spec("triton"):
 
 @pytest.fixture(autouse=True)
 def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
-    """No test reads or writes the user's own cache of traces, nor the user's recipes."""
+    """No test reads or writes the user's own cache of traces, recipes, history or options."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path_factory.getbasetemp() / "rung-cache"))
     monkeypatch.setenv("RUNG_DATA", str(tmp_path_factory.getbasetemp() / "rung-data"))
+    monkeypatch.setenv("RUNG_CONFIG", str(tmp_path_factory.getbasetemp() / "no-rung.toml"))
+    monkeypatch.delenv("RUNG_HISTORY", raising=False)
 
 
 @pytest.fixture(scope="session")

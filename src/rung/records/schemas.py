@@ -16,6 +16,7 @@ import msgspec
 from rung.records.bench import Bench, Benchmarks, Failed
 from rung.records.climb import ClimbRun, NotBegun
 from rung.records.compare import Comparison, Ranking, Saved
+from rung.records.history import Collected, Entries, Entry, Trend
 from rung.records.profile import Planned, Profile
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
@@ -23,6 +24,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "benchmarks": ("pytest --rung-save", Benchmarks),
     "compare": ("rung compare --json", Comparison | Ranking | Saved),
     "profile": ("rung profile --json", Profile | Planned),
+    "history": ("rung runs list|show|tag|export|trend|gc --json", Entries | Entry | Trend | Collected),
     "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun),
 }
 
