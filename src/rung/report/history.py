@@ -31,7 +31,7 @@ def figure_interval(found: Mapping[str, Any]) -> str:
 
 def moment(created: Any) -> str:
     """2026-01-02T03:04:05+00:00 -> "2026-01-02 03:04"."""
-    return units.clean(created)[:16].replace("T", " ")
+    return units.one_line(created)[:16].replace("T", " ")
 
 
 def short_target(target: str) -> str:

@@ -49,7 +49,7 @@ def change_line(change: Mapping[str, Any], series: Mapping[str, Any]) -> str:
 
 def differences_of(change: Mapping[str, Any]) -> list[str]:
     """What else changed there, a sentence each, the first few."""
-    said = difference_lines(change["differs"])
+    said = [units.one_line(line) for line in difference_lines(change["differs"])]
     more = len(said) - _MOST_DIFFERENCES
     return said[:_MOST_DIFFERENCES] + ([f"and {more} more; --json has all"] if more > 0 else [])
 
