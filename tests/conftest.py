@@ -30,11 +30,20 @@ if importlib.util.find_spec("triton"):
     _interpreted_kernels()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_data_of_the_user(tmp_path_factory):
+    """No test reads or writes the user's own recipes, history or options: no fixture of a module, either."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNG_DATA", str(tmp_path_factory.getbasetemp() / "rung-data"))
+        patch.setenv("RUNG_CONFIG", str(tmp_path_factory.getbasetemp() / "no-rung.toml"))
+        patch.delenv("RUNG_HISTORY", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
-    """No test reads or writes the user's own cache of traces, nor the user's recipes."""
+    """No test reads or writes the user's own cache of traces."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path_factory.getbasetemp() / "rung-cache"))
-    monkeypatch.setenv("RUNG_DATA", str(tmp_path_factory.getbasetemp() / "rung-data"))
 
 
 @pytest.fixture(scope="session")

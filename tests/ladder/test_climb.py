@@ -82,6 +82,14 @@ def test_runs_and_report_show_it_again(climbed: Path) -> None:
     assert listed.returncode == 0
 
 
+def test_the_climb_is_in_the_history(climbed: Path) -> None:
+    result = json.loads((climbed / "run/result.json").read_text())
+    found = json.loads(rung("runs", "list", "--of", "climb", "--json", cwd=climbed).stdout)["entries"]
+    [entry] = [entry for entry in found if entry["directory"] == str(climbed / "run")]
+    assert (entry["status"], entry["answer"]) == ("complete", "fused-optimizer, confirmed")
+    assert [one["value"] for one in entry["measured"] if one["name"] == "speedup"] == [result["speedup"]["value"]]
+
+
 def test_a_workload_that_raises_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     done = rung("climb", MICRO.replace(":make", ":dead"), cwd=tmp_path)
     assert done.returncode == 4

@@ -13,6 +13,8 @@ import pytest
 from climb_sample import climb, nothing_kept, unfinished
 from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, recorded_climb, trace
 from test_roofline_page import kernels, roofs
+from test_trend_report import STEP, series
+from test_trend_report import trend as trend_of
 
 from rung.report.climb_traces import traces_of
 from rung.report.climbs import climb_of
@@ -20,6 +22,7 @@ from rung.report.climbs_page import page as climbs_page
 from rung.report.html import render as climb_page
 from rung.report.roofline_page import page as roofline_page
 from rung.report.samples_page import bench_page, compare_page
+from rung.report.trend_page import page as trend_page
 from rung.trace import read
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -47,6 +50,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "roofline": lambda folder: roofline_page(kernels(), roofs(), "run"),
     "bench": lambda folder: bench_page([measurement()]),
     "compare": lambda folder: compare_page(comparison()),
+    "trend": lambda folder: trend_page(trend_of(series([2e6] * 6 + [2.2e6] * 6, [STEP]))),
 }
 
 # WCAG 2: the ratio of an element's text and the background behind it.
@@ -372,9 +376,17 @@ def test_every_picture_is_saved_as_svg_and_as_png(opened: Open, tmp_path: Path, 
         assert int.from_bytes(image[16:20], "big") > 900  # pixels across
         assert len(set(image)) > 50
     assert len(names) == page.get_by_role("button", name="SVG of:").count()
-    assert {"trace": 5, "ranks": 3, "diff": 6, "climb": 13, "climbs": 1, "roofline": 1, "bench": 2, "compare": 3}[
-        kind
-    ] == len(names)
+    assert {
+        "trace": 5,
+        "ranks": 3,
+        "diff": 6,
+        "climb": 13,
+        "climbs": 1,
+        "roofline": 1,
+        "bench": 2,
+        "compare": 3,
+        "trend": 1,
+    }[kind] == len(names)
 
 
 def test_without_scripts_pictures_stay_and_nothing_is_saved(opened: Open, tmp_path: Path) -> None:

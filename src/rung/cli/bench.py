@@ -21,6 +21,7 @@ from rung.cli.common import (
     target_options,
 )
 from rung.cli.live import live
+from rung.cli.remember import remember
 from rung.errors import RungError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ def show(records: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
 
             write_whole(parsed.html, bench_page(done), "give another --html")
             say(f"page: {parsed.html}")
+    for r in results:
+        remember("bench", r, target=parsed.target, call=parsed.call)
     for r in results:
         point = ", ".join(f"{k}={v}" for k, v in r["point"].items())
         if r["status"] == "complete":

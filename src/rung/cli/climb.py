@@ -21,23 +21,25 @@ from rung.cli.common import (
     share,
     stop_when_asked,
     target_options,
+    typed,
 )
 from rung.cli.live import live
 from rung.cli.output import show_styled
+from rung.cli.remember import remember
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.runs import Run
 
 FIXED = (
-    "numerics",
-    "rungs",
-    "deadline",
-    "slower_at_most",
-    "device",
-    "jobs",
-    "out",
-    "dry_run",
+    "--numerics",
+    "--rungs",
+    "--deadline",
+    "--slower-at-most",
+    "--device",
+    "--jobs",
+    "--out",
+    "--dry-run",
 )  # what a climb is begun with
 
 EXAMPLE = """\
@@ -109,10 +111,10 @@ def run(parsed: argparse.Namespace) -> int:
     stop_when_asked()  # the run directory is left with its status said
     if parsed.resume:
         no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
-        again = next((name for name in FIXED if getattr(parsed, name) not in (None, False)), None)
+        again = next((option for option in FIXED if typed(parsed, option)), None)
         if again:
             raise UsageError(
-                f"--{again.replace('_', '-')} cannot be changed by --resume, which goes on with what the climb was "
+                f"{again} cannot be changed by --resume, which goes on with what the climb was "
                 "begun with: leave it out, or begin a new climb."
             )
     elif not parsed.target:
@@ -164,6 +166,8 @@ def run(parsed: argparse.Namespace) -> int:
         write_page(climb.run, data)
     if not parsed.json:
         print(f"report: {climb.run.directory / PAGE}")
+    if not parsed.dry_run:
+        remember("climb", data)
     result = data["result"] or {}
     return 1 if result.get("taken_back") and not result.get("kept") else 0
 
@@ -203,6 +207,7 @@ def stopped(run: Run, as_json: bool) -> int:
         say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
         with after_the_answer():
             run.write_text("report.html", render(data))
+        remember("climb", data)
     else:
         say("stopped before anything was measured.")
     return 130

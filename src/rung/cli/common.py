@@ -139,6 +139,11 @@ def target_options(parsed: argparse.Namespace) -> dict[str, str]:
     return options
 
 
+def typed(parsed: argparse.Namespace, option: str) -> bool:
+    """Whether an option is on the command line, and not only in a file of defaults."""
+    return any(word.partition("=")[0] == option for word in parsed.words)
+
+
 def share(text: str) -> float:
     """`2%` or `0.02`."""
     try:

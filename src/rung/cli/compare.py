@@ -21,8 +21,10 @@ from rung.cli.common import (
     share,
     stop_when_asked,
     target_options,
+    typed,
 )
 from rung.cli.live import live
+from rung.cli.remember import remember
 from rung.errors import UsageError
 
 HERE = 20.0  # seconds of timing in one process, unless --budget says otherwise
@@ -71,7 +73,7 @@ def add(commands: Any, help_text: str) -> None:
     )
     parser.add_argument("--gradients", action="store_true", help="with --inputs: gradients of the inputs, too")
     parser.add_argument("--base", metavar="REV", help="A is taken from this git revision")
-    parser.add_argument("--verify", action="store_true", help="first show that B computes what A computes")
+    parser.add_argument("--verify", action=argparse.BooleanOptionalAction, help="first show that B computes what A computes")  # fmt: skip
     parser.add_argument("--same-within", type=share, default=0.01, metavar="1%", help="what counts as the same (1%%)")
     parser.add_argument(
         "--fail-if-slower",
@@ -88,7 +90,7 @@ def add(commands: Any, help_text: str) -> None:
     )
     parser.add_argument(
         "--fail-if-inconclusive",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         help="exit code 1, too, where the budget does not tell whether B is slower",
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for a comment on a pull request")
@@ -113,12 +115,14 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.timing.compare import failure
 
     if parsed.more and parsed.fail_if_slower:
-        raise UsageError("--fail-if-slower judges B against A; leave the other sides out.")
+        if typed(parsed, "--fail-if-slower"):
+            raise UsageError("--fail-if-slower judges B against A; leave the other sides out.")
+        parsed.fail_if_slower = None
     if parsed.json and parsed.markdown:
         raise UsageError("--json and --markdown both print the result: give one of them.")
     result = on_inputs(parsed) if parsed.inputs else in_processes(parsed)
     shown = plain(result)
-    why = failure(result, parsed.fail_if_slower, parsed.fail_if_inconclusive)
+    why = failure(result, parsed.fail_if_slower, bool(parsed.fail_if_inconclusive))
     if parsed.json:
         print(to_json(shown))
     else:
@@ -132,6 +136,7 @@ def run(parsed: argparse.Namespace) -> int:
         with after_the_answer():
             write_whole(parsed.html, compare_page(shown), "give another --html")
         say(f"page: {parsed.html}")
+    remember("compare", shown, target=parsed.a, call=parsed.call, base=parsed.base or "")
     return int(bool(why))
 
 
@@ -193,7 +198,7 @@ def in_processes(parsed: argparse.Namespace) -> Comparison | Ranking:
             *rest_of_them,
             device=parsed.device,
             margin=parsed.same_within,
-            verify=parsed.verify,
+            verify=bool(parsed.verify),
             budget=parsed.budget,
             deadline=parsed.deadline,
             say=say,

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from rung import __version__
 from rung.cli import completion
+from rung.cli.defaults import set_defaults
 from rung.cli.output import visible_output
 from rung.errors import NO_TORCH, InputError, RungError, UsageError, first_line
 from rung.text import visible
@@ -34,7 +35,7 @@ COMMANDS = {
     "kernels": "Rung's Triton kernels, and what any Triton kernel takes of a GPU that need not be here",
     "doctor": "is this machine set up to be fast, and to measure honestly?",
     "report": "show a run again, or several side by side: on the terminal, and as a page",
-    "runs": "list what was climbed before",
+    "runs": "list what was climbed before; the history of all runs, and its trends",
     "rungs": "list what a climb can try, and what each rung needs",
     "mcp": "serve these commands to AI agents, over the Model Context Protocol",
     "completion": "print what has your shell complete commands and options",
@@ -80,7 +81,7 @@ def _main(argv: Sequence[str] | None) -> int:
             near = get_close_matches(called, COMMANDS, 1)
             hint = f"did you mean `rung {near[0]}`?" if near else "`rung --help` lists them."
             raise UsageError(f"there is no command {called!r}: {hint}")
-        parser = _parser(called)
+        parser = _parser(called, configured=not {"-h", "--help"} & set(words))
         if not arguments:
             parser.print_help()
             return 0
@@ -148,8 +149,8 @@ def _document(error: str, exit_code: int, wanted: bool) -> None:
         print(json.dumps({"kind": "error", "error": error, "exit_code": exit_code}, indent=1))
 
 
-def _parser(called: str | None) -> argparse.ArgumentParser:
-    """The whole program's parser, with the options of the command that is called."""
+def _parser(called: str | None, configured: bool = False) -> argparse.ArgumentParser:
+    """The whole program's parser, with the options of the command that is called. configured: with defaults from the user's files."""
     parser = Parser(
         prog="rung",
         description="Makes a PyTorch workload faster on AMD and NVIDIA GPUs, and proves every step.",
@@ -164,6 +165,8 @@ def _parser(called: str | None) -> argparse.ArgumentParser:
         if name == called:
             module = importlib.import_module(f"rung.cli.{name}")
             module.add(commands, help_text)
+            if configured:
+                set_defaults(commands.choices[name], name)
         else:
             commands.add_parser(name, help=help_text, add_help=False)
     return parser

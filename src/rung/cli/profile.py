@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.remember import remember
 from rung.errors import UsageError
 from rung.profilers.tools import PROFILERS
 
@@ -127,6 +129,7 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     trace, record = carried_out(plan, parsed.deadline, say, rate)
     print(page(trace, record, parsed))
+    remember("profile", plain(record), target=parsed.target or shlex.join(parsed.program))
     return 0
 
 

@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rung.errors import InputError, UsageError
 from rung.plan import CONTRACTS, Numerics
 from rung.recipes.recipe import STATUSES, Recipe
-from rung.runs import write_whole
+from rung.runs import data_directory, write_whole
 
 KEPT = ("verified", "confirmed")
 SAME = ("mode", "device", "torch")  # beside the structure of the model, by which the files are named
 
 
 def directory() -> Path:
-    """$RUNG_DATA/recipes, else rung/recipes in the user's data directory."""
-    if chosen := os.environ.get("RUNG_DATA"):
-        return Path(chosen) / "recipes"
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "rung" / "recipes"
+    """`recipes` in Rung's data directory."""
+    return data_directory() / "recipes"
 
 
 def keep(recipe: Recipe) -> None:

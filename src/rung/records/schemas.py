@@ -16,6 +16,7 @@ import msgspec
 from rung.records.bench import Bench, Benchmarks, Failed
 from rung.records.climb import ClimbRun, NotBegun
 from rung.records.compare import Comparison, Ranking, Saved
+from rung.records.history import Collected, Entries, Entry, Trend
 from rung.records.job import Job
 from rung.records.profile import Planned, Profile
 
@@ -25,6 +26,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "compare": ("rung compare --json", Comparison | Ranking | Saved),
     "profile": ("rung profile --json", Profile | Planned),
     "job": ("rung mcp", Job),
+    "history": ("rung runs list|show|tag|export|trend|gc --json", Entries | Entry | Trend | Collected),
     "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun),
 }
 

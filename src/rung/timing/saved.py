@@ -1,17 +1,20 @@
-"""Measurements that were kept as files, and two of them against each other."""
+"""Measurements that were kept, as files or in the history, and two of them against each other."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from rung.errors import InputError
+from rung.errors import InputError, UsageError
 from rung.hardware.environment import differences
 from rung.records.bench import Bench, Benchmarks, Change, Kept
 from rung.records.compare import Saved, SavedRow
+from rung.records.history import Entry
+from rung.records.measured import Interval
 from rung.records.record import plain
 from rung.runs import to_json
 
@@ -73,17 +76,56 @@ def compare_saved(a: Path, b: Path) -> Saved:
     if not both:
         raise InputError(f"{a} and {b} have no measurement in common.")
     rows = [_row(name, old, new) for name in both]
+    environments = [side[both[0]].environment or {} for side in (old, new)]
+    return _saved(str(a), str(b), rows, old, new, environments, [TWO_TIMES])
+
+
+def _saved(
+    a: str,
+    b: str,
+    rows: list[SavedRow],
+    old: Mapping[str, Kept],
+    new: Mapping[str, Kept],
+    environments: Sequence[Mapping[str, object]],
+    warnings: list[str],
+) -> Saved:
     signs: set[Literal["slower", "faster"]] = {"slower" if row.change > 0 else "faster" for row in rows if row.apart}
-    first = both[0]
     return Saved(
-        a=str(a),
-        b=str(b),
+        a=a,
+        b=b,
         verdict=signs.pop() if len(signs) == 1 else "mixed" if signs else "inconclusive",
         rows=rows,
         only_in={"a": [n for n in old if n not in new], "b": [n for n in new if n not in old]},
-        differs=differences([old[first].environment or {}, new[first].environment or {}]),
-        warnings=[TWO_TIMES],
+        differs=differences(environments),
+        warnings=warnings,
     )
+
+
+def compare_entries(a: Entry, b: Entry) -> Saved:
+    """The change of every time that two entries of the history both have. Raises UsageError where there is none."""
+    old, new = _times(a), _times(b)
+    warnings = [TWO_TIMES]
+    if len(old) == len(new) == 1 and old.keys() != new.keys():
+        warnings = [f"A is of something else: {next(iter(old))}", *warnings]
+        old = {next(iter(new)): next(iter(old.values()))}
+    rows = [_row(name, old, new) for name in new if name in old]
+    if not rows:
+        raise UsageError(
+            f"entries {a.id} and {b.id} have no time of the same thing; `rung runs show` shows what they have."
+        )
+    return _saved(
+        f"entry {a.id}", f"entry {b.id}", rows, old, new, [a.environment or {}, b.environment or {}], warnings
+    )
+
+
+def _times(entry: Entry) -> dict[str, Kept]:
+    """Of what has no interval, none is known: it may be anything."""
+    found = {}
+    for figure in (figure for figure in entry.measured if figure.name == "time"):
+        words = [figure.target, *(f"{k}={v}" for k, v in (figure.options | figure.variant).items())]
+        low, high = (0.0, math.inf) if figure.low is None or figure.high is None else (figure.low, figure.high)
+        found[" ".join(words)] = Kept(time=Interval(value=figure.value, low=low, high=high))
+    return found
 
 
 def _row(name: str, old: Mapping[str, Kept], new: Mapping[str, Kept]) -> SavedRow:

@@ -1,0 +1,32 @@
+"""What a command does with its result beside printing it: an entry in the history, which never makes the command fail."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rung.cli.common import say
+
+
+def remember(of: str, document: Mapping[str, Any], *, target: str = "", call: bool = False, base: str = "") -> None:
+    """Keeps the result of a command in the history, where that is on. What goes wrong is said on stderr.
+
+    Args:
+        of: bench, compare, climb or profile.
+        document: What --json prints, as plain values.
+        target: As it was typed.
+        call: Whether the target is a plain function.
+        base: The git revision of A in a comparison.
+    """
+    try:
+        from rung.config import keeps_history
+        from rung.runs.entries import Call, entry_of
+        from rung.runs.history import History
+
+        if keeps_history():
+            command = shlex.join(["rung", *sys.argv[1:]])
+            History(say=say).add(entry_of(of, document, Call(command, target, call, base)))
+    except Exception as error:
+        say(f"note: this run is not in the history: {str(error).rstrip('.')}. RUNG_HISTORY=off keeps none.")

@@ -1,0 +1,100 @@
+"""What `rung runs gc` removes: nothing unasked, nothing in use, and nothing that is not Rung's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.records.history import Entry
+from rung.runs import Run
+from rung.runs.garbage import collect
+from rung.runs.history import History
+
+OLD, NEW = "2020-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"
+MANIFEST: dict[str, Any] = {
+    "schema": 1, "status": "complete", "why": "", "target": "x", "numerics": "exact", "request": {},
+    "workload": {"name": "small", "mode": "train"}, "environment": {"device": {"name": "chip", "memory": 1}},
+    "facts": {"gpu": False, "mode": "train", "rates": {}, "matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": []},
+}  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> History:
+    return History(tmp_path / "data" / "history.sqlite")
+
+
+def climbed(store: History, directory: Path, created: str = OLD) -> Run:
+    run = Run.create(directory.parent, "x", directory)
+    run.write("manifest.json", MANIFEST | {"created": created})
+    add(store, str(directory), created)
+    return run
+
+
+def add(store: History, directory: str | None, created: str = OLD, of: str = "climb") -> int:
+    return store.add(Entry(created=created, of=of, target="x", status="complete", answer="", command="", host="", device="", folder="", directory=directory))  # fmt: skip
+
+
+def test_entries_whose_directories_are_gone_go_when_asked(store: History, tmp_path: Path) -> None:
+    climbed(store, tmp_path / "there")
+    gone, _, tagged = (
+        add(store, str(tmp_path / "gone")),
+        add(store, None, of="bench"),
+        add(store, str(tmp_path / "too")),
+    )
+    store.tag(tagged, ["keep"])
+    for do in (False, True):
+        found = collect(store, do=do)
+        assert [(one.entry, one.directory) for one in found.removed] == [(gone, None)]
+        assert [(one.entry, one.why) for one in found.kept] == [(tagged, "it has a tag: keep")]
+        assert len(store.entries()) == (3 if do else 4)
+    assert (tmp_path / "there" / "manifest.json").exists()
+
+
+def test_old_directories_go_with_their_entries_and_new_ones_stay(store: History, tmp_path: Path) -> None:
+    climbed(store, tmp_path / "old")
+    climbed(store, tmp_path / "new", NEW)
+    recording = tmp_path / "recording"
+    (recording / "recording").mkdir(parents=True)
+    for name in ("plan.json", "1-trace.log"):
+        (recording / name).write_text("{}")
+    add(store, str(recording), of="profile")
+    assert len(collect(store, older_than=30).removed) == 2
+    assert (tmp_path / "old").exists()
+    collect(store, older_than=30, do=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "new"]
+    assert [entry.created for entry in store.entries()] == [NEW]
+
+
+def test_a_directory_in_use_of_another_or_with_files_of_the_users_stays(store: History, tmp_path: Path) -> None:
+    locked = climbed(store, tmp_path / "1")
+    locked.lock()
+    climbed(store, tmp_path / "2")
+    (tmp_path / "2" / "notes.txt").write_text("mine")
+    other = climbed(store, tmp_path / "3")
+    other.write("manifest.json", MANIFEST | {"created": NEW})
+    climbed(store, tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    store.remove([entry.id for entry in store.entries() if entry.directory == str(tmp_path / "real")])
+    add(store, str(tmp_path / "link"))
+    (tmp_path / "home").mkdir()
+    add(store, str(tmp_path / "home"))
+    add(store, str(tmp_path / "home"), of="profile")
+    found = collect(store, older_than=1, do=True)
+    assert found.removed == []
+    whys = [one.why for one in found.kept]
+    for part in ("a climb is running", "not Rung's: notes.txt", "another climb", "a link", "no run directory", "no recording"):  # fmt: skip
+        assert any(part in why for why in whys), part
+    assert all((tmp_path / name).exists() for name in ("1", "2", "3", "real", "link", "home"))
+    locked.unlock()
+
+
+def test_a_link_within_an_old_directory_is_not_followed(store: History, tmp_path: Path) -> None:
+    climbed(store, tmp_path / "old")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("")
+    (tmp_path / "old" / "workers").symlink_to(tmp_path / "mine")
+    collect(store, older_than=1, do=True)
+    assert not (tmp_path / "old").exists()
+    assert (tmp_path / "mine" / "file").exists()
