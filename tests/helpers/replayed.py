@@ -108,8 +108,5 @@ class Replayed:
     def witness(self) -> Any:
         return self.said["witness"]
 
-    def answer(self, numerics: str) -> Any:
-        return {"freed": False, "memory": {}}
-
     def verify(self, numerics: str, alone: bool, backwards: bool) -> Any:
         return self.said["verify"]

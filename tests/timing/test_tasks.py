@@ -162,24 +162,6 @@ def test_what_is_larger_than_all_memory_waits_until_it_is_alone_and_then_runs(
     assert huge.ready
 
 
-@pytest.mark.parametrize("freed", [True, False])
-def test_memory_that_a_task_gives_back_on_its_way_is_for_others(freed: bool, pool: Pool, tmp_path: Path) -> None:
-    pool.memory = 10
-    file = tmp_path / "go on"
-    calls = [("answer", {"freed": freed}), ("until", {"path": str(file)})]
-    large = Task("large", SIDE, calls, 8.0)
-    large.lighter = "answer", 3.0
-    pool.add(large)
-    after = pool.add(told("after", memory=6))
-    assert after.worker is None
-    until = time.monotonic() + PLENTY
-    assert pool.wait(lambda: "answer" in large.answers, lambda: until - time.monotonic())
-    pool.pump()
-    assert (pool.held(), after.worker is not None) == ((9.0, True) if freed else (8.0, False))
-    file.touch()
-    done(pool, large)
-
-
 def test_what_is_kept_for_later_use_is_given_up_where_its_memory_is_needed(pool: Pool) -> None:
     pool.memory = 10
     kept, wanted = pool.add(told("kept", memory=4)), pool.add(told("wanted", memory=4))

@@ -39,7 +39,7 @@ from rung.verify.audit import audit, one_shape_only
 from rung.verify.dropout import active, without_dropout
 from rung.verify.observe import too_large
 from rung.verify.reference import own_precision
-from rung.verify.verify import Verifier, precompile
+from rung.verify.verify import precompile, verify
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import Workload, load, seeded_model, shapes
 from rung.workload.load import find
@@ -57,7 +57,6 @@ class Candidate(Timed):
     _first: float | None = None
     _watched: Watched | None = None
     _made = False
-    _verifier: Verifier | None = None
 
     def __init__(self) -> None:
         self._peak: dict[str, int] = {}  # up to when others than the workload took memory here
@@ -332,35 +331,27 @@ class Candidate(Timed):
         expect_changes()
         precompile(self.workload, self.plan, self.device)
 
-    def answer(self, numerics: Numerics) -> dict[str, Any]:
-        """The first part of `verify`, in which no candidate takes part. `freed`: whether what it took of the device is free again; `memory`:
-        what it took."""
-        self._verifier = Verifier(self.workload, self.plan, self.device, numerics, alone=False)
-        freed = self._verifier.answer()
-        took = peak_memory(self.device)
-        reset_peak_memory(self.device)
-        return {"freed": freed, "memory": took}
-
     def verify(
-        self, numerics: Numerics, against: dict[str, Any] | None = None, alone: bool = True, backwards: bool = False
+        self,
+        numerics: Numerics,
+        against: dict[str, Any] | None = None,
+        alone: bool = True,
+        backwards: bool = False,
     ) -> dict[str, Any]:
-        """Compares this recipe with the reference at one precision, which the untouched model may have been asked before (`answer`).
-        alone: whether no other worker has memory of the device; backwards: whether the first shape comes last.
+        """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device;
+        backwards: whether the first shape comes last.
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
         expect_changes()  # the same function is built several times over, each at two shapes
         began = time.perf_counter()
-        verifier, self._verifier = self._verifier, None
         if against:
             reference = load(against["target"], against["options"])
-            verifier = Verifier(reference, self.plan, self.device, numerics, self._twin)
-        elif verifier is None:
-            verifier = Verifier(self.workload, self.plan, self.device, numerics, alone=alone)
-        if not verifier.answered:
-            verifier.answer(ahead=alone)
-        verifier.compare(backwards)
-        found = verifier.result.as_dict()
+            found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics]).as_dict()
+        else:
+            found = verify(
+                self.workload, self.plan, self.device, precisions=[numerics], alone=alone, backwards=backwards
+            ).as_dict()
         return {**found, "seconds": time.perf_counter() - began, "memory": peak_memory(self.device)}
 
 

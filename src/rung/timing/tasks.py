@@ -48,9 +48,6 @@ class Task:
         self.ended = False
         self.spare = False  # its worker is kept for later use, and given up where its memory is needed
         self.passing = False  # its worker is of no use once it has answered
-        self.lighter: tuple[str, float] | None = (
-            None  # a method, and the bytes of the GPU that it needs once that answered `freed`
-        )
         self.yielding = False  # it starts where there is room for what waits before it, too
 
     @property
@@ -94,8 +91,6 @@ class Task:
             self._waiting.pop(0)
             self._since = time.monotonic()
             self.took[method] = self._since - self._began
-            if self.lighter and self.lighter[0] == method and self.answers[method]["freed"]:
-                self.memory = min(self.memory, self.lighter[1])
             progress.debug(
                 "%s: %s after %.1f s (%.1f s in the worker, %.1f s of the CPU)",
                 *(self.name, method, self.took[method], *self.worker.spent),

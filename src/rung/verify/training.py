@@ -20,7 +20,6 @@ HOW = {"params", "fused", "foreach", "capturable", "lr"}
 SHARE = 0.1  # of a GPU's free memory, that the weights between steps may take there; moving them takes longer than the steps
 # The weights at which step k begins, in the workload's precision; None: where the step before it ended.
 Start = Callable[[int], dict[str, torch.Tensor] | None]
-Changes = dict[str, torch.Tensor]  # of every weight by name, in float64
 
 
 class Path:
@@ -58,11 +57,11 @@ class Training:
         start: Start,
         run: Callable[[Any, Batch], Any] = lambda step, batch: step(batch),
         after: Callable[[torch.nn.Module], None] = lambda model: None,
-    ) -> Changes:
+    ) -> dict[str, torch.Tensor]:
         """Of every weight, what all steps together change, in float64: those of a large model lie in the host's memory.
         after: is shown the model after every step, its gradients still in place."""
         step.fresh()
-        found: Changes = {}
+        found: dict[str, torch.Tensor] = {}
         before: dict[str, torch.Tensor] = {}
         given = start(0)
         for k in range(self.count):
@@ -82,7 +81,7 @@ class Training:
             step.fresh()
         return found
 
-    def _add(self, found: Changes, before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
+    def _add(self, found: dict[str, torch.Tensor], before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
         where = "cpu" if large(model) else self.device.torch_name
         for name, t in state(model).items():
             if inexact(t):
@@ -91,9 +90,9 @@ class Training:
 
     def rows(
         self,
-        truth: Changes,
-        mine: Changes,
-        theirs: Changes,
+        truth: dict[str, torch.Tensor],
+        mine: dict[str, torch.Tensor],
+        theirs: dict[str, torch.Tensor],
         faint: Faint,
     ) -> list[Row]:
         """A row for every weight that changes, without the elements that are told by rounding alone.
@@ -123,14 +122,13 @@ class Training:
         what = f"elements of {name}" if bool(right.any()) else name
         return f"the untouched model does not change {what} over {self.count} steps and the candidate does"
 
-    def other_integers(self, baseline: dict[str, torch.Tensor], candidate: torch.nn.Module) -> list[str]:
-        """Of what is no real or complex number, as counters are, what the candidate's steps left otherwise. baseline: what the untouched
-        model's left."""
+    def other_integers(self, baseline: torch.nn.Module, candidate: torch.nn.Module) -> list[str]:
+        """Of what is no real or complex number, as counters are, what the candidate's steps left otherwise."""
         theirs = state(candidate)
         return [
             f"after {self.count} steps the candidate's {n} is another than the baseline's"
-            for n, t in baseline.items()
-            if not identical(t, theirs[n])
+            for n, t in state(baseline).items()
+            if not inexact(t) and not identical(t, theirs[n])
         ]
 
 

@@ -57,15 +57,6 @@ class Verification:
     def passed(self) -> bool:
         return bool(self.checks) and not self.wrong
 
-    def add(self, other: Verification) -> None:
-        """Takes in what was found at a further precision."""
-        self.checks += other.checks
-        self.failures += other.failures
-        self.cases += other.cases
-        self.precisions += other.precisions
-        if other.reference != "float64":
-            self.reference = other.reference
-
     def as_dict(self) -> dict[str, Any]:
         bad = [c for c in self.checks if not c.passed]
         ranked = sorted(self.checks, key=lambda c: _rank(c.error / c.tolerance))

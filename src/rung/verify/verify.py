@@ -22,15 +22,15 @@ from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.answers import Answers, Case
 from rung.verify.dropout import active, without_dropout
+from rung.verify.faint import Faint
 from rung.verify.kinks import Moves, beside_kinks
-from rung.verify.observe import Row, Seen, identical, missing, observe, rows, same
+from rung.verify.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
 from rung.verify.randomness import other_randomness
-from rung.verify.reference import exactly, full_precision, own_precision
+from rung.verify.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.verify.tolerance import judge
-from rung.verify.training import other_settings
+from rung.verify.training import Path, Training, other_settings
 from rung.verify.unsteady import unsteady
 from rung.verify.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.verify.values import other_integers, other_values, settled, value_rows, varying
@@ -66,10 +66,14 @@ def verify(
     """
     result = Verification()
     for numerics in precisions or plan.phases(own_precision(workload, seeded_model(workload), device)):
-        verifier = Verifier(workload, plan, device, numerics, build, alone)
-        verifier.answer()
-        verifier.compare(backwards)
-        result.add(verifier.result)
+        result.precisions.append(numerics)
+        exact = numerics == "exact"
+        judged = exactly(workload) if exact else workload
+        with full_precision() if exact else matmul_precision(plan.at(numerics)):
+            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone).verify(backwards)
+            # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
+            if exact and not result.wrong:
+                result.failures += _with_dropout(judged, plan.at(numerics), device, build)
         if result.wrong:
             break
     return result
@@ -112,92 +116,59 @@ def _theirs(call: Callable[..., Any], *arguments: Any) -> Any:
         raise CandidateFailed(f"the candidate raised {type(error).__name__}: {first_line(error)}") from error
 
 
-class Verifier:
-    """The comparison at one precision, in two parts: what the untouched model answers, and what the candidate does. build, alone: as of
-    `verify`."""
+class _At:
+    """The comparison at one precision."""
 
     def __init__(
         self,
         workload: Workload,
         plan: Plan,
         device: Device,
+        build: Build | None,
         numerics: Numerics,
-        build: Build | None = None,
-        alone: bool = True,
+        result: Verification,
+        alone: bool,
     ) -> None:
-        self._exact = numerics == "exact"
-        self._judged = exactly(workload) if self._exact else workload  # with its dropout
-        self.workload = without_dropout(self._judged)
-        self.plan, self.device, self.numerics, self._build = plan.at(numerics), device, numerics, build
-        self.result = Verification(precisions=[numerics])
-        with self._scope():
-            self.answers = Answers(self.workload, self.plan, device, numerics, alone)
-        self.baseline, self.model = self.answers.baseline, self.answers.model
-        self.answered = False
+        self.workload, self.plan, self.device, self.numerics, self.result = workload, plan, device, numerics, result
+        self.model = seeded_model(workload).to(device.torch_name)
+        self.reference = Reference(workload, self.model, device, alone)
+        self.baseline = Step(workload, copied(self.model), plan.precision_only(), device)
+        self.build = build or (lambda model, at: Step(workload, model, at, device))
         self.rows: list[Row] = []
         self.varying: set[str] = set()
         self.settled: set[str] = set()
-        self._shapes = [
-            [Case(make, seed, f"{self._shape(index)}, seed {seed}") for seed in SEEDS]
-            for index, make in enumerate(shapes(self.workload))
-        ]
+        self.double = False  # the workload's own precision
 
-    def answer(self, ahead: bool = True) -> bool:
-        """Asks the untouched model, of training everything that the candidate will be asked. Returns whether the reference's memory is free
-        again. ahead: False leaves that for when it is needed, which saves the way of the answers to the host's memory and back. Raises WorkloadError where the untouched model cannot be run or is not finite."""
-        self.answered = True
-        with self._scope():
-            with contextlib.suppress(
-                Exception
-            ):  # what the workload itself loads and sets when it first runs is its own
-                self._look_at_the_untouched()
-            cases = [case for cases in self._shapes for case in cases]
-            return ahead and self.workload.mode == "train" and self.answers.ahead(cases, self._steps)
-
-    def compare(self, backwards: bool = False) -> None:
-        """Makes the candidate, and compares what it gives; `result` has what came of it."""
-        with self._scope():
-            self._compared(backwards)
-            # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
-            if self._exact and not self.result.wrong:
-                self.result.failures += _with_dropout(self._judged, self.plan, self.device, self._build)
-
-    def _scope(self) -> contextlib.AbstractContextManager[None]:
-        return full_precision() if self._exact else matmul_precision(self.plan)
-
-    @property
-    def _steps(self) -> int:
-        """Optimizer steps that are compared, the last of them in replays where there are any."""
-        return OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
-
-    def _compared(self, backwards: bool) -> None:
+    def verify(self, backwards: bool) -> None:
         mine = copied(self.model)
+        with contextlib.suppress(Exception):  # what the workload itself loads and sets when it first runs is its own
+            self._look_at_the_untouched()
         before, settings, torchs = fingerprint(mine), process(), functions(mine)
-        build = self._build or (lambda model, at: Step(self.workload, model, at, self.device))
         try:
-            self.candidate = _theirs(build, mine, self.plan)
+            self.candidate = _theirs(self.build, mine, self.plan)
             self.result.failures += self._moved_by_preparing(mine)
-            for cases in reversed(self._shapes) if backwards else self._shapes:
-                self._until_replayed(cases[0].make)
-                for case in cases:
-                    self._case(case)
+            numbered = list(enumerate(shapes(self.workload)))
+            for index, make in reversed(numbered) if backwards else numbered:
+                self._until_replayed(make)
+                for seed in SEEDS:
+                    self._case(make, seed, f"{self._shape(index)}, seed {seed}")
             if self.workload.mode == "train":
                 self._trained()
             if self.plan.linears:
                 self.result.failures += self.candidate.unlike()
         except CandidateFailed as failed:
             self.result.failures.append(f"{failed} ({self.numerics})")
-        checks = judge(self.rows, self.numerics, self.answers.double)
+        checks = judge(self.rows, self.numerics, self.double)
         self.result.checks += checks
         if not all(check.passed for check in checks):
-            asked = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
+            cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
             keeps = self.plan.keeps_weights
-            self.result.failures += unsteady(self.candidate, self.baseline, asked, self.numerics, keeps)
+            self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
         untouched = fingerprint(self.baseline.model)
         self.result.failures += changed(before, fingerprint(mine), untouched) + changed_settings(settings)
         self.result.failures += replaced(torchs)
-        if self.answers.reference.name != "float64":
-            self.result.reference = self.answers.reference.name
+        if self.reference.name != "float64":
+            self.result.reference = self.reference.name
 
     def _look_at_the_untouched(self) -> None:
         """Which plain values of its output vary, which integers no float decides, and whether float64 is its own precision."""
@@ -206,7 +177,7 @@ class Verifier:
         if any(value is not None for value in runs[0].plain.values()):
             runs += [observe(self.baseline, state(self.model), batch) for _ in range(2)]
         self.varying = varying(runs)
-        self.answers.double = self.answers.reference.no_more_precise(batch)
+        self.double = self.reference.no_more_precise(batch)
         if not all(map(inexact, runs[0].values.values())):
             elsewhere = pytree.tree_map(lambda t: moved_on(t) if isinstance(t, torch.Tensor) else t, batch)
             self.settled = settled(runs[0], observe(self.baseline, unlike(self.model), elsewhere))
@@ -229,61 +200,103 @@ class Verifier:
         for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
             _theirs(self.candidate, to_device(make(0), self.device))
 
-    def _case(self, case: Case) -> None:
-        asked = self.answers.of(case)
-        given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, asked.batch)
+    def _case(self, make: Callable[[int], Batch], seed: int, case: str) -> None:
+        batch = to_device(make(seed + 100), self.device)
+        weights, truth, mine = self._untouched(seed, batch)
+        given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
         if self.plan.keeps_weights:  # others may have it prepared and recorded anew
-            put(self.candidate.model, asked.weights)
-            self._until_replayed(case.make)
-        theirs = _theirs(observe, self.candidate, None if self.plan.keeps_weights else asked.weights, given)
-        self._compare(asked.truth, asked.mine, theirs, case.name, asked.weights, asked.batch)
-        if not same(asked.batch, given):
-            self.result.failures.append(f"the candidate changes its inputs ({self.numerics}, {case.name})")
+            put(self.candidate.model, weights)
+            self._until_replayed(make)
+        theirs = _theirs(observe, self.candidate, None if self.plan.keeps_weights else weights, given)
+        self._compare(truth, mine, theirs, case, weights, batch)
+        if not same(batch, given):
+            self.result.failures.append(f"the candidate changes its inputs ({self.numerics}, {case})")
         if self.workload.mode == "infer":
-            self._again(case, asked.weights)
+            self._again(make, seed, weights, case)
         self.result.cases += 1
 
-    def _again(self, case: Case, weights: dict[str, torch.Tensor]) -> None:
+    def _again(self, make: Callable[[int], Batch], seed: int, weights: dict[str, torch.Tensor], case: str) -> None:
         """Another batch on the same weights, which must still be there: an answer may be cached by either."""
-        batch = to_device(case.make(case.seed + 200), self.device)
-        truth, mine = self.answers.reference.run(weights, batch), self.answers.mine(weights, batch, case.seed)
-        theirs = _theirs(observe, self.candidate, None, batch)
-        self._compare(truth, mine, theirs, f"{case.name}, second batch", weights, batch)
-        if self.answers.reference.name != "float64":
+        batch = to_device(make(seed + 200), self.device)
+        truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
+        self._compare(
+            truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch", weights, batch
+        )
+        if self.reference.name != "float64":
             return  # the baseline's weights were moved by an ulp
-        left, own = state(self.candidate.model), state(self.baseline.model)
-        given = self.answers.noisy(weights, case.seed)  # the baseline's own may be an ulp off
-        moved_by = [(not identical(left[n], w), not identical(own[n], given[n])) for n, w in weights.items()]
+        theirs, own = state(self.candidate.model), state(self.baseline.model)
+        given = self._noisy(weights, seed)  # the baseline's own may be an ulp off
+        moved_by = [(not identical(theirs[n], w), not identical(own[n], given[n])) for n, w in weights.items()]
         for who, says in (
             ((True, False), "the candidate changes the weights, {}"),
             ((False, True), "the candidate leaves as it was what the workload updates, {}"),
         ):
             moved = [n for n, by in zip(weights, moved_by, strict=True) if by == who]
             if moved:
-                self.result.failures.append(f"{says.format(moved[0])} first ({self.numerics}, {case.name})")
+                self.result.failures.append(f"{says.format(moved[0])} first ({self.numerics}, {case})")
+
+    def _untouched(self, seed: int, batch: Batch) -> tuple[dict[str, torch.Tensor], Seen, Seen]:
+        """Weights on which the untouched model is finite, and what the reference and it give there."""
+        for strength in (1.0, 0.5, 0.1, 0.0):
+            weights = perturbed(self.model, seed, strength)
+            try:
+                truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
+            except Exception as error:
+                raise WorkloadError(
+                    f"workload {self.workload.name!r}: the untouched workload raised {type(error).__name__} while it was "
+                    f"compared with: {first_line(error)}"
+                ) from error
+            refuse_unseen(self.workload, mine)
+            if truth.finite and mine.finite:
+                return weights, truth, mine
+        raise WorkloadError(
+            f"workload {self.workload.name!r}: the untouched workload is not finite at {self.numerics} precision on the "
+            f"inputs of seed {seed + 100}, so nothing can be compared with it."
+        )
+
+    def _mine(self, weights: dict[str, torch.Tensor], batch: Batch, seed: int) -> Seen:
+        return observe(self.baseline, self._noisy(weights, seed), batch)
+
+    def _noisy(self, weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+        """Where the reference is no more precise than the baseline, rounding is shown by weights moved by an ulp."""
+        return weights if self.reference.name == "float64" and not self.double else jittered(weights, seed)
 
     def _compare(
         self, truth: Seen, mine: Seen, theirs: Seen, case: str, weights: dict[str, torch.Tensor], batch: Batch
     ) -> None:
-        self._look_at_values(truth, mine, theirs, case)
+        said = f"{self.numerics}, {case}"
+        self.result.failures += missing(mine, theirs, said) + other_values(truth, mine, theirs, said, self.varying)
+        self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
         self.rows += self._kinked(
             rows(truth, mine, theirs, case),
             lambda moved: rows(truth, mine, observe(self.baseline, moved(weights), batch), case),
         ) + value_rows(truth, mine, theirs, case, self.varying)
-
-    def _look_at_values(self, truth: Seen, mine: Seen, theirs: Seen, case: str) -> None:
-        """What no rounding touches."""
-        said = f"{self.numerics}, {case}"
-        self.result.failures += missing(mine, theirs, said) + other_values(truth, mine, theirs, said, self.varying)
-        self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
 
     def _kinked(self, found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[Row]:
         return beside_kinks(found, moved) if self.numerics == "exact" and self.workload.mode == "train" else found
 
     def _trained(self) -> None:
         """The change of every weight over a few optimizer steps on fresh batches, each from equal weights."""
-        asked = self.answers.trained(self._steps, all(math.isfinite(r.noise) for r in self.rows))
-        training, path, faint = asked.training, asked.path, asked.faint
+        weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
+        count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
+        training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
+        faint, path = Faint(self.numerics), Path(weights, count, self.device)
+
+        def seen(model: torch.nn.Module) -> None:
+            faint.look(model)
+            path.keep(model)
+
+        def noisy(k: int) -> dict[str, torch.Tensor] | None:
+            given = path.start(k)
+            return None if given is None else self._noisy(given, k)
+
+        truth = training.change(
+            self.reference.step,
+            lambda k: None if k else weights,
+            lambda step, batch: step(self.reference.cast(batch)),
+            seen,
+        )
+        mine = training.change(self.baseline, noisy, after=faint.compare)
         theirs = training.change(self.candidate, path.start, _theirs)
 
         def elsewhere(moved: Moves) -> list[Row]:
@@ -291,25 +304,19 @@ class Verifier:
                 given = path.start(k)
                 return None if given is None else moved(given)
 
-            return training.rows(asked.truth, asked.mine, training.change(self.baseline, start), faint)
+            return training.rows(truth, mine, training.change(self.baseline, start), faint)
 
-        self.rows += self._kinked(training.rows(asked.truth, asked.mine, theirs, faint), elsewhere)
+        self.rows += self._kinked(training.rows(truth, mine, theirs, faint), elsewhere)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
-        self.result.failures += training.other_integers(asked.integers, self.candidate.model)
+        self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
         if path.start(1) is not None:
             self._sees_its_update()
 
     def _sees_its_update(self) -> None:
-        """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended. It has to give
-        what it gives once the same weights are written into it, as those of all cases were."""
+        """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""
         left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
-        if not all(bool(t.isfinite().all()) for t in left.values()):
-            return
-        batch = to_device(self.workload.inputs(600), self.device)
-        theirs = _theirs(observe, self.candidate, None, batch)
-        right = _theirs(observe, self.candidate, left, batch)
-        case = "after optimizer steps"
-        self._look_at_values(right, right, theirs, case)
-        found = rows(right, right, theirs, case) + value_rows(right, right, theirs, case, self.varying)
-        # What is allowed comes of the untouched model's errors in the other cases: a candidate's own say nothing of what it may do.
-        self.rows += [replace(row, noise=math.nan) for row in found]
+        if all(bool(t.isfinite().all()) for t in left.values()):
+            batch = to_device(self.workload.inputs(600), self.device)
+            theirs = _theirs(observe, self.candidate, None, batch)
+            truth, mine = self.reference.run(left, batch), self._mine(left, batch, 0)
+            self._compare(truth, mine, theirs, "after optimizer steps", left, batch)

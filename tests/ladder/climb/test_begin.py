@@ -174,6 +174,7 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
     assert (made.untouched is None) is (modes == "later")
     assert made.surveying is not None
     assert not made.surveying.error
+    assert made.surveying.memory == peak + GIB  # nothing that has no room beside it begins
 
 
 def test_a_baseline_that_lacked_memory_beside_the_survey_is_measured_once_more_alone(

@@ -16,6 +16,7 @@ from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.state import crowded
+from rung.ladder.climb.checks import peak_of
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
 from rung.ladder.floor import floor
 from rung.launch import WorkerFailed, quiet
@@ -61,8 +62,8 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
         _go_on(state)
     if unseen:
         _survey(state)
-        if _fills(state, max(state.baseline["memory"].values())):
-            _survey_first(state)
+        if state.untouched and _fills(state, peak_of(state)):
+            _survey_first(state, state.untouched)
     state.say("measured", state.run.data())
 
 
@@ -105,23 +106,31 @@ def _fills(state: State, peak: float) -> bool:
     return bool(state.facts["gpu"]) and peak > FILLS * state.gpu_bytes
 
 
-def _survey_first(state: State) -> None:
+def _survey_first(state: State, untouched: Task) -> None:
     """Waits for the survey of a workload that takes much of the GPU: beside the untouched workload, or alone where that lacks memory. Then
-    the modes begin."""
+    the modes may begin."""
+    if not _seen(state):
+        return
     assert state.surveying is not None
-    progress.info("looking at its graph")
-    state.wait(state.surveying, keep=-GRACE)
-    if state.surveying.error and state.surveying.error.lacked_memory and state.untouched is not None:
-        state.untouched.end()
+    if state.surveying.error and state.surveying.error.lacked_memory:
+        untouched.end()
         state.untouched = state.champion = state.surveying = None
         _survey(state)
-    elif state.on_ready and state.untouched is not None:
-        state.on_ready(state.untouched.answers["warm"])
+        _seen(state)
+    elif state.on_ready:
+        state.on_ready(untouched.answers["warm"])
+
+
+def _seen(state: State) -> bool:
+    """Waits until the survey is done or has failed; False where the time is over, which others will notice."""
+    progress.info("looking at its graph")
+    return state.pool.wait(lambda: state.surveying is None or state.surveying.done, state.left)
 
 
 def _survey(state: State) -> None:
     if state.surveying is None:
-        state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})]))
+        memory = state.untouched_bytes() if state.baseline else 0.0  # not known before
+        state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})], memory))
 
 
 def surveyed(state: State, *, wait: bool = True) -> bool:

@@ -8,16 +8,11 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.plan import Numerics
 from rung.rungs import plan_of
-from rung.timing.tasks import Call, Task, end_all
+from rung.timing.tasks import Task, end_all
 
 # Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
-# weights and outputs; of one that has asked the untouched model all it will ask; of a candidate that runs once.
-VERIFIED = {"train": 2.4, "infer": 6.0}
-COMPARED = 1.5
-# Times that peak, of the GPU's memory, below which verifications ask the untouched model first and then give memory back: the untouched
-# model, its survey, three modes and two verifications do not fit beside each other. The way of the answers to the host's memory and back
-# takes time (20 s for 190 million parameters and a batch of 8192 tokens' logits, on an H200).
-ROOMY = 10.0
+# weights and outputs; of a candidate that runs once.
+VERIFIED = {"train": 2.6, "infer": 6.0}
 COMPILED = 1.1
 
 
@@ -26,22 +21,23 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     shapes come in their order, and a further worker compiles the last one ahead. Elsewhere the candidate's own worker compiles the first
     shape meanwhile, so that comes last."""
     note_verified(state)
-    peak, checks = peak_of(state), []
-    for n in precisions:
-        calls: list[Call] = [("answer", {"numerics": n})] if _short_of_memory(state, peak) else []
-        calls.append(("verify", {"numerics": n, "alone": False, "backwards": n != "exact"}))
-        task = Task(f"{name}-verify-{n}", state.side(stack), calls, verifying_bytes(state, peak))
-        task.lighter = "answer", (state.compared_bytes or COMPARED * peak) + CONTEXT_BYTES
+    peak = peak_of(state)
+    checks = [
+        Task(
+            f"{name}-verify-{n}",
+            state.side(stack),
+            [("verify", {"numerics": n, "alone": False, "backwards": n != "exact"})],
+            verifying_bytes(state, peak),
+        )
+        for n in precisions
+    ]
+    for task in checks:
         task.passing = True
-        checks.append(state.pool.add(task))
+        state.pool.add(task)
     state.checking += checks
     if "exact" in precisions:
         precompiling(state, stack, name)
     return checks
-
-
-def _short_of_memory(state: State, peak: float) -> bool:
-    return bool(state.facts["gpu"]) and state.facts["mode"] == "train" and state.pool.memory < ROOMY * peak
 
 
 def precompiling(state: State, stack: Sequence[str], name: str) -> None:
@@ -104,12 +100,8 @@ def verifying_bytes(state: State, peak: float) -> float:
 
 def note_verified(state: State) -> None:
     """Takes in how much of the GPU's memory verifications took so far."""
-    for task in state.checking:
-        first, then = (task.answers.get(method, {}) for method in ("answer", "verify"))
-        if memory := (first or then).get("memory"):
-            state.verified_bytes = max(state.verified_bytes, *map(float, memory.values()))
-        if first.get("freed") and (memory := then.get("memory")):
-            state.compared_bytes = max(state.compared_bytes, *map(float, memory.values()))
+    took = [max(memory.values()) for t in state.checking if (memory := t.answers.get("verify", {}).get("memory"))]
+    state.verified_bytes = max([state.verified_bytes, *map(float, took)])
 
 
 def peak_of(state: State) -> float:

@@ -56,15 +56,15 @@ def start_modes(state: State, warm: Mapping[str, Any]) -> None:
         if name not in timed:
             state.pool.add(state.racing[name])
     if not timed:
-        _verify_likely(state, list(wanted), f"01-{NAME}")
+        _verify_likely(state, list(wanted), first=True)
 
 
-def _verify_likely(state: State, names: Sequence[str], log: str) -> None:
+def _verify_likely(state: State, names: Sequence[str], *, first: bool = False) -> None:
     """Has the first of these modes that may become the answer verified while it compiles, where there is room for that."""
     likely = next((name for name in names if mode_of(name) in LIKELY), "")
     if likely and verifies_beside(state, state.racing[likely].memory):
         state.likely = likely
-        verify_ahead(state, state.racing[likely].side.rungs, log)
+        verify_ahead(state, state.racing[likely].side.rungs, f"01-{NAME}" + ("" if first else f"-{likely}"))
 
 
 def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -89,7 +89,8 @@ def _timed_before(state: State) -> dict[str, dict[str, Any]]:
 
 def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
     """A worker that is to prepare a mode, not started yet. again: what its log's name ends with where it is not the mode's first."""
-    return Task(f"01-{NAME}-{name}{again}", state.side(rungs), WARM, _bytes_of(state, rungs))
+    memory = state.mode_bytes if again else _bytes_of(state, rungs)
+    return Task(f"01-{NAME}-{name}{again}", state.side(rungs), WARM, memory)
 
 
 def _bytes_of(state: State, rungs: Sequence[str]) -> float:
@@ -186,7 +187,7 @@ def _note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Tas
     if failed:
         end_checks(state, keep=state.next_ahead)
         state.ahead = []
-        _verify_likely(state, list(open_), f"01-{NAME}-next")
+        _verify_likely(state, list(open_))
 
 
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:

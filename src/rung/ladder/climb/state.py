@@ -118,8 +118,7 @@ class State:
         self.likely = ""  # the plain mode that is likely to be the fastest, while it is compiled for the first time
         self.launching = 1.0  # the share of an untouched step, after which the host has launched all of it
         self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
-        # Of the GPU, that a verification took at most, and what it took once it had asked the untouched model all.
-        self.verified_bytes = self.compared_bytes = 0.0
+        self.verified_bytes = 0.0  # of the GPU, that a verification took at most
         self.late: dict[str, Task] = {}  # plain modes that are compiled while rungs are tried
         self.ahead: list[Task] = []  # the verification of the plain mode that is likely to be the fastest
         self.restarting: list[Task] = []  # the workers of fresh restarts
