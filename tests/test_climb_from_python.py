@@ -109,6 +109,7 @@ def test_the_result_is_typed_and_says_where_its_files_are(climbed: rung.Climbed)
     assert climbed.speedup is not None
     assert climbed.speedup.low > 1
     assert climbed["result"]["kept"] == climbed.kept
+    assert climbed["manifest"]["request"]["device"] == "cpu"  # where the script has its model
     assert climbed.recipe == climbed.directory / "recipe.toml"
     assert "fused-optimizer" in climbed.recipe.read_text()
     assert "a live net" in climbed.report.read_text()

@@ -71,7 +71,7 @@ def climb(
         numerics: exact, tf32, bf16 or fp8: what may change. By default tf32 on a GPU, exact on a CPU.
         rungs: tries only these, in this order.
         budget: seconds after which it ends with the best recipe so far.
-        device: cpu, cuda or cuda:N; by default the best there is.
+        device: cpu, cuda or cuda:N; by default the one on which a module lies, and for all else the best there is.
         jobs, deadline, slower_at_most: as on the command line (seconds; a share of the step's time).
         progress: shows what is being done: in a notebook below the cell, else on stderr.
 
@@ -136,6 +136,8 @@ def _begun(what: Any, request: Any, out: Path | None, told: Any, how: dict[str, 
                 "rung.climb needs inputs= for a module: one batch, or a function that makes the batch of a seed."
             )
         workload = workload_of(what, **how)
+        if request.device is None and (weights := next(what.parameters(), None)) is not None:
+            request = replace(request, device=str(weights.device))
     elif how:
         raise UsageError(f"{next(iter(how))}= belongs to a torch.nn.Module; a {type(what).__name__} says that itself.")
     elif isinstance(what, Workload):

@@ -126,6 +126,16 @@ def test_a_models_own_tensors_with_a_history_are_copied(tmp_path: Path) -> None:
     assert torch.equal(made(BATCH), model(BATCH))
 
 
+def test_a_plain_tensor_on_a_gpu_does_not_move_with_the_model_and_is_refused(tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    model = net().cuda()
+    assert torch.equal(written(workload_of(model, BATCH), tmp_path / "moved").model()[0].weight, model[0].weight.cpu())
+    model.table = torch.ones(2, device="cuda")
+    with pytest.raises(UsageError, match="model= refers to table on cuda:0, which does not move with the model"):
+        write(workload_of(model, BATCH), tmp_path / "workload")
+
+
 def _train(**how: Any) -> Callable[[nn.Module], Workload]:
     full = {"loss": lambda output, batch: output.mean(), "optimizer": lambda p: torch.optim.SGD(p, lr=0.1), **how}
     return lambda model: workload_of(model, BATCH, **full)
@@ -149,9 +159,8 @@ def _elsewhere(model: nn.Module) -> Workload:
     return _train(loss=lambda output, batch: (output @ table).mean())(model)
 
 
-def _unregistered(model: nn.Module) -> Workload:
-    model.table = torch.empty(2, device="meta")
-    return workload_of(model, BATCH)
+def _uninitialized(model: nn.Module) -> Workload:
+    return workload_of(model.to("meta"), BATCH)
 
 
 def _compiled(model: nn.Module) -> Workload:
@@ -172,14 +181,14 @@ def _locked(model: nn.Module) -> Workload:
         (_own_parameters, "optimizer= refers to something that is the model"),
         (_its_own_forward, "forward= refers to model that is"),
         (_elsewhere, "loss= refers to table on meta"),
-        (_unregistered, "model= refers to table on meta"),
+        (_uninitialized, "the model has no values for weight"),
         (_locked, r"inputs= cannot be written for the processes of a climb: cannot pickle '_thread.lock' object; put"),
         (lambda model: workload_of(model, [1, 2]), "a list as inputs=: give one batch"),
         (_compiled, "give the model as it was, model._orig_mod"),
         (lambda model: workload_of(model, BATCH, loss=F.mse_loss), "both loss= and optimizer="),
         (_train(optimizer=torch.optim.SGD([torch.ones(1)])), "a SGD as optimizer=: give a function that makes it"),
     ],
-    ids=["regularized", "parameters", "forward", "device", "no buffer", "lock", "no batch", "compiled", "half", "optimizer"],
+    ids=["regularized", "parameters", "forward", "device", "no values", "lock", "no batch", "compiled", "half", "optimizer"],
 )  # fmt: skip
 def test_what_would_be_another_thing_there_is_refused_and_nothing_is_left(
     made: Callable[[nn.Module], Workload], says: str, tmp_path: Path

@@ -49,6 +49,8 @@ def test_seeds_give_different_batches_and_a_single_row_is_permuted() -> None:
     batches = [make(seed) for seed in range(4)]
     for name in ("ids", "pixels"):
         assert len({tuple(batch[name].flatten().tolist()) for batch in batches}) == 4
+    rows = {tuple(row) for row in batches[0]["ids"].tolist()}
+    assert not any(tuple(row) in rows for row in batches[1]["ids"].tolist())  # columns are turned each by itself
     channels = [sorted(batch["pixels"][0, 1].flatten().tolist()) for batch in batches]
     assert all(channel == channels[0] for channel in channels)  # none of its values came from another channel
 

@@ -35,7 +35,10 @@ class Cell(Doing):
         self._show(self.line(), self._lines[-FEW:], self.below())
 
     def ended(self, stopped: bool) -> None:
-        self._show(f"{'stopped' if stopped else 'done'} after {self.spent()}", self._lines, folded=True)
+        if stopped:  # the last lines say why, and how to go on
+            self._show(f"stopped after {self.spent()}", self._lines[-FEW:])
+        else:
+            self._show(f"done after {self.spent()}", self._lines, folded=True)
 
     def _show(self, now: str, lines: Sequence[str], below: str = "", folded: bool = False) -> None:
         from IPython.display import HTML, display  # what runs in a kernel has it

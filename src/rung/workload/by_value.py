@@ -71,8 +71,12 @@ class _Look(cloudpickle.Pickler):  # type: ignore[misc]
         """These modules' weights and buffers are read on the CPU, and moved with the model."""
         for module in modules:
             self.modules[id(module)] = module
-            tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-            self._moved |= {t.untyped_storage()._cdata for t in tensors if t.device.type != "meta"}
+            tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            if empty := next((name for name, tensor in tensors if tensor.is_meta), None):
+                raise UsageError(
+                    f"the model has no values for {empty}, which is on the device meta: load or initialize it first."
+                )
+            self._moved |= {tensor.untyped_storage()._cdata for _, tensor in tensors}
 
     def persistent_id(self, value: Any) -> str | None:
         """Called with every object."""
@@ -86,12 +90,15 @@ class _Look(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(value, torch.Tensor):
             if id(value) in self._weights:
                 self._refuse_model(value)
-            if value.device.type != "cpu" and not self._is_moved(value):
+            if value.device.type != "cpu" and not self._may_be_elsewhere(value):
                 self._refuse_device(value)
         return None
 
-    def _is_moved(self, tensor: torch.Tensor) -> bool:
-        return tensor.device.type != "meta" and tensor.untyped_storage()._cdata in self._moved
+    def _may_be_elsewhere(self, tensor: torch.Tensor) -> bool:
+        """Of a model, what moves with it; and what has no values, which is of no use to the model at hand, either."""
+        if tensor.is_meta:
+            return self._part == "model"
+        return tensor.untyped_storage()._cdata in self._moved
 
     def _refuse_model(self, value: Any) -> None:
         raise UsageError(
@@ -101,9 +108,7 @@ class _Look(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _refuse_device(self, tensor: torch.Tensor) -> None:
         named, device = self._name_of(tensor) or "a tensor", tensor.device
-        if device.type == "meta":
-            why = "has no values there: give it some first, as model.to_empty(device='cpu') and an initialization do"
-        elif self._part == "model":
+        if self._part == "model":
             why = "does not move with the model: register it as a buffer, by register_buffer(name, tensor)"
         else:
             why = "is on the CPU in the processes of a climb: make it where it is used, or put it into the batch"
