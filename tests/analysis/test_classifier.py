@@ -140,6 +140,7 @@ KERNELS = {
         "void vllm::moe::moe_align_block_size_kernel<int>",
         "void vllm::moe::topkGatingSoftmax<8, 64, 4, 16>",
         "void vllm::moe::moe_sum_kernel<c10::BFloat16, 2>",
+        "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::KernelParams<cutlass::bfloat16_t, cutlass::bfloat16_t, 4, true> >",
         "void aiter::grouped_topk_kernel<float>",
         "_ZN7ck_tile6kentryILi1ENS_16MoeSortingKernelINS_",
         "void count_and_sort_expert_tokens_kernel<int>",
