@@ -43,6 +43,10 @@ KERNELS = {
         "_ZN5aiter47fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256E",
         "_ZN2ck18kernel_moe_gemm_2lE",
         "_grouped_gemm_kernel",
+        "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN_transOut_schedP2x1x2x3_biasM_bN_tma_tmaOpt_clmp_swiGlu_dynBatch_sm100f",
+        "bmm_Bfloat16_E2m1E2m1_Fp32_Ab16_Bb16_t128x8x512_s5_et128x8_m128x8x64_c1x1x1_rM_TN_transOut_schPd2x1x2x3_biasFp32M_bN_rgTma_clmp_dynB_sm100f",
+        "void marlin_moe_wna16::Marlin<1125899906909960l, 562949953487106l, 1125899906909960l, 2814749767106568l, 128, 4, 8, 4, false, 4, 2, false>",
+        "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 128u, 160u, 128u, 0u, 64u, 9u, 4u, 128u, 128u, 1u, true, (deep_gemm::GemmType)1>",
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape>>",
     ],
     # AOTriton, CK, aiter, FlashAttention 2 and 3, memory-efficient, cuDNN, FlexAttention
@@ -140,6 +144,7 @@ KERNELS = {
         "void vllm::moe::moe_align_block_size_kernel<int>",
         "void vllm::moe::topkGatingSoftmax<8, 64, 4, 16>",
         "void vllm::moe::moe_sum_kernel<c10::BFloat16, 2>",
+        "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::KernelParams<cutlass::bfloat16_t, cutlass::bfloat16_t, 4, true> >",
         "void aiter::grouped_topk_kernel<float>",
         "_ZN7ck_tile6kentryILi1ENS_16MoeSortingKernelINS_",
         "void count_and_sort_expert_tokens_kernel<int>",

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from made_ranks import Rank
 from test_diff import trace_of, traces
 
+from rung.analysis.applicable import Applicable
+from rung.analysis.costs import FAMILY_OF
 from rung.analysis.findings import catalogue, findings
 from rung.analysis.overview import overview
 from rung.analysis.rules import RULES
@@ -41,13 +43,14 @@ def test_every_rule_has_its_texts_and_every_text_its_rule():
         for key in ("what", "do", "gives_not", "compile_safe", "verify"):
             assert 0 < len(texts[key]) <= 160, (name, key)
             assert not texts[key].endswith(".")
-        for key, instead in ((key, texts[key]) for key in ("inference", "vllm", "sglang") if key in texts):
-            assert 0 < len(instead["do"]) <= 160, (name, key)
+        for key, instead in ((key, texts[key]) for key in ("inference", "compiled", "vllm", "sglang") if key in texts):
             assert instead.get("documentation", "https://").startswith("https://")
-            assert (key == "inference") == ("documentation" not in instead), (
-                name,
-                key,
-            )  # a server's option, and where it is
+            # A server's option, and where it is.
+            assert (key in ("inference", "compiled")) == ("documentation" not in instead), (name, key)
+            families = [part for part in instead.values() if isinstance(part, dict)]
+            for part in (instead, *families):
+                assert 0 < len(part["do"]) <= 160, (name, key)
+            assert set(map(str, instead)) - {"do", "documentation"} <= set(FAMILY_OF.values()), (name, key)
 
 
 def test_the_ladder_has_the_rungs_and_predicts_the_same():
@@ -236,8 +239,33 @@ def test_inference_is_not_told_to_change_the_optimizer():
     )
 
 
+def test_an_operator_far_from_its_roof_is_answered_with_its_own_option():
+    def slow(op, dims):
+        rows = [
+            {"ts": 0, "dur": 900, "kind": "cpu_op", "name": op, "dims": dims, "dtypes": '["c10::BFloat16", "c10::BFloat16"]'},
+            {"ts": 0, "dur": 9, "kind": "python", "name": "/opt/vllm/v1/worker/gpu_model_runner.py(1): execute_model"},
+            {"ts": 1, "dur": 1, "kind": "runtime", "name": "cudaLaunchKernel", "correlation": 1},
+            gpu(10, 90_000_000, "k", correlation=1),
+        ]  # fmt: skip
+        return found(replace(trace_of(*rows), devices=[{"name": "NVIDIA H100 80GB HBM3", "numSms": 132}]))[
+            "far_from_roof"
+        ]
+
+    row = slow("aten::mm", "[[8192, 8192], [8192, 8192]]")
+    assert "--max-num-seqs" in row["do"]
+    assert "attention" not in row["do"]
+    fits = Applicable(waiting("aten::add", server=["/opt/vllm/v1/worker/gpu_model_runner.py(1): execute_model"]))
+    entry = catalogue()["far_from_roof"]
+    assert "--attention-backend" in fits.texts(entry, "attention")["do"]
+    assert "moe_backend" in fits.texts(entry, "moe")["do"]
+    assert "config/kernel" in fits.texts(entry, "moe")["documentation"]
+    assert "engine_args" in fits.texts(entry, "attention")["documentation"]
+
+
 def test_what_is_compiled_is_not_told_to_compile_and_a_chip_without_tf32_not_to_use_it():
-    assert found(waiting("Torch-Compiled Region: 0/0", "aten::mul"))["host_bound"]["rungs"] == ["capture"]
+    row = found(waiting("Torch-Compiled Region: 0/0", "aten::mul"))["host_bound"]
+    assert row["rungs"] == ["capture"]
+    assert "is compiled already" in row["do"]
     events = [gpu(0, 900, "Cijk_Alik_Bljk_SB_MT64x64", correlation=1), gpu(900, 100, "k"),
               {"ts": 0, "dur": 9, "kind": "cpu_op", "name": "aten::mm", "dtypes": '["float", "float"]'},
               {"ts": 1, "dur": 1, "kind": "runtime", "name": "hipLaunchKernel", "correlation": 1}]  # fmt: skip

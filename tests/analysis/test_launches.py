@@ -123,6 +123,17 @@ def test_signs_of_compilation_are_counted():
     assert compilation(trace_of(on_gpu(0, 1))).is_empty()
 
 
+def test_a_choice_that_is_looked_up_is_no_tuning():
+    # As FlashInfer's autotuner does at each launch in vLLM on a B200, and Triton's.
+    looked_up = ("flashinfer/autotuner.py(400): choose_one", "flashinfer/autotuner.py(246): __hash__", "triton/runtime/autotuner.py(212): run",
+                 "torch/_inductor/runtime/autotune_cache.py(3): end_compile")  # fmt: skip
+    assert compilation(trace_of(*(frame(i, 1, name) for i, name in enumerate(looked_up)))).is_empty()
+    tuned = ("flashinfer/autotuner.py(583): _profile_single_kernel", "triton/runtime/autotuner.py(128): _bench",
+             "torch/_inductor/runtime/triton_heuristics.py(1540): autotune_to_one_config")  # fmt: skip
+    table = compilation(trace_of(*(frame(i, 1, name) for i, name in enumerate(tuned))))
+    assert table.select("sign", "count").rows() == [("autotuning", 3)]
+
+
 def test_an_unlinked_trace_has_no_latency_and_no_queue():
     row = launches(trace_of(on_gpu(0, 10), on_gpu(20, 10))).row(0, named=True)
     assert row["latency_median_ns"] is None

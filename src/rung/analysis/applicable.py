@@ -66,19 +66,23 @@ class Applicable:
         """Those of these rungs that can apply: `rung climb` decides on the workload itself."""
         return [] if self.server else [name for name in names if self._applies(name)]
 
-    def texts(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """A finding's texts with those in their place that fit this work."""
+    def texts(self, entry: Mapping[str, Any], family: str = "") -> dict[str, Any]:
+        """A finding's texts with those in their place that fit this work. family: of the operator that it is about."""
         chosen = self.server if self.server in entry else "inference" if self.training is False else ""
-        return {**entry, **entry.get(chosen, {})}
+        own = entry.get(chosen, {})
+        compiled = entry.get("compiled", {}) if self._compiled and not self.server else {}
+        return {**entry, **own, **own.get(family, {}), **compiled}
+
+    @cached_property
+    def _compiled(self) -> bool:
+        return bool(self._names.str.contains(_COMPILED).any() or self._kernels["name"].str.contains(_COMPILED).any())
 
     def _applies(self, rung: str) -> bool:
         if rung == "fused-optimizer":
             kernels = self._kernels.filter(pl.col("category") == "optimizer")["name"]
             return not kernels.str.contains(FUSED).all()
         if rung == "compile":
-            return not (
-                self._names.str.contains(_COMPILED).any() or self._kernels["name"].str.contains(_COMPILED).any()
-            )
+            return not self._compiled
         if rung in ("fused-qkv", "fused-gate-up"):  # projections beside each other, of transformers
             return bool((self._kernels["category"] == "attention").any())
         if rung in ("tf32", "bf16"):

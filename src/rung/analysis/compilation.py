@@ -16,7 +16,8 @@ _SIGNS = (
     ("guards checked", r"TorchDynamo Cache Lookup", "calls of compiled functions"),
     ("recompilation", r"_dynamo/convert_frame\.py\(\d+\): _compile\b|_compile\.compile_inner|^compile_fx|dynamo_timed", "guards failed, or too little warm-up"),
     ("Triton compilation", r"triton/compiler/compiler\.py\(\d+\): compile\b|async_compile\.\w*wait", "new shapes, or too little warm-up"),
-    ("autotuning", r"autotun|benchmark_all_configs|triton_heuristics\.py\(\d+\): bench", "new shapes, or too little warm-up"),
+    # Not every frame of an autotuner: those of Triton and FlashInfer also look up, at each launch, what they chose before.
+    ("autotuning", r"autotuner\.py\(\d+\): (_bench|benchmark|_profile\w*)$|autotune_to_one_config|do_autotuning|benchmark_all_configs|benchmark_in_(current|sub)_process|triton_heuristics\.py\(\d+\): bench$", "new shapes, or too little warm-up"),
 )  # fmt: skip
 _ROLES = (
     ("code loaded", "load code", "first uses: too little warm-up"),

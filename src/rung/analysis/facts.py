@@ -20,11 +20,13 @@ from rung.trace.table import Trace
 @dataclass(frozen=True)
 class Seen:
     """share: of the GPUs' time, what the finding is about; evidence: what was seen; left: the fractions of it that remain at
-    best and at worst, where the trace says more than the rule's own range."""
+    best and at worst, where the trace says more than the rule's own range; family: of the operator that it is about, as in
+    `roofline`."""
 
     share: float
     evidence: str
     left: tuple[float, float] | None = None
+    family: str = ""
 
 
 class Facts:

@@ -49,7 +49,7 @@ def findings(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         seen = rule(facts)
         if seen is None:
             continue
-        texts = facts.fits.texts(catalogue()[name])
+        texts = facts.fits.texts(catalogue()[name], seen.family)
         best, worst = seen.left or texts["left"]
         rows.append(
             {key: texts[key] for key in ("what", "do", "gives_not", "compile_safe", "verify")}

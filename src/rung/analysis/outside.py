@@ -7,6 +7,7 @@ the first recorded launch are, in their order, a stretch of what was recorded on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,18 +23,21 @@ MOST = 64  # stretches that are compared
 _FIRST = 0x10000  # a kernel's name becomes one character, past those that are halves of others
 
 
-@once
-def repeated(trace: Trace) -> tuple[Ints, list[Ints]]:
-    """Rows of `origins` that were launched before the recording, and lists of the rows that they repeat.
+class Repeated(NamedTuple):
+    """Work of one stream: rows of `origins` that were launched before the recording, and the stretches of recorded rows that they
+    may repeat, each as long. Where several fit, whoever uses them has to see whether these agree."""
 
-    Each list has one stretch of recorded rows for every stream. Several lists mean that several stretches fit: whoever uses
-    them has to see whether these agree.
-    """
+    rows: Ints
+    stretches: list[Ints]
+
+
+@once
+def repeated(trace: Trace) -> list[Repeated]:
+    """What was launched before the recording and is found again in it, of each stream that has any."""
     events = origins(trace).select("rank", "device", "stream", "ts", "name", "linked", "dur").with_row_index("row")
     if events["linked"].all() or not events["linked"].any():
-        return np.empty(0, np.int64), []
-    rows: list[Ints] = []
-    found: list[list[Ints]] = []
+        return []
+    found: list[Repeated] = []
     for (_, _, _), stream in events.sort("ts", "row").group_by("rank", "device", "stream", maintain_order=True):
         outside = (~stream["linked"]).to_numpy()
         before = int(outside.sum())
@@ -42,14 +46,8 @@ def repeated(trace: Trace) -> tuple[Ints, list[Ints]]:
         places = list(_stretches(stream, before))
         if 0 < len(places) <= MOST:
             number = stream["row"].to_numpy().astype(np.int64)
-            rows.append(number[:before])
-            found.append([number[place : place + before] for place in places])
-    most = max(map(len, found), default=0)
-    # A stream on which fewer stretches fit repeats its last one: it adds nothing to compare.
-    return (
-        np.concatenate(rows) if rows else np.empty(0, np.int64),
-        [np.concatenate([of[min(at, len(of) - 1)] for of in found]) for at in range(most)],
-    )
+            found.append(Repeated(number[:before], [number[place : place + before] for place in places]))
+    return found
 
 
 def _stretches(stream: pl.DataFrame, before: int) -> Iterator[int]:

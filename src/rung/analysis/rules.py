@@ -177,7 +177,8 @@ def far_from_roof(facts: Facts) -> Seen | None:
     if share * (1 - best) < 0.05:
         return None
     said = f"{row['op']} {row['inputs'] or ''}".strip()
-    return Seen(share, f"{said}: at {best * 100:.0f} % of its {row['bound']} roof", (best, best + 0.75 * (1 - best)))
+    said = f"{said}: at {best * 100:.0f} % of its {row['bound']} roof"
+    return Seen(share, said, (best, best + 0.75 * (1 - best)), row["family"])
 
 
 def pointwise(facts: Facts) -> Seen | None:

@@ -134,13 +134,15 @@ def work(trace: Trace) -> Work:
 def _with_repeated(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """`events` with `inferred`, and `call`, `of` and `of_tf32` of recorded work for what was launched before the recording
     and repeats it. Where several stretches fit, only kernels that are the same kind of call in all of them count."""
-    rows, stretches = repeated(trace)
     inferred = np.zeros(events.height, dtype=bool)
-    if not stretches:
+    kind, pairs = events["of"].fill_null(-1).to_numpy(), []
+    for stream in repeated(trace):
+        kinds = kind[np.array(stream.stretches)]
+        certain = (kinds == kinds[0]).all(axis=0) & (kinds[0] >= 0)
+        pairs.append((stream.rows[certain], stream.stretches[-1][certain]))
+    if not pairs:
         return events.with_columns(inferred=pl.Series(inferred))
-    kinds = np.array([events["of"].gather(stretch).fill_null(-1).to_numpy() for stretch in stretches])
-    certain = (kinds == kinds[0]).all(axis=0) & (kinds[0] >= 0)
-    rows, like = rows[certain], stretches[-1][certain]
+    rows, like = map(np.concatenate, zip(*pairs, strict=True))
     inferred[rows] = True
     taken = events.select("call", "of", "of_tf32").select(pl.all().gather(like))
     again = -1 - taken["call"]  # another call than the recorded one

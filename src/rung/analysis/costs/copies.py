@@ -96,17 +96,17 @@ def arange(call: Call) -> Cost:
 
 def cache_write(call: Call) -> Cost:
     """_C_cache_ops::reshape_and_cache*(key, value, key_cache, value_cache, slots, ...) and sglang::store_cache: the new keys
-    and values"""
-    key, value = call.tensor(0), call.tensor(1)
+    and values, and where they go"""
+    key, value, slots = call.tensor(0), call.tensor(1), call.maybe(4)
     written = (key.size + value.size) * call.tensor(2).item
-    return Cost(0, key.bytes + value.bytes + written, cache=written)
+    return Cost(0, key.bytes + value.bytes + written + (slots.bytes if slots else 0), cache=written)
 
 
 def latent_write(call: Call) -> Cost:
     """_C_cache_ops::concat_and_cache_mla(kv_c [tokens, n], k_pe [tokens, m], kv_cache, slots, ...): one row a token"""
-    latent, rotary = call.tensor(0), call.tensor(1)
+    latent, rotary, slots = call.tensor(0), call.tensor(1), call.maybe(3)
     written = (latent.size + rotary.size) * call.tensor(2).item
-    return Cost(0, latent.bytes + rotary.bytes + written, cache=written)
+    return Cost(0, latent.bytes + rotary.bytes + written + (slots.bytes if slots else 0), cache=written)
 
 
 MODELS: dict[str, Model] = {
