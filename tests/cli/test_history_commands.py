@@ -48,7 +48,7 @@ def measured(count: int, change_at: int = 10**9, target: str = "ops.py:one") -> 
     noise = np.random.default_rng(2).normal(size=count) * 0.004
     for k in range(count):
         value = 2e6 * math.exp(noise[k]) * (1.1 if k >= change_at else 1)
-        figure = Measured(name="time", target=str(Path(target).absolute()), options={"n": "9"}, variant={"call": "yes"}, unit="ns",
+        figure = Measured(name="time", target=str(Path(target).absolute()), options={"n": "9"}, variant={"mode": "call"}, unit="ns",
                           value=value, low=value * 0.99, high=value * 1.01)  # fmt: skip
         History().add(
             Entry(created=f"2026-01-{k + 1:02}T03:04:05+00:00", of="bench", target=target, status="complete", answer="",
