@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +88,16 @@ def test_what_is_measured_is_in_the_history(here: Path, capsys: pytest.CaptureFi
     assert found[2]["measured"][0]["options"] == {"n": "20"}
     assert found[0]["measured"] == []  # a first impression
     assert {one["name"] for one in found[1]["measured"]} >= {"time", "speedup"}
+
+
+def test_a_result_that_nobody_reads_to_its_end_is_in_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in `rung bench ... | head -1`."""
+    asked = [sys.executable, "-u", "-m", "rung", "bench", "ops.py:one", "--call", "--preset", "sanity"]
+    read, write = os.pipe()
+    os.close(read)
+    assert subprocess.run(asked, stdout=write, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    os.close(write)
+    assert len(document(capsys, "list")["entries"]) == 1
 
 
 def test_a_recording_and_a_climb_that_was_stopped_are_in_the_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
