@@ -185,6 +185,7 @@ def test_json_may_stand_before_the_action(capsys: pytest.CaptureFixture[str]) ->
     measured(1)
     assert main(["runs", "--json", "list"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "history"
+    assert "--in is of `rung runs` without an action" in said(capsys, "--in", ".rung2", "list", code=2)
 
 
 def test_a_newer_history_is_refused_by_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
