@@ -17,7 +17,7 @@ import ruptures
 
 from rung.measure.change_points import FEWEST, change_points
 
-HISTORIES = 300
+HISTORIES = 200
 Found = Callable[[np.ndarray, np.ndarray], list[int]]
 
 

@@ -42,6 +42,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
     assert completed("rung climb --nume", tmp_path) == ["--numerics"]
     assert completed("rung climb model.py:make --numerics ", tmp_path) == ["exact", "tf32", "bf16", "fp8"]
     assert "--recipe" in completed("rung bench --", tmp_path)
+    assert completed("rung runs tr", tmp_path) == ["trend"]
     assert completed("rung nothing --nume", tmp_path) == []
 
 

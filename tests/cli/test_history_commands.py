@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +51,7 @@ def measured(count: int, change_at: int = 10**9, target: str = "ops.py:one") -> 
     noise = np.random.default_rng(2).normal(size=count) * 0.004
     for k in range(count):
         value = 2e6 * math.exp(noise[k]) * (1.1 if k >= change_at else 1)
-        figure = Measured(name="time", target=str(Path(target).absolute()), options={"n": "9"}, variant={"call": "yes"}, unit="ns",
+        figure = Measured(name="time", target=str(Path(target).absolute()), options={"n": "9"}, variant={"mode": "call"}, unit="ns",
                           value=value, low=value * 0.99, high=value * 1.01)  # fmt: skip
         History().add(
             Entry(created=f"2026-01-{k + 1:02}T03:04:05+00:00", of="bench", target=target, status="complete", answer="",
@@ -85,6 +88,16 @@ def test_what_is_measured_is_in_the_history(here: Path, capsys: pytest.CaptureFi
     assert found[2]["measured"][0]["options"] == {"n": "20"}
     assert found[0]["measured"] == []  # a first impression
     assert {one["name"] for one in found[1]["measured"]} >= {"time", "speedup"}
+
+
+def test_a_result_that_nobody_reads_to_its_end_is_in_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in `rung bench ... | head -1`."""
+    asked = [sys.executable, "-u", "-m", "rung", "bench", "ops.py:one", "--call", "--preset", "sanity"]
+    read, write = os.pipe()
+    os.close(read)
+    assert subprocess.run(asked, stdout=write, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    os.close(write)
+    assert len(document(capsys, "list")["entries"]) == 1
 
 
 def test_a_recording_and_a_climb_that_was_stopped_are_in_the_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
@@ -172,6 +185,7 @@ def test_json_may_stand_before_the_action(capsys: pytest.CaptureFixture[str]) ->
     measured(1)
     assert main(["runs", "--json", "list"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "history"
+    assert "--in is of `rung runs` without an action" in said(capsys, "--in", ".rung2", "list", code=2)
 
 
 def test_a_newer_history_is_refused_by_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:

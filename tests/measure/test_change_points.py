@@ -73,7 +73,11 @@ def test_any_history_has_an_answer_that_is_in_order_and_repeats(values: list[flo
 
 
 @settings(max_examples=40, deadline=None)
-@given(scale=st.sampled_from([1e-9, 1e-3, 1e9]), offset=st.sampled_from([0.0, 1.0, 50.0]), seed=st.integers(0, 1000))
+@given(
+    scale=st.sampled_from([1e-200, 1e-9, 1e9, 1e200]),
+    offset=st.sampled_from([0.0, 1.0, 50.0]),
+    seed=st.integers(0, 1000),
+)
 def test_units_and_a_common_offset_change_nothing(scale: float, offset: float, seed: int) -> None:
     generator = np.random.default_rng(seed)
     error = generator.uniform(0.5, 2, 24)
@@ -89,6 +93,13 @@ def test_a_measurement_that_is_hardly_known_makes_no_change() -> None:
     error[-3:] = 40.0
     assert [change.at for change in change_points(x)] == [17]
     assert change_points(x, error) == []
+
+
+def test_a_few_wide_intervals_do_not_hide_a_change_of_the_others() -> None:
+    """Their errors are larger than all that is between the others, of which two alone are known a hundred times better."""
+    x = [87.3, 87.1, 88.0, 87.5, 87.4, 120.0, 125.0, 178.0, 180.0, 170.0, 176.0, 113.0, 112.0]
+    error = [0.1, 8.0, 8.0, 8.0, 8.0, 15.0, 0.4, 0.4, 20.0, 40.0, 25.0, 0.1, 0.1]
+    assert [change.at for change in change_points(np.log(x), np.array(error) / x)][:1] == [5]
 
 
 def test_few_or_equal_values_have_no_change() -> None:

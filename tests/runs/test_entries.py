@@ -34,7 +34,7 @@ def test_a_measurement_is_kept_without_its_samples(tmp_path: Path, monkeypatch: 
         name="time",
         target=f"{tmp_path}/{whole['target']}",
         options=whole["options"],
-        variant={"call": "yes"},
+        variant={"mode": "call"},
         unit="ns",
         value=whole["time"]["value"],
         low=whole["time"]["low"],
@@ -73,9 +73,9 @@ def test_a_comparison_has_the_times_of_both_sides_and_the_speedup() -> None:
     entry = entry_of("compare", document("compare"), Call(call=True))
     assert (entry.target, entry.answer) == ("ops.py:one | ops.py:two", "slower")
     assert [one[:3] for one in figures(entry) if one[0] != "memory"] == [
-        ("time", "ops.py:one", {"call": "yes"}),
-        ("time", "ops.py:two", {"call": "yes"}),
-        ("speedup", "ops.py:two", {"call": "yes", "over": full_target("ops.py:one")}),
+        ("time", "ops.py:one", {"mode": "call"}),
+        ("time", "ops.py:two", {"mode": "call"}),
+        ("speedup", "ops.py:two", {"mode": "call", "over": full_target("ops.py:one")}),
     ]
     assert "restarts" not in (entry.document or {})
 

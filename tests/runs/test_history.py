@@ -199,6 +199,17 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path, damage:
     assert aside.name in sentence
 
 
+def test_the_log_of_a_damaged_file_that_another_process_has_open_goes_with_it(store: History) -> None:
+    """Its pages are no part of the new file. Without others, SQLite removes it."""
+    store.add(entry())
+    with opened(store.path) as db:
+        db.execute("UPDATE entries SET target = 'in the log alone'")
+        garbage(store.path)
+        store.add(entry("after"))
+        assert len(list(store.path.parent.glob("history.sqlite.damaged-*-wal"))) == 1
+        assert [one.target for one in store.entries()] == ["after"]
+
+
 def test_a_value_that_cannot_be_read_hides_no_other_entry(store: History) -> None:
     store.add(entry("good"))
     store.add(entry("bad"))

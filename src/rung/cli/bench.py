@@ -21,7 +21,7 @@ from rung.cli.common import (
     target_options,
 )
 from rung.cli.live import live
-from rung.cli.remember import remember
+from rung.cli.remember import remembered
 from rung.errors import RungError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
     from rung.recipes.recipe import side_of
+    from rung.records.record import plain
     from rung.timing.bench import bench
     from rung.timing.sweep import sweep
     from rung.timing.work import Told
@@ -120,21 +121,21 @@ def run(parsed: argparse.Namespace) -> int:
                 results.append(record)
     except (RungError, KeyboardInterrupt) as error:
         stop = error
-    show(results, parsed)
+    documents = [plain(record) for record in results]
+    with remembered("bench", *documents, target=parsed.target, call=parsed.call):
+        show(documents, parsed)
     if stop:
         stop.told = bool(results)  # type: ignore[attr-defined]
         raise stop
     return 0 if all(r.status == "complete" for r in results) else WorkloadError.exit_code
 
 
-def show(records: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
+def show(results: Sequence[dict[str, Any]], parsed: argparse.Namespace) -> None:
     """What was measured, all or the part before the workload failed or someone stopped it: the document of --json, the
     table or the lines, the files that were asked for; of what is not complete, a line on stderr."""
-    from rung.records.record import plain
     from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
     from rung.runs import to_json, write_whole
 
-    results = [plain(record) for record in records]
     done = [r for r in results if r["status"] == "complete"]
     saved = parsed.csv and any(r["samples"] for r in results)
     if parsed.json and results:
@@ -151,8 +152,6 @@ def show(records: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
 
             write_whole(parsed.html, bench_page(done), "give another --html")
             say(f"page: {parsed.html}")
-    for r in results:
-        remember("bench", r, target=parsed.target, call=parsed.call)
     for r in results:
         point = ", ".join(f"{k}={v}" for k, v in r["point"].items())
         if r["status"] == "complete":

@@ -25,7 +25,7 @@ from rung.cli.common import (
 )
 from rung.cli.live import live
 from rung.cli.output import show_styled
-from rung.cli.remember import remember
+from rung.cli.remember import remembered
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
@@ -158,16 +158,15 @@ def run(parsed: argparse.Namespace) -> int:
         if new:
             new.drop_if_empty()
         raise
-    if parsed.json:
-        print(to_json(data))
-    elif not parsed.dry_run:
-        show_styled(summary(data, color=sys.stdout.isatty()))
-    with after_the_answer():
-        write_page(climb.run, data)
-    if not parsed.json:
-        print(f"report: {climb.run.directory / PAGE}")
-    if not parsed.dry_run:
-        remember("climb", data)
+    with remembered("climb", *([] if parsed.dry_run else [data])):
+        if parsed.json:
+            print(to_json(data))
+        elif not parsed.dry_run:
+            show_styled(summary(data, color=sys.stdout.isatty()))
+        with after_the_answer():
+            write_page(climb.run, data)
+        if not parsed.json:
+            print(f"report: {climb.run.directory / PAGE}")
     result = data["result"] or {}
     return 1 if result.get("taken_back") and not result.get("kept") else 0
 
@@ -200,16 +199,16 @@ def stopped(run: Run, as_json: bool) -> int:
     begun = (run.directory / "manifest.json").is_file()
     if begun:
         data = run.data()
-    if as_json:
-        print(to_json(data))
-    if begun:
-        say(f"stopped; {best_so_far(data)}")
-        say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
-        with after_the_answer():
-            run.write_text("report.html", render(data))
-        remember("climb", data)
-    else:
-        say("stopped before anything was measured.")
+    with remembered("climb", *([data] if begun else [])):
+        if as_json:
+            print(to_json(data))
+        if begun:
+            say(f"stopped; {best_so_far(data)}")
+            say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
+            with after_the_answer():
+                run.write_text("report.html", render(data))
+        else:
+            say("stopped before anything was measured.")
     return 130
 
 

@@ -24,7 +24,7 @@ from rung.cli.common import (
     typed,
 )
 from rung.cli.live import live
-from rung.cli.remember import remember
+from rung.cli.remember import remembered
 from rung.errors import UsageError
 
 HERE = 20.0  # seconds of timing in one process, unless --budget says otherwise
@@ -123,20 +123,20 @@ def run(parsed: argparse.Namespace) -> int:
     result = on_inputs(parsed) if parsed.inputs else in_processes(parsed)
     shown = plain(result)
     why = failure(result, parsed.fail_if_slower, bool(parsed.fail_if_inconclusive))
-    if parsed.json:
-        print(to_json(shown))
-    else:
-        print(comment(shown, why) if parsed.markdown else "\n".join(compare_lines(shown)))
-    if parsed.junit:
-        with after_the_answer():
-            write_whole(parsed.junit, junit(shown, why), "give another --junit")
-    if parsed.html:
-        from rung.report.samples_page import compare_page
+    with remembered("compare", shown, target=parsed.a, call=parsed.call, base=parsed.base or ""):
+        if parsed.json:
+            print(to_json(shown))
+        else:
+            print(comment(shown, why) if parsed.markdown else "\n".join(compare_lines(shown)))
+        if parsed.junit:
+            with after_the_answer():
+                write_whole(parsed.junit, junit(shown, why), "give another --junit")
+        if parsed.html:
+            from rung.report.samples_page import compare_page
 
-        with after_the_answer():
-            write_whole(parsed.html, compare_page(shown), "give another --html")
-        say(f"page: {parsed.html}")
-    remember("compare", shown, target=parsed.a, call=parsed.call, base=parsed.base or "")
+            with after_the_answer():
+                write_whole(parsed.html, compare_page(shown), "give another --html")
+            say(f"page: {parsed.html}")
     return int(bool(why))
 
 

@@ -22,7 +22,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
-from rung.cli.remember import remember
+from rung.cli.remember import remembered
 from rung.errors import UsageError
 from rung.profilers.tools import PROFILERS
 
@@ -128,8 +128,8 @@ def run(parsed: argparse.Namespace) -> int:
         print(to_json(plain(record_of(Planned, plan.record()))) if parsed.json else "\n".join(shown(plan)))
         return 0
     trace, record = carried_out(plan, parsed.deadline, say, rate)
-    print(page(trace, record, parsed))
-    remember("profile", plain(record), target=parsed.target or shlex.join(parsed.program))
+    with remembered("profile", plain(record), target=parsed.target or shlex.join(parsed.program)):
+        print(page(trace, record, parsed))
     return 0
 
 

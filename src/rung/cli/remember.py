@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rung.cli.common import say
+
+
+@contextlib.contextmanager
+def remembered(of: str, *documents: Mapping[str, Any], target: str = "", call: bool = False, base: str = "") -> Iterator[None]:  # fmt: skip
+    """For the lines that give out a result: afterwards it is in the history, also where nobody reads them to their end. The answer comes first,
+    because the history may have to wait for other commands. Arguments as for `remember`.
+    """
+    try:
+        yield
+    finally:
+        for document in documents:
+            remember(of, document, target=target, call=call, base=base)
 
 
 def remember(of: str, document: Mapping[str, Any], *, target: str = "", call: bool = False, base: str = "") -> None:

@@ -34,7 +34,12 @@ def add(commands: Any, help_text: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, says: str, example: str, call: Callable[[argparse.Namespace], int], **how: Any) -> argparse.ArgumentParser:  # fmt: skip
-        own = add_command(actions, name, says, f"example:\n  rung runs {example}\n", call, **how)
+        def called(parsed: argparse.Namespace) -> int:
+            if parsed.root != ROOT:
+                raise UsageError("--in is of `rung runs` without an action; the history is one for all folders.")
+            return call(parsed)
+
+        own = add_command(actions, name, says, f"example:\n  rung runs {example}\n", called, **how)
         for option in own._actions:
             if option.dest in ("json", "debug"):
                 option.default = argparse.SUPPRESS  # `rung runs --json list` means the same

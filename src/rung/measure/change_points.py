@@ -1,8 +1,8 @@
 """Where a history of measurements changes its level: weighted CUSUM, a permutation test and binary segmentation.
 
 Each measurement has a value and the standard error of that value. Its weight is w = 1 / (error² + spread), where `spread` is the
-variance between measurements that the errors do not explain: var(x) - mean(error²), at least 0 (Hedges & Olkin, *Statistical
-Methods for Meta-Analysis*, 1985, chapter 9). It does not depend on the order, so that the test below stays exact.
+variance between measurements that the errors do not explain: the one at which sum(w * (x - mean)²) is n - 1, at least 0 (Paule &
+Mandel, Journal of Research of the NBS 87, 1982). It does not depend on the order, so that the test below stays exact.
 
 The statistic of a change before place k is the standardized difference between the weighted means of both sides,
 
@@ -86,10 +86,28 @@ def change_points(
 
 def _weights(x: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Relative to the largest, so that no unit overflows them, and above 0, so that every value has a place in its level."""
-    spread = max(0.0, float(x.var(ddof=1)) - float((error**2).mean())) if len(x) > 1 else 0.0
-    variance = error**2 + spread
-    least = float(variance.min()) if len(variance) else 0.0
+    reach = float(np.ptp(x)) or 1.0
+    variance = (error / reach) ** 2 + _spread(x / reach, error / reach)
+    least = float(variance.min())
     return np.maximum(least / variance, _LEAST_WEIGHT) if least > 0 else np.ones(len(x))
+
+
+def _spread(x: np.ndarray, error: np.ndarray) -> float:
+    """Paule and Mandel's variance between measurements. The sum falls as it grows, from where it is to the square of the range."""
+    high = float(np.ptp(x)) ** 2
+    low = _LEAST_WEIGHT * high
+    if high == 0 or _weighted_squares(x, error**2 + low) <= len(x) - 1:
+        return 0.0
+    for _ in range(40):
+        middle = math.sqrt(low) * math.sqrt(high)
+        low, high = (middle, high) if _weighted_squares(x, error**2 + middle) > len(x) - 1 else (low, middle)
+    return high
+
+
+def _weighted_squares(x: np.ndarray, variance: np.ndarray) -> float:
+    weights = 1 / variance
+    away = x - weights @ x / weights.sum()
+    return float(weights @ away**2)
 
 
 def _mean(x: np.ndarray, error: np.ndarray) -> float:

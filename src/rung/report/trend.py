@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rung.report import units
@@ -62,6 +63,17 @@ def count_line(series: Mapping[str, Any]) -> str:
     return f"{count} measurement{'s' if count > 1 else ''}, the last {last}{'' if series['changes'] else few}"
 
 
+def axis_of(series: Mapping[str, Any]) -> Axis:
+    """A scale for the figures, with room for a usual interval beyond them."""
+    points = series["points"]
+    axis = fitting([[point["value"] for point in points]])
+    halves = [(point["high"] - point["low"]) / 2 for point in points if None not in (point["low"], point["high"])]
+    if axis.log or not halves:
+        return axis
+    room = statistics.median(halves)
+    return replace(axis, low=max(axis.low - room, axis.low / 2), high=axis.high + min(room, axis.high))
+
+
 def _line(series: Mapping[str, Any]) -> list[str]:
     values = [point["value"] for point in series["points"]]
     low, high = min(values), max(values)
@@ -72,7 +84,7 @@ def _line(series: Mapping[str, Any]) -> list[str]:
 
 def _chart(series: Mapping[str, Any], width: int) -> list[str]:
     points = series["points"]
-    axis = fitting([[point["value"] for point in points]])
+    axis = axis_of(series)
     labels = _labels(axis, series["unit"])
     margin = max(len(label) for label in labels.values())
     wide = max(10, min(width - margin - 3, 2 * len(points)))

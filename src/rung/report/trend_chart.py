@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from rung.report.axis import fitting, round_values
+from rung.report.axis import round_values
 from rung.report.history import figure, figure_interval, moment
 from rung.report.svg import dot, line, positive, svg, text
-from rung.report.trend import change_line, tick
+from rung.report.trend import axis_of, change_line, tick
 
 _TOP, _PLOT, _BELOW = 14.0, 220.0, 26.0  # pixels
 _LEFT, _WIDE = 8.0, 90.0  # percent
@@ -20,7 +20,7 @@ def chart(series: Mapping[str, Any]) -> str:
     points = [point for point in series["points"] if positive(point["value"])]
     if not points:
         return ""
-    axis, unit = fitting([[point["value"] for point in points]]), series["unit"]
+    axis, unit = axis_of(series), series["unit"]
 
     def x(place: float) -> float:
         return _LEFT + _WIDE * (place + 0.5) / len(points)

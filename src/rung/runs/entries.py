@@ -79,8 +79,7 @@ def _bench(document: Document, call: Call) -> Entry:
         return entry  # a first impression is no measurement
     timer = document["timer"] or {}
     variant = {
-        "mode": "" if call.call else document["mode"],
-        "call": "yes" if call.call else "",
+        "mode": document["mode"],
         "rungs": "+".join(document["rungs"]),
         "timer": timer.get("name", "").replace("clock", ""),
         "caches": "cold" if timer.get("cold") else "",
@@ -122,7 +121,7 @@ def _variant(side: Document, call: Call, base: str) -> dict[str, str]:
     env = {name: value for name, value in side["env"].items() if not (base and name == "PYTHONPATH")}
     return {
         "rungs": "+".join(side["rungs"]),
-        "call": "yes" if call.call else "",
+        "mode": "call" if call.call else "",
         "revision": base,
         **{f"${name}": value for name, value in env.items()},
     }
