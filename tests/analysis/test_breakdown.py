@@ -129,6 +129,41 @@ def test_kernels_launched_by_an_optimizer_step_are_the_optimizers():
     assert breakdown(trace, steps=1).parts["optimizer"] == 10
 
 
+def test_an_optimizer_step_that_runs_a_closure_says_nothing_of_what_is_below_it():
+    """Lightning runs the forward and backward pass inside of `step`; the backward pass is another thread's on a GPU."""
+    trace = trace_of(
+        note(0, 100, "Optimizer.step#AdamW.step"),
+        op(10, 20, "aten::mm"),
+        launch(20, 1),
+        op(40, 20, "autograd::engine::evaluate_function: MmBackward0", tid="2"),
+        op(70, 20, "aten::_fused_adamw_"),
+        launch(75, 2),
+        note(200, 100, "Optimizer.step#AdamW.step"),
+        op(210, 20, "aten::add_"),
+        launch(215, 3),
+        kernel(500, 10, "Cijk_A", correlation=1),
+        kernel(600, 5, correlation=2),
+        kernel(700, 3, correlation=3),
+    )
+    parts = breakdown(trace, steps=1).parts
+    assert parts["gemm"] == 10
+    assert parts["optimizer"] == 5 + 3
+
+
+def test_on_the_cpu_a_closure_is_not_the_optimizers_time():
+    trace = trace_of(
+        note(0, 1000, "ProfilerStep#1"),
+        note(100, 800, "Optimizer.step#AdamW.step"),
+        op(200, 100, "aten::mm"),
+        op(400, 100, "autograd::engine::evaluate_function: MmBackward0"),
+        op(420, 70, "aten::mm"),
+        op(700, 50, "aten::_fused_adamw_"),
+    )
+    parts = breakdown(trace, steps=1).parts
+    assert parts["gemm"] == pytest.approx(100 + 70)
+    assert parts["optimizer"] == pytest.approx(50)
+
+
 def test_a_gemm_kernel_launched_by_a_convolution_is_a_convolution():
     trace = trace_of(op(0, 50, "aten::miopen_convolution"), launch(10, 1), kernel(99, 7, "Cijk_A", correlation=1))
     assert breakdown(trace, steps=1).parts["convolution"] == 7

@@ -11,6 +11,7 @@ from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, n
 from rung.analysis.communicators import communicating_kernel, communicating_op
 from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
+from rung.analysis.optimizer_steps import STEP, plain_steps
 from rung.analysis.origins import origins
 from rung.trace.table import Trace
 
@@ -112,7 +113,7 @@ def scores_among(events: pl.DataFrame) -> tuple[list[tuple[int, ...]], set[tuple
 def _verdicts(trace: Trace) -> pl.DataFrame:
     """For each of `launching_calls` what its operators say of the GPU work below: `verdict`, `verdict_detail`, `backward`.
 
-    An operator of attention, or a step of an optimizer, decides for all below it, the outermost first; else the
+    An operator of attention, or a step of an optimizer without a backward pass in it, decides for all below it, the outermost first; else the
     innermost operator that is of any kind does.
     """
     calls = launching_calls(trace)
@@ -125,6 +126,8 @@ def _verdicts(trace: Trace) -> pl.DataFrame:
         backward=pl.col("name").str.contains("(?i)backward"),
     )
     table = calls.join(own, on=["kind", "name", "dims"], how="left", maintain_order="left", nulls_equal=True)
+    around_more = pl.col("name").str.starts_with(STEP) & (pl.col("kind") == "annotation") & ~plain_steps(calls)
+    table = table.with_columns(verdict=pl.when(around_more).then(pl.lit(OTHER.category)).otherwise("verdict"))
     caller = calls["caller"].to_numpy()
     rules: Mask = table["verdict"].is_in(_RULES).to_numpy()
     some: Mask = (table["verdict"] != OTHER.category).to_numpy()
@@ -140,7 +143,7 @@ def _verdicts(trace: Trace) -> pl.DataFrame:
 
 def _own(kind: str, name: str, dims: str | None, scores: set[tuple[int, ...]]) -> Kind:
     if kind == "annotation":
-        return Kind("optimizer", "") if name.startswith("Optimizer.step#") else OTHER
+        return Kind("optimizer", "") if name.startswith(STEP) else OTHER
     if kind != "cpu_op":
         return OTHER
     return Kind("attention", "unfused") if touches_scores(name, dims, scores) else op_kind(name)

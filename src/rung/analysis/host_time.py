@@ -11,10 +11,10 @@ import polars as pl
 from rung.analysis.attention import Dims, touches_scores
 from rung.analysis.classifier import classify_op
 from rung.analysis.intervals import Ints, covered, parents, self_times
+from rung.analysis.optimizer_steps import plain_steps
 from rung.analysis.totals import Totals
 from rung.trace.table import Trace
 
-_OPTIMIZER_STEP = r"^Optimizer\.step#"
 _COMPILED_GRAPH = "CompiledFxGraph"
 _COMPILED_REGION = "Torch-Compiled Region"
 # Operators that compute nothing themselves: their own time is Python's, Dynamo's and autograd's.
@@ -109,9 +109,7 @@ def _profiled_calls(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """The operators inside the profiled steps, and the ns that these steps (else all operators) span."""
     annotation = pl.col("kind") == "annotation"
     compiled = pl.col("name").str.contains(f"{_COMPILED_GRAPH}|{_COMPILED_REGION}")
-    calls = events.filter(
-        (pl.col("kind") == "cpu_op") | (annotation & (compiled | pl.col("name").str.contains(_OPTIMIZER_STEP)))
-    )
+    calls = events.filter((pl.col("kind") == "cpu_op") | (annotation & compiled) | plain_steps(events))
     profiled = events.filter(annotation, pl.col("name").str.starts_with("ProfilerStep#"))
     frame = profiled if profiled.height else events.filter(annotation | (pl.col("kind") == "cpu_op"))
     if frame.is_empty():

@@ -61,6 +61,8 @@ class ProfiledSteps:
         if self._step != self.first - 1 or rank not in self.ranks or self._failed:
             return
         with self._never_stops_the_training():
+            if torch.autograd._profiler_enabled():  # starting one more would silently end it
+                raise UsageError("another torch.profiler is recording at this step.")
             self._device = pick("cpu" if device.type == "cpu" else str(device))
             self.folder = new_folder(Path(".rung"), "training", self._out, rank if processes > 1 else None)
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,87 @@
+"""Some steps of a training run: recorded and analyzed, and never in the way of the training."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung.errors import UsageError
+from rung.integrations.profiled import ProfiledSteps
+from rung.trace import read
+
+CPU = torch.device("cpu")
+FILES = ["analysis.html", "analysis.txt", "trace.json.gz"]
+
+
+def run(steps: ProfiledSteps, number: int, rank: int = 0, processes: int = 1) -> None:
+    """A training of so many steps, each of which multiplies two matrices."""
+    steps.begin()
+    a = torch.ones(4, 4)
+    for _ in range(number):
+        steps.before(CPU, rank, processes)
+        a @ a
+        steps.after()
+    steps.close()
+
+
+def recorded(folder: Path) -> tuple[int, int]:
+    events = read(folder / "trace.json.gz").events
+    marks = events.filter(kind="annotation")["name"].str.starts_with("ProfilerStep#").sum()
+    return int(marks), int((events["name"] == "aten::mm").sum())
+
+
+def test_the_steps_that_were_asked_for_are_recorded_and_analyzed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    steps = ProfiledSteps(3, 5, tmp_path / "out")
+    run(steps, 8)
+    assert steps.folder == tmp_path / "out"
+    assert sorted(path.name for path in steps.folder.iterdir()) == FILES
+    assert recorded(steps.folder) == (3, 3)
+    assert "3 steps" in (steps.folder / "analysis.txt").read_text()
+    assert "<html" in (steps.folder / "analysis.html").read_text()
+    assert f"steps 3 to 5 are in {steps.folder}" in capsys.readouterr().err
+
+
+def test_a_training_that_ends_earlier_keeps_what_was_recorded(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    steps = ProfiledSteps(3, 9, tmp_path / "out")
+    run(steps, 4)
+    assert sorted(path.name for path in steps.folder.iterdir()) == FILES
+    assert recorded(steps.folder)[1] == 2
+    assert "steps 3 to 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_training_that_ends_before_says_so(number: int, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=f"ended after step {number}, before step 3"):
+        run(ProfiledSteps(3, 5, tmp_path / "out"), number)
+
+
+def test_ranks_that_were_not_asked_for_record_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    run(ProfiledSteps(2, 2, tmp_path / "a"), 3, rank=1, processes=2)
+    assert not (tmp_path / "a").exists()
+    run(ProfiledSteps(2, 2, tmp_path / "b", ranks=(0, 1)), 3, rank=1, processes=2)
+    assert sorted(path.name for path in (tmp_path / "b" / "rank1").iterdir()) == FILES
+
+
+def test_a_failure_is_warned_of_once_and_the_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("keep")
+    with pytest.warns(UserWarning, match="goes on without its profile: .*out is there already") as seen:
+        run(ProfiledSteps(2, 3, tmp_path / "out"), 5)
+    assert len(seen) == 1
+    assert (tmp_path / "out" / "mine.txt").read_text() == "keep"
+
+
+def test_another_profiler_of_the_users_goes_on(tmp_path: Path) -> None:
+    with torch.profiler.profile() as own, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run(ProfiledSteps(2, 3, tmp_path / "out"), 5)
+    assert sum("the training goes on without its profile" in str(one.message) for one in seen) == 1
+    assert sum(event.name == "aten::mm" for event in own.events()) == 5
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 3), (5, 4), (0, 0)])
+def test_steps_that_cannot_be_meant_are_refused(first: int, last: int) -> None:
+    with pytest.raises(UsageError, match=f"steps {first} to {last} cannot be recorded"):
+        ProfiledSteps(first, last)
