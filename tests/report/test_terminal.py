@@ -4,7 +4,10 @@ import sys
 
 import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
+from msgspec.structs import replace
 
+from rung.records.compare import ComparedSide, Comparison
+from rung.records.measured import Compared, Interval, Ratio
 from rung.report import lines, terminal, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
@@ -237,29 +240,27 @@ def test_on_a_cpu_there_are_operators_and_no_kernels() -> None:
 
 
 def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says_nothing_of_it() -> None:
-    comparison = {
-        "speedup": {"value": 0.98, "low": None, "high": None},
-        "confidence": 0.995,
-        "restarts": 1,
-        "visible": None,
-    }
-    side = {"target": "x", "options": {}, "rungs": [], "env": {}}
-    result = {
-        "verdict": "inconclusive", "comparison": comparison, "margin": None, "sides": {"a": side, "b": side}, "differs": {}, "warnings": [],
-        "times": {name: {"value": 1e6, "low": None, "high": None} for name in "ab"}, "memory": {"a": {}, "b": {}},
-    }  # fmt: skip
+    alone = Compared(
+        answer="undecided", speedup=Ratio(value=0.98, low=None, high=None), restarts=1, confidence=0.995, margin=None, visible=None,
+        final=True, cut=True,
+    )  # fmt: skip
+    side = ComparedSide(target="x", options={}, rungs=[], env={})
+    result = Comparison(
+        units={}, margin=0.01, results_compared=True, verdict="inconclusive", seconds=1.0, a=side, b=side, comparison=alone,
+        times={name: Interval(value=1e6, low=1e6, high=1e6) for name in "ab"}, memory={"a": {}, "b": {}},
+    )  # fmt: skip
     for compared in (False, True):
-        first = compare_lines({**result, "results_compared": compared})[0]
+        first = compare_lines(replace(result, results_compared=compared))[0]
         assert first.startswith("results not compared") is not compared
     said = "\n".join(compare_lines(result))
     assert "0.98×, of which nothing tells how sure it is, 1 restart of both" in said
-    comparison |= {"speedup": {"value": 1.65, "low": 0.1, "high": 30.0}, "restarts": 2, "visible": 3.6e17}
-    said = "\n".join(compare_lines(result))
+    blind = replace(alone, speedup=Ratio(value=1.65, low=0.1, high=30.0), restarts=2, visible=3.6e17)
+    said = "\n".join(compare_lines(replace(result, comparison=blind)))
     assert "at 99.5% confidence" in said
     assert "could have seen" not in said
-    cpu = {"speedup": {"value": 1.42, "low": 1.38, "high": 1.47}}
+    cpu = replace(alone, speedup=Ratio(value=1.42, low=1.38, high=1.47))
     for waited in (0.02, 0.4):
-        said = "\n".join(compare_lines({**result, "cpu_time": cpu, "waited": {"a": waited, "b": 0.0}}))
+        said = "\n".join(compare_lines(replace(result, cpu_time=cpu, waited={"a": waited, "b": 0.0})))
         assert ("In CPU time" in said) is ("1.42× (1.38–1.47)" in said) is (waited > 0.1)
 
 

@@ -292,7 +292,15 @@ class Claims:
         return {"x": 1}
 
     def open(self, **_: Any) -> dict[str, Any]:
-        return {"environment": {"device": {"kind": "cpu"}}}
+        device = {"kind": "cpu", "name": "a CPU", "memory": 0}
+        return {
+            "name": "x",
+            "mode": "infer",
+            "samples": None,
+            "tokens": None,
+            "steps": 1,
+            "environment": {"device": device},
+        }
 
 
 @pytest.fixture
@@ -375,11 +383,10 @@ def test_where_steps_wait_for_a_core_there_are_more_rounds_and_it_is_said(
         "best": pytest.approx(waited / (waited + 8e6)),
         "candidate": pytest.approx(waited / (waited + 4e6)),
     }
-    told = found.as_dict()
-    assert told["cpu_time"]["speedup"]["value"] == pytest.approx(2.0)
-    assert any("best: other processes had the cores: for 33% of the time" in w for w in told["warnings"]) is (
-        rounds > 10
-    )
+    told = found.record()
+    assert told.cpu_time is not None
+    assert told.cpu_time.speedup.value == pytest.approx(2.0)
+    assert any("best: other processes had the cores: for 33% of the time" in w for w in told.warnings) is (rounds > 10)
 
 
 @pytest.mark.parametrize(

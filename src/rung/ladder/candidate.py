@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
 from rung.engine.dynamo import expect_changes, inductor_settings
@@ -31,6 +32,7 @@ from rung.ladder.survey import flops, quick_facts, survey
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.profilers import torch_profiler
 from rung.recipes.fit import described, differences
+from rung.records.record import plain
 from rung.rungs import plan_of
 from rung.rungs.inductor import names
 from rung.timing.timed import Timed
@@ -231,7 +233,9 @@ class Candidate(Timed):
         precision = "fp32" if lowest == "exact" else lowest
         del self.step
         step = Step(self.workload, self.model, Plan(), self.device)
-        return {"flops": flops(self.workload, step, self.device), **roof(self.device, flops_in or precision)}
+        return plain(
+            with_fields(roof(self.device, flops_in or precision), flops=flops(self.workload, step, self.device))
+        )
 
     def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:
         """This workload's step with the weights of another's model, of the same names and shapes."""

@@ -160,7 +160,7 @@ def climbs_lines(climbs: Sequence[Climb], width: int = 100, color: bool = False)
 def _stacked(estimate: Estimate | None) -> str:
     if estimate is None:
         return units.NONE
-    return "\n".join(part for part in (units.ratio(estimate.value), units.span(asdict(estimate))) if part)
+    return "\n".join(part for part in (units.ratio(estimate.value), units.span(estimate)) if part)
 
 
 def _on(climbs: Sequence[Climb], width: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from rung.report.climbs import MARKS, OUTCOMES, Climb, Estimate, tried
 from rung.report.embedded import page_of
@@ -24,7 +23,6 @@ def page(climbs: Sequence[Climb]) -> str:
         left=left,
         marks=MARKS,
         legend=[(verdict, what) for verdict, what in OUTCOMES.items() if verdict in seen],
-        record_of=lambda estimate: asdict(estimate) if estimate else None,
         forests=[
             (title, Markup(_forest(climbs, [getattr(climb, key) for climb in climbs], title)))
             for title, key in (
@@ -40,7 +38,7 @@ def _forest(climbs: Sequence[Climb], estimates: Sequence[Estimate | None], title
     rows = [
         effect(
             f"{number} {climb.model}, {climb.status}",
-            asdict(estimate),
+            estimate,
             css="kept" if climb.status == "confirmed" else "tried",
         )
         for number, (climb, estimate) in enumerate(zip(climbs, estimates, strict=True), 1)

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from rung.records.climb import Figure
 from rung.report import charts, units, words
 from rung.report.embedded import page_of
 from rung.report.forest_chart import Effect, effect, forest, ratios
@@ -67,16 +68,20 @@ def _effects(data: dict[str, Any]) -> list[Effect]:
         tries[name] = tries.get(name, 0) + 1
         label = f"{name if tries[name] == 1 else f'{name} ({tries[name]})'}, {units.clean(attempt.get('verdict'))}"
         css = "kept" if attempt.get("verdict") == "kept" else "tried"
-        restarts = ratios(attempt.get("restarts"), "best", "candidate")
-        found.append(effect(label, words.speedup(attempt), restarts, css))
+        restarts = ratios([units.section(r) for r in attempt.get("restarts") or []], "best", "candidate")
+        found.append(effect(label, _figure(words.speedup(attempt)), restarts, css))
     result = units.section(data, "result")
     if result.get("status") == "confirmed":
         answers = [("the untouched model", "best", "speedup"), ("the best plain mode", "plain", "over_plain")]
         for name, side, key in answers:
             if units.span(result.get(key)):  # the plain mode itself has no interval: 1
-                restarts = ratios(result.get("restarts"), side, "candidate")
-                found.append(effect(f"confirmed, over {name}", result[key], restarts))
+                restarts = ratios([units.section(r) for r in result.get("restarts") or []], side, "candidate")
+                found.append(effect(f"confirmed, over {name}", _figure(result[key]), restarts))
     return [row for row in found if row is not None]
+
+
+def _figure(record: dict[str, Any]) -> Figure:
+    return Figure(value=record.get("value"), low=record.get("low"), high=record.get("high"))  # type: ignore[arg-type]
 
 
 def _facts(data: dict[str, Any]) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from typing import Any
+from typing import Any, Protocol
 
 from rung.text import visible
 
@@ -14,6 +14,17 @@ _TIMES = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
 _ENERGIES = (("µJ", 1e-6), ("mJ", 1e-3), ("J", 1.0), ("kJ", 1e3))
 _SIZES = (("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40))
 _COUNTS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+
+
+class Estimate(Protocol):
+    """A figure and the ends of its interval, such as a record's `Interval`, `Ratio` or `Figure`. An end that is not known is none."""
+
+    @property
+    def value(self) -> object: ...
+    @property
+    def low(self) -> object: ...
+    @property
+    def high(self) -> object: ...
 
 
 def number(value: Any) -> float | None:
@@ -155,27 +166,30 @@ def ratio(value: Any) -> str:
     return NONE if number(value) is None else _plain_ratio(value) + "×"
 
 
-def span(estimate: Any) -> str:
+def span(estimate: Estimate | dict[str, Any] | None) -> str:
     """The interval of ratios alone: "1.38–1.47", "" where there is none."""
-    record = section(estimate)
-    if number(record.get("low")) is None or number(record.get("high")) is None:
-        return ""
-    return f"{_plain_ratio(record['low'])}–{_plain_ratio(record['high'])}"
+    _, low, high = _figures(estimate)
+    return "" if low is None or high is None else f"{_plain_ratio(low)}–{_plain_ratio(high)}"
 
 
-def interval(estimate: Any) -> str:
-    """{"value", "low", "high"} -> "1.42× (1.38–1.47)"."""
+def interval(estimate: Estimate | dict[str, Any] | None) -> str:
+    """A ratio with its interval: "1.42× (1.38–1.47)"."""
     between = span(estimate)
-    return ratio(section(estimate).get("value")) + (f" ({between})" if between else "")
+    return ratio(_figures(estimate)[0]) + (f" ({between})" if between else "")
 
 
-def duration_interval(estimate: Any) -> str:
-    """{"value", "low", "high"} in nanoseconds -> "2.75 ms (2.71 ms – 2.80 ms)"."""
-    record = section(estimate)
-    text = duration(record.get("value"))
-    if number(record.get("low")) is None or number(record.get("high")) is None:
-        return text
-    return f"{text} ({duration(record['low'])} – {duration(record['high'])})"
+def duration_interval(estimate: Estimate | dict[str, Any] | None) -> str:
+    """Nanoseconds with their interval: "2.75 ms (2.71 ms – 2.80 ms)"."""
+    value, low, high = _figures(estimate)
+    text = duration(value)
+    return text if low is None or high is None else f"{text} ({duration(low)} – {duration(high)})"
+
+
+def _figures(estimate: Any) -> tuple[float | None, float | None, float | None]:
+    """Value, low and high."""
+    if isinstance(estimate, dict):
+        return number(estimate.get("value")), number(estimate.get("low")), number(estimate.get("high"))
+    return tuple(number(getattr(estimate, name, None)) for name in ("value", "low", "high"))  # type: ignore[return-value]
 
 
 def percent(share: Any) -> str:
