@@ -28,6 +28,7 @@ from rung.cli.output import show_styled
 from rung.errors import RungError, UsageError
 
 if TYPE_CHECKING:
+    from rung.records.climb import ClimbRun
     from rung.runs import Run
 
 FIXED = (
@@ -101,6 +102,8 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     need_torch()
     from rung.ladder.climb import Request, resume, start
+    from rung.records.climb import ClimbRun
+    from rung.records.record import record_of
     from rung.report.climb_traces import traces_of
     from rung.report.html import render
     from rung.report.lines import now_line
@@ -128,7 +131,7 @@ def run(parsed: argparse.Namespace) -> int:
         progress(event, data)
         if event in ("answer", "taken back"):  # whatever ends the climb, the page is of its last answer
             with contextlib.suppress(RungError):
-                climb.run.write_text("report.html", render(climb.run.data()))
+                climb.run.write_text("report.html", render(climb.run.record()))
 
     try:
         if parsed.resume:
@@ -158,17 +161,16 @@ def run(parsed: argparse.Namespace) -> int:
         if new:
             new.drop_if_empty()
         raise
-    page = climb.run.directory / "report.html"
+    record, page = record_of(ClimbRun, data), climb.run.directory / "report.html"
     if parsed.json:
         print(to_json(data))
     elif not parsed.dry_run:
-        show_styled(summary(data, color=sys.stdout.isatty()))
+        show_styled(summary(record, color=sys.stdout.isatty()))
     with after_the_answer():
-        climb.run.write_text(page.name, render(data, traces_of(climb.run.directory, data, page)))
+        climb.run.write_text(page.name, render(record, traces_of(climb.run.directory, record, page)))
     if not parsed.json:
         print(f"report: {page}")
-    result = data["result"] or {}
-    return 1 if result.get("taken_back") and not result.get("kept") else 0
+    return 1 if record.result and record.result.taken_back and not record.result.kept else 0
 
 
 def write_workload(target: str, options: dict[str, str], path: Path) -> int:
@@ -195,68 +197,66 @@ def stopped(run: Run, as_json: bool) -> int:
     from rung.report.html import render
     from rung.runs import to_json
 
-    data = plain(NotBegun(manifest=Begun(status="interrupted", why="stopped by Ctrl-C")))
     begun = (run.directory / "manifest.json").is_file()
-    if begun:
-        data = run.data()
     if as_json:
-        print(to_json(data))
+        none = NotBegun(manifest=Begun(status="interrupted", why="stopped by Ctrl-C"))
+        print(to_json(run.data() if begun else plain(none)))
     if begun:
-        say(f"stopped; {best_so_far(data)}")
+        record = run.record()
+        say(f"stopped; {best_so_far(record)}")
         say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
         with after_the_answer():
-            run.write_text("report.html", render(data))
+            run.write_text("report.html", render(record))
     else:
         say("stopped before anything was measured.")
     return 130
 
 
-def best_so_far(data: dict[str, Any]) -> str:
+def best_so_far(run: ClimbRun) -> str:
     """What a climb that was stopped leaves behind."""
-    from rung.report import units
     from rung.report.terminal import answer_line
 
-    result = units.section(data, "result")
-    if not result.get("kept"):
+    if not run.result or not run.result.kept:
         return "there is no recipe so far."
-    recipe = Path(str(data["directory"])) / "recipe.toml"
-    return f"the best so far is in {recipe}: {answer_line(result).partition(': ')[2]}."
+    return f"the best so far is in {Path(run.directory) / 'recipe.toml'}: {answer_line(run.result).partition(': ')[2]}."
 
 
 def progress(event: str, data: dict[str, Any]) -> None:
     """One plain line, or a few, an event; on stderr."""
+    from rung.records.climb import Attempt, ClimbRun, Mode, Result
+    from rung.records.record import record_of
     from rung.report.lines import baseline_lines, graph_lines
     from rung.report.terminal import answer_line, attempt_line, left_lines, mode_line, prediction_line
 
     if event == "survey":
         say(f"looking at {data['target']}: does it run, does it compute the same twice, what does its graph hold ...")
     elif event == "workload":
-        d, e = data["manifest"]["workload"], data["manifest"]["environment"]
-        say(
-            f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {data['manifest']['numerics']}"
-        )
-        say(f"run directory: {data['directory']}")
+        run = record_of(ClimbRun, data)
+        w, e = run.manifest.workload, run.manifest.environment
+        say(f"{w.name}, {w.mode}, on {e.device.name} (torch {e.torch or 'unknown'}); numerics: {run.manifest.numerics}")
+        say(f"run directory: {run.directory}")
     elif event == "surveyed":
-        for line in graph_lines(data["manifest"].get("facts") or {}):
+        for line in graph_lines(record_of(ClimbRun, data).manifest.facts):
             say(line)
     elif event == "baseline":
         say("measuring the baseline ...")
     elif event == "measured":
-        for line in baseline_lines(data["baseline"]):
+        baseline = record_of(ClimbRun, data).baseline
+        for line in baseline_lines(baseline) if baseline else ():
             say(line)
     elif event in ("try", "plan"):
-        say(prediction_line(data))
+        say(prediction_line(record_of(Attempt, data)))
     elif event == "inapplicable":
-        for line in left_lines(data["attempts"]):
+        for line in left_lines(record_of(list[Attempt], data["attempts"])):
             say(line)
     elif event == "verify":
         say(f"  {data['rung']}: faster; verifying that it computes the same ...")
     elif event == "verdict":
-        say(attempt_line(data))
+        say(attempt_line(record_of(Attempt, data)))
     elif event == "mode":
-        say(mode_line(data))
+        say(mode_line(record_of(Mode, data)))
     elif event == "answer":
-        say(answer_line(data))
+        say(answer_line(record_of(Result, data)))
     elif event == "taken back":
         say(f"  taken back: {' + '.join(data['kept'])}: {data['why']}.")
     elif event == "final":

@@ -35,14 +35,16 @@ def add(commands: Any, help_text: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     from rung.cli.tables import width
+    from rung.records.climb import Attempt
+    from rung.records.record import record_of
     from rung.report import ladder
     from rung.rungs import LADDER, chosen
     from rung.runs import to_json
 
-    attempts: list[dict[str, Any]] = []
+    attempts: list[Attempt] = []
     for found in runs_in(parsed.root):
         try:
-            attempts += found.attempts()
+            attempts += [record_of(Attempt, attempt) for attempt in found.attempts()]
         except RungError as error:
             print(f"rung: not counted: {error}", file=sys.stderr)
     seen = ladder.outcomes(attempts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rung.report.climbs import MARKS, OUTCOMES, Climb, Estimate, tried
+from rung.records.measured import Ratio
+from rung.report.climbs import MARKS, OUTCOMES, Climb, tried
 from rung.report.embedded import page_of
 from rung.report.forest_chart import effect, forest
 
@@ -34,7 +35,7 @@ def page(climbs: Sequence[Climb]) -> str:
     )
 
 
-def _forest(climbs: Sequence[Climb], estimates: Sequence[Estimate | None], title: str) -> str:
+def _forest(climbs: Sequence[Climb], estimates: Sequence[Ratio | None], title: str) -> str:
     rows = [
         effect(
             f"{number} {climb.model}, {climb.status}",

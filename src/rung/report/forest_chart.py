@@ -45,7 +45,7 @@ def ratios(restarts: Restarts, a: str, b: str) -> list[float]:
     """Of each restart the median of side a's samples over that of side b's; above 1 where b is faster."""
     found = []
     for restart in restarts or ():
-        sides = [positives(restart.get(name)) for name in (a, b)]
+        sides = [positives(restart.get(name, ())) for name in (a, b)]
         if all(sides):
             found.append(statistics.median(sides[0]) / statistics.median(sides[1]))
     return found

@@ -16,7 +16,7 @@ _TICK_BELOW = 16.0  # pixels
 
 def drawable(sides: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """The samples that a scale has a place for."""
-    known = {name: positives(list(samples)) for name, samples in sides.items()}
+    known = {name: positives(samples) for name, samples in sides.items()}
     return {name: samples for name, samples in known.items() if samples}
 
 
