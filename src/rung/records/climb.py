@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rung.records.measured import Compared, Environment, Nanoseconds, Seconds, Verification
+from rung.records.measured import Compared, Environment, Nanoseconds, Seconds, Verification, Witness
 from rung.records.record import SCHEMA, Part
 
 Object = dict[str, Any]
@@ -162,15 +162,6 @@ class Effect(Part, kw_only=True):
     should: str
     shown: bool | None
     says: str
-
-
-class Witness(Part, kw_only=True):
-    """What steps of the process that was timed showed. unseen: in inference, how many times as long a step takes on new inputs; left: why
-    something was not looked at. Empty where nothing was."""
-
-    failures: list[str] | UnsetType = UNSET
-    unseen: float | UnsetType | None = UNSET
-    left: str | UnsetType = UNSET
 
 
 class PayBack(Part, kw_only=True):

@@ -17,6 +17,7 @@ from rung.records.measured import (
     Seconds,
     Units,
     Verification,
+    Witness,
 )
 from rung.records.record import SCHEMA, Part
 
@@ -75,7 +76,7 @@ class Interleaved(Part, kw_only=True):
     applied: dict[str, Any]
     matches: dict[str, int]
     hidden: dict[str, float]
-    witness: dict[str, Any]
+    witness: Witness
     compiled_while_timed: dict[str, int]
     waited: dict[str, float]
     cpu_time: Compared | None

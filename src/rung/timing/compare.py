@@ -247,7 +247,7 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
     same = (a.target, a.options) == (b.target, b.options)
     if a.cwd != b.cwd:
         raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
-    found: list[dict[str, Any]] = []
+    found: list[Verification] = []
     against = None if same else {"target": a.target, "options": a.options}
     with ExitStack() as stack:
         worker = open_worker(stack, setup, b, "verify")
@@ -257,10 +257,11 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
             worker.call("audit", setup.limits.prepare, against=against)
         for numerics in worker.call("precisions", setup.limits.prepare):
             progress.info("verifying: %s", numerics)
-            found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
-            if not found[-1]["passed"]:
+            answer = worker.call("verify", setup.limits.prepare, numerics=numerics, against=against)
+            found.append(record_of(Verification, answer))
+            if not found[-1].passed:
                 break
-    return record_of(Verification, joined(found))
+    return joined(found)
 
 
 def _recorded(side: Side) -> ComparedSide:

@@ -143,7 +143,7 @@ def _verified(
     from rung.verify.plain_functions import same_results
 
     found, wrong = same_results(calls, inputs, pick(device), gradients)
-    return record_of(Verification, found.as_dict()), wrong
+    return found.record(), wrong
 
 
 def _on_batches(

@@ -30,7 +30,7 @@ from rung.measure import (
 )
 from rung.measure.core_time import BUSY, CoreTime, total, waiting
 from rung.records.compare import Interleaved, Ranked, WarmUp
-from rung.records.measured import Compared, Environment, Interval
+from rung.records.measured import Compared, Environment, Interval, Witness
 from rung.records.record import record_of
 from rung.side import Setup, Side
 from rung.timing.tasks import Task
@@ -75,7 +75,7 @@ class Duel:
     outside: dict[str, float] = field(default_factory=dict)
     blocks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     compiled: dict[str, int] = field(default_factory=dict)
-    witness: dict[str, Any] = field(default_factory=dict)
+    witness: Witness = field(default_factory=Witness)
     cpu_restarts: list[Restart] = field(default_factory=list)
     cores: dict[str, CoreTime] = field(default_factory=dict)
 
@@ -306,7 +306,7 @@ class Start:
         if failures:
             raise failures[0]
 
-    def witness(self, side: str = "") -> dict[str, Any]:
+    def witness(self, side: str = "") -> Witness:
         """Looks at a block of a side as it was timed, the last one unless another is named."""
         side = side or list(self.workers)[-1]
         if self._ask(side, "watch"):
@@ -314,7 +314,7 @@ class Start:
         began = time.monotonic()
         with self._alone():
             self._send(side, "witness")
-            found: dict[str, Any] = self._receive(side, "witness", self.limits.prepare)
+            found = record_of(Witness, self._receive(side, "witness", self.limits.prepare))
         progress.debug("checked %s for %.1f s", side, time.monotonic() - began)
         return found
 
