@@ -77,5 +77,5 @@ def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
 
 def _share(part: dict[str, Any], key: str) -> float:
     """Of all of the rank's GPUs."""
-    total = sum(row["total_ns"] for row in part["timeline"])
+    total: int = sum(row["total_ns"] for row in part["timeline"])
     return float(sum(row[key] for row in part["timeline"])) / max(1, total)
