@@ -36,7 +36,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     from rung.cli.tables import width
     from rung.records.climb import Attempt
-    from rung.records.record import record_of
+    from rung.records.record import plain, record_of
     from rung.report import ladder
     from rung.rungs import LADDER, chosen
     from rung.runs import to_json
@@ -52,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
     if not rungs:
         raise UsageError(f"none of these is of level {parsed.level}.")
     if parsed.json:
-        print(to_json([ladder.as_dict(rung, seen.get(rung.name)) for rung in rungs]))
+        print(to_json([plain(ladder.listed(rung, seen.get(rung.name))) for rung in rungs]))
     elif parsed.names:
         blocks = [ladder.rung_lines(rung, seen.get(rung.name), width()) for rung in rungs]
         print("\n\n".join("\n".join(lines) for lines in blocks))

@@ -1,4 +1,4 @@
-"""What `rung apply --json` prints: a recipe as the changes that it makes."""
+"""What `rung apply --json` prints, a recipe as the changes that it makes, and `rung rungs --json`, a list of what can be tried."""
 
 from __future__ import annotations
 
@@ -29,3 +29,19 @@ class Applied(Part, kw_only=True):
     differs: list[str]
     untold: list[str]
     fits: str | None
+
+
+class ListedRung(Part, kw_only=True):
+    """numerics: what it may do to numbers; effect: how it shows; spares: what there is less of; kept: of `decided` attempts here."""
+
+    name: str
+    level: int
+    title: str
+    changes: str
+    numerics: str
+    needs: list[str]
+    effect: str
+    replaces: list[str]
+    spares: str
+    kept: int
+    decided: int

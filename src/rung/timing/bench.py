@@ -17,7 +17,7 @@ from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.launch import Worker, log_folder
 from rung.measure import Collected, collect, median_interval
-from rung.measure.core_time import CoreTime, total, waiting
+from rung.measure.core_time import total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
@@ -29,7 +29,7 @@ from rung.side import Limits, Setup, Side
 from rung.timing.climbed import held_beside, measured_by_the_climb
 from rung.timing.compile_cache import compiled_code
 from rung.timing.function import Function, Here, named
-from rung.timing.timed import Opened, Warmed
+from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.work import UNTOLD, Told, achieved
 from rung.timing.workers import open_worker
 
@@ -172,7 +172,7 @@ def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen
     """As many steps as the preset says."""
     if preset.warm:
         ask("block", count=preset.warm)
-    samples += ask("block", count=preset.steps)["samples"]
+    samples += record_of(TimedBlock, ask("block", count=preset.steps)).samples
     found, memory = Collected(samples, None, False), ask("memory")
     notes = [*explain(samples), *ask("doubts")]
     return _Seen(found, preset.warm, memory, notes=notes)
@@ -192,13 +192,13 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
     def block() -> list[float]:
         nonlocal calls
         with watch:
-            taken = ask("block", count=count)
-        if taken["cores"]:
-            cores.append(CoreTime(**taken["cores"]))
-        calls += taken["calls"]
+            taken = record_of(TimedBlock, ask("block", count=count))
+        if taken.cores:
+            cores.append(taken.cores)
+        calls += taken.calls
         in_use.append(ask("in_use"))
-        progress.info("timing: %d samples", len(samples) + len(taken["samples"]))
-        return list(taken["samples"])
+        progress.info("timing: %d samples", len(samples) + len(taken.samples))
+        return list(taken.samples)
 
     found = collect(block, precision=wanted.precision, seconds=wanted.seconds, at_least=at_least, into=samples)
     disturbed = ask("disturbances")

@@ -34,7 +34,7 @@ from rung.records.measured import Compared, Environment, Interval, Witness
 from rung.records.record import record_of
 from rung.side import Setup, Side
 from rung.timing.tasks import Task
-from rung.timing.timed import Opened, Warmed
+from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.workers import open_worker
 
 progress = logging.getLogger(__name__)
@@ -278,17 +278,15 @@ class Start:
     def _block(self, side: str, count: int, duel: Duel, got: dict[str, list[tuple[float, CoreTime]]]) -> list[float]:
         """got: by side, of each block its CPU time a step, and what its threads got of the cores."""
         began = time.monotonic()
-        block = self._ask(side, "block", count=count)
+        block = record_of(TimedBlock, self._ask(side, "block", count=count))
         waited = (time.monotonic() - began) * 1e9
-        claimed = sum(block["samples"]) / len(block["samples"]) * block["calls"]
+        claimed = sum(block.samples) / len(block.samples) * block.calls
         duel.blocks.setdefault(side, []).append((waited, claimed))
-        duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
-        # Another revision's worker may not know of it.
-        duel.compiled[side] = duel.compiled.get(side, 0) + block.get("compiled", 0)
-        if cores := block.get("cores"):
-            got.setdefault(side, []).append((cores["ran"] / block["calls"], CoreTime(**cores)))
-        samples: list[float] = block["samples"]
-        return samples
+        duel.outside[side] = max(duel.outside.get(side, 0.0), block.outside)
+        duel.compiled[side] = duel.compiled.get(side, 0) + block.compiled
+        if block.cores:
+            got.setdefault(side, []).append((block.cores.ran / block.calls, block.cores))
+        return list(block.samples)
 
     def go_to_shape(self, shape: int) -> None:
         """Has all sides run another of the workload's input shapes; `at_shape` waits until they are warmed up."""

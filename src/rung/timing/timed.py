@@ -13,7 +13,7 @@ from rung.hardware.device import Device, memory_in_use, peak_memory, synchronize
 from rung.hardware.sensors import identity
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.as_launched import Events
-from rung.measure.core_time import core_time
+from rung.measure.core_time import CoreTime, core_time
 from rung.measure.timers import Timer, choose
 from rung.records.measured import Environment, Seconds
 from rung.records.record import Part
@@ -42,6 +42,17 @@ class Warmed(Part, kw_only=True):
     doubts: list[str] = msgspec.field(default_factory=list)
     original: int | None = None
     applied: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class TimedBlock(Part, kw_only=True):
+    """Samples that were taken in a row, ns a step. outside: the share of the block's time that lies outside of them; calls: steps that they
+    are of; compiled: graphs meanwhile; cores: on a CPU, what its threads got of them, ns."""
+
+    samples: list[int | float]
+    outside: float
+    calls: int
+    compiled: int = 0  # another revision's worker may not know of it, nor of the cores
+    cores: CoreTime | None = None
 
 
 class Timed:
