@@ -17,6 +17,7 @@ from typing import Any
 
 from rung.launch import Worker, WorkerFailed
 from rung.measure import Restart, judge, median_interval
+from rung.records.record import plain
 from rung.runs import to_json, write_whole
 from rung.side import Limits, Setup, Side
 from rung.timing.compare import idle
@@ -136,13 +137,14 @@ class Ranked:
                 start.drop(failure.side)
                 self.fails(failure.side, str(failure))
                 continue
-            self.record["environment"] = list(duel.environments.values())[-1]
+            self.record["environment"] = plain(list(duel.environments.values())[-1])
             for line in idle(self.sides, start.state) if not self.record["restarts"] else ():
                 self.say(line)
+            warm = {name: plain(state) for name, state in start.state.items()}
             return {
                 name: {
                     "visits": [[r[k], r[-1 - k]] for r in visits],
-                    **{key: start.state[name][key] for key in ("memory", "first_run_seconds", "steady", "applied")},
+                    **{key: warm[name][key] for key in ("memory", "first_run_seconds", "steady", "applied")},
                     "hidden": duel.hidden[name],
                 }
                 for k, name in enumerate(names)

@@ -88,7 +88,6 @@ def rung_bench(request: pytest.FixtureRequest) -> Callable[..., Measurement | No
         if BASE not in config.stash:
             config.stash[OURS].append(replace(found.document, test=key))
         else:
-            from rung.records.record import plain
             from rung.report.benchmarks import change
             from rung.timing.saved import against
 
@@ -96,7 +95,7 @@ def rung_bench(request: pytest.FixtureRequest) -> Callable[..., Measurement | No
             config.stash[OURS].append(replace(found.document, test=key, against=seen))
             limit = config.getoption("--rung-fail-if-slower")
             if limit and seen and seen.apart and seen.change >= limit:
-                pytest.fail(f"{change(plain(seen))} than in the saved run; the limit is {limit:.1%}.", pytrace=False)
+                pytest.fail(f"{change(seen)} than in the saved run; the limit is {limit:.1%}.", pytrace=False)
         return found
 
     return measure
@@ -106,11 +105,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     rows = config.stash.get(OURS, [])
     if not rows:
         return
-    from rung.records.record import plain
     from rung.report.benchmarks import session_lines
 
     terminalreporter.write_sep("=", "benchmarks")
-    for line in session_lines([plain(row) for row in rows], config.stash.get(BASE, None)):
+    for line in session_lines(rows, config.stash.get(BASE, None)):
         terminalreporter.write_line(line)
     path = config.getoption("--rung-save")
     if path:

@@ -13,6 +13,7 @@ from rung.measure.stats import Interval
 from rung.records import climb
 from rung.records import compare as records
 from rung.records.bench import Bench
+from rung.records.measured import Compared
 from rung.records.record import plain, record_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class Measurement(_Result[Bench]):
     @property
     def interval(self) -> Interval:
         """The median with its 95 % interval."""
-        return Interval(**self._record["time"])
+        time = self.document.time
+        return Interval(time.value, time.low, time.high)
 
     @property
     def samples(self) -> list[float]:
@@ -81,12 +83,12 @@ class Measurement(_Result[Bench]):
     def __str__(self) -> str:
         from rung.report.bench import bench_lines
 
-        return "\n".join(bench_lines(self._record))
+        return "\n".join(bench_lines(self.document))
 
     def __repr__(self) -> str:
         from rung.report.units import duration_interval
 
-        return f"<Measurement of {self._record['workload']}: {duration_interval(self._record['time'])}>"
+        return f"<Measurement of {self.document.workload}: {duration_interval(self.document.time)}>"
 
 
 class Comparison(_Result[records.Comparison | records.Ranking]):
@@ -107,18 +109,24 @@ class Comparison(_Result[records.Comparison | records.Ranking]):
     @property
     def speedup(self) -> Interval | None:
         """Time of A over time of B with its interval: above 1 where B is faster. None for more than two sides."""
-        found = self._record.get("comparison")
-        return Interval(**found["speedup"]) if found else None
+        found = self._compared
+        return Interval(**plain(found.speedup)) if found else None
+
+    @property
+    def _compared(self) -> Compared | None:
+        """B against A, where there are two and they were timed."""
+        return (self.document.comparison or None) if isinstance(self.document, records.Comparison) else None
 
     @property
     def ranks(self) -> dict[str, int]:
         """Of more than two sides: the place of each, shared by those that could not be told apart."""
-        return dict(self._record.get("ranking", {}).get("ranks", {}))
+        document = self.document
+        return dict(document.ranking.ranks) if isinstance(document, records.Ranking) and document.ranking else {}
 
     @property
     def samples(self) -> dict[str, list[list[float]]]:
         """Nanoseconds a step, by side and restart."""
-        restarts = self._record.get("restarts", [])
+        restarts = self.document.restarts or []
         return {side.upper(): [r[side] for r in restarts] for side in (restarts[0] if restarts else ())}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -133,14 +141,14 @@ class Comparison(_Result[records.Comparison | records.Ranking]):
     def __str__(self) -> str:
         from rung.report.compare import compare_lines
 
-        return "\n".join(compare_lines(self._record))
+        return "\n".join(compare_lines(self.document))
 
     def __repr__(self) -> str:
         from rung.report.units import interval
 
-        found = self._record.get("comparison")
+        found = self._compared
         unknown = "" if self.results_compared else "; results not compared"
-        return f"<Comparison: {self.verdict}{', ' + interval(found['speedup']) if found else ''}{unknown}>"
+        return f"<Comparison: {self.verdict}{', ' + interval(found.speedup) if found else ''}{unknown}>"
 
 
 class Climbed(_Result[climb.ClimbRun]):
@@ -241,7 +249,7 @@ class Climbed(_Result[climb.ClimbRun]):
     def __str__(self) -> str:
         from rung.report.terminal import summary
 
-        return summary(self._record).rstrip()
+        return summary(self.document).rstrip()
 
     def __repr__(self) -> str:
         from rung.report.units import interval

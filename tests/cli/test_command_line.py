@@ -325,7 +325,10 @@ def test_a_recipe_that_was_refuted_ends_with_the_same_code_either_way(
 ) -> None:
     def done(climb: Climb, dry: bool) -> dict[str, Any]:
         climb.run.write("manifest.json", manifest())
-        return {**climb.run.data(), "result": {"kept": [], "taken_back": [{"kept": ["compile"]}]}}
+        return {
+            **climb.run.data(),
+            "result": {"kept": [], "taken_back": [{"kept": ["compile"], "why": "", "seconds": 1.0}]},
+        }
 
     monkeypatch.setattr(Climb, "climb", done)
     monkeypatch.setattr("rung.report.html.render", lambda data, traces=None: "")

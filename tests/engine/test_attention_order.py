@@ -80,8 +80,8 @@ def test_backends_that_are_switched_off_stay_off_and_caches_are_kept_apart() -> 
 
 
 def test_where_cudnn_takes_nothing_the_others_do() -> None:
-    found = verify(WORKLOAD, Plan(attention="cudnn"), CPU).as_dict()
-    assert found["passed"], found["failures"]
+    found = verify(WORKLOAD, Plan(attention="cudnn"), CPU).record()
+    assert found.passed, found.failures
     choices = attention.choices(CPU)
     assert choices["default"] == choices["cudnn first"] != "CUDNN_ATTENTION"
 

@@ -296,9 +296,9 @@ def test_honest_8_bits_pass_a_gate_of_their_own(kind: str, plan: Plan, monkeypat
     monkeypatch.setattr(compiled, "EightBits", lambda model, kind, arch: EightBits(model, kind, "sm90"))
     assert plan.phases("bf16") == ("exact", "fp8")
     assert plan.at("exact").linears == ""
-    found = verify(half(), plan, CPU, precisions=["fp8"]).as_dict()
-    assert found["passed"], found["failures"]
-    assert found["worst"]["error"] > 0.002
+    found = verify(half(), plan, CPU, precisions=["fp8"]).record()
+    assert found.passed, found.failures
+    assert found.worst.error > 0.002
 
 
 def test_a_weight_in_the_wrong_place_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ def test_a_weight_in_the_wrong_place_does_not(monkeypatch: pytest.MonkeyPatch) -
         return eight
 
     monkeypatch.setattr(compiled, "EightBits", wrong)
-    assert not verify(half(), Plan(linears="fp8"), CPU, precisions=["fp8"]).as_dict()["passed"]
+    assert not verify(half(), Plan(linears="fp8"), CPU, precisions=["fp8"]).record().passed
 
 
 def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded_anew(
@@ -330,8 +330,8 @@ def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded
     monkeypatch.setattr(compiled, "EightBits", lambda model, kind, arch: EightBits(model, kind, "sm90"))
     monkeypatch.setattr(step, "GraphedStep", Replayed)
     plan = Plan(linears="int8", capture=True)
-    found = verify(half(), plan, CPU, precisions=["fp8"]).as_dict()
-    assert any("output is off by" in said for said in found["failures"])
+    found = verify(half(), plan, CPU, precisions=["fp8"]).record()
+    assert any("output is off by" in said for said in found.failures)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (2, 3)])

@@ -64,5 +64,5 @@ def test_other_tokens_are_refused() -> None:
             return loss, torch.cat((tokens[:, :-1], (tokens[:, -1:] + 1) % 1000), dim=1)
 
     static = BY_NAME["static-cache"].change(Plan())
-    assert verify(whole, static, CPU).as_dict()["passed"]
-    assert not verify(whole, static, CPU, lambda model, plan: Off(whole, model, plan, CPU)).as_dict()["passed"]
+    assert verify(whole, static, CPU).record().passed
+    assert not verify(whole, static, CPU, lambda model, plan: Off(whole, model, plan, CPU)).record().passed

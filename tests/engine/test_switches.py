@@ -69,8 +69,8 @@ def test_attention_is_switched_by_the_model_and_back() -> None:
 
 def test_the_switched_model_is_verified_and_says_that_it_is() -> None:
     plan = BY_NAME["model-sdpa"].change(Plan())
-    found = verify(PLAIN, plan, CPU).as_dict()
-    assert found["passed"], found["failures"]
+    found = verify(PLAIN, plan, CPU).record()
+    assert found.passed, found.failures
     step = Step(PLAIN, seeded_model(PLAIN), plan, CPU)
     step(tokens(2, 1))
     assert step.applied()["switch attention"] == "sdpa"

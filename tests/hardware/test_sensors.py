@@ -17,6 +17,7 @@ from rung.hardware.sensors.amdsmi import AmdSmi
 from rung.hardware.sensors.commands import AmdSmiCommand, RocmSmiCommand
 from rung.hardware.sensors.nvml import Nvml
 from rung.hardware.sensors.sysfs import Sysfs
+from rung.records.measured import Range
 
 
 def fake_amdsmi(power: dict[str, Any], **more: Any) -> Any:
@@ -231,10 +232,10 @@ def test_energy_is_the_counters_difference_and_gaps_between_entries_do_not_count
             pass
     seen = watch.summary()
     assert seen is not None
-    assert (seen["seconds"], seen["energy"]) == (3.0, 500.0)
-    assert seen["power"] == pytest.approx(500 / 3)
-    assert seen["core"] == {"median": 1980, "low": 1900, "high": 1980}
-    assert seen["throttled"] == {"power cap": 0.25}
+    assert (seen.seconds, seen.energy) == (3.0, 500.0)
+    assert seen.power == pytest.approx(500 / 3)
+    assert seen.core == Range(median=1980, low=1900, high=1980)
+    assert seen.throttled == {"power cap": 0.25}
 
 
 def test_without_a_counter_energy_is_the_integral_of_the_power() -> None:
@@ -243,7 +244,7 @@ def test_without_a_counter_energy_is_the_integral_of_the_power() -> None:
         pass
     seen = watch.summary()
     assert seen is not None
-    assert seen["energy"] == pytest.approx(600)
+    assert seen.energy == pytest.approx(600)
     assert Watch(None).summary() is None
 
 

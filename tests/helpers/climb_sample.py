@@ -1,11 +1,17 @@
-"""A climb as `data`, with every verdict in it: a small transformer, trained on one GPU."""
+"""A climb as its record, with every verdict in it: a small transformer, trained on one GPU."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
+from rung.records.climb import Attempt, ClimbRun, DryRun
+from rung.records.record import plain, record_of
+
 VERDICTS = ("kept", "reverted", "no-op", "inapplicable", "inconclusive", "failed")
+FACTS: dict[str, Any] = {
+    "gpu": True, "mode": "train", "rates": {}, "matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": [],
+}  # fmt: skip
 PARTS = ("gemm", "attention", "pointwise", "optimizer", "convolution", "communication", "copy", "other")
 
 
@@ -31,18 +37,18 @@ def breakdown(step: float, **shares: float) -> dict[str, Any]:
         "share": parts[most] / step,
         "notes": ["Three kernels were launched before the window began and are counted."],
         "top": [
-            [
+            (
                 "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
                 "gemm",
                 step * 0.2,
                 48.0,
-            ],
-            [
+            ),
+            (
                 "void at::native::vectorized_elementwise_kernel<4, at::native::GeluFunctor>",
                 "pointwise",
                 step * 0.06,
                 16.0,
-            ],
+            ),
         ],
     }
 
@@ -55,7 +61,8 @@ def attempt(
     before: float | None = None,
     after: float | None = None,
     **more: Any,
-) -> dict[str, Any]:
+) -> Attempt:
+    """before, after: ns a step of the best so far and of the candidate, where it was timed."""
     noise = random.Random(number)
     record: dict[str, Any] = {
         "number": number,
@@ -90,6 +97,10 @@ def attempt(
                 "speedup": estimate(speedup, 0.03),
                 "restarts": 3,
                 "confidence": 0.985,
+                "margin": None,
+                "visible": 0.01,
+                "final": True,
+                "cut": False,
             },
             "times": {"best": estimate(before), "candidate": estimate(after)},
             "restarts": [
@@ -105,8 +116,11 @@ def attempt(
                 "passed": True,
                 "cases": 3,
                 "checks": 231,
+                "reference": "float64",
                 "worst": {
                     "what": "gradient blocks.0.attention.key.weight",
+                    "case": "first shape",
+                    "why": "",
                     "error": 1e-3,
                     "noise": 8e-4,
                     "tolerance": 2.4e-3,
@@ -120,10 +134,10 @@ def attempt(
             "breakdown": breakdown(after, gemm=0.5, attention=0.2, pointwise=0.12, optimizer=0.1, idle=0.08),
             "forecast": "inside" if 1.2 <= speedup <= 2.0 else "above" if speedup > 2.0 else "below",
         }
-    return record | more
+    return record_of(Attempt, record | more)
 
 
-def climb() -> dict[str, Any]:
+def climb() -> ClimbRun:
     ms = 1e6
     attempts = [
         attempt(1, "tf32", "kept", "Matrix products run on tensor cores.", 26.6 * ms, 19.1 * ms),
@@ -153,6 +167,7 @@ def climb() -> dict[str, Any]:
                 "passed": False,
                 "cases": 1,
                 "checks": 77,
+                "reference": "float64",
                 "worst": None,
                 "failures": [
                     "gradient of blocks.0.attention.key.weight is missing",
@@ -162,7 +177,7 @@ def climb() -> dict[str, Any]:
             },
         ),
     ]
-    kept = [a["rung"] for a in attempts if a["verdict"] == "kept"]
+    kept = [a.rung for a in attempts if a.verdict == "kept"]
     before = breakdown(
         26.6 * ms,
         gemm=0.42,
@@ -175,8 +190,10 @@ def climb() -> dict[str, Any]:
         idle=0.03,
     )
     after = breakdown(2.83 * ms, gemm=0.55, attention=0.18, pointwise=0.12, optimizer=0.1, idle=0.05)
-    return {
+    run = {
         "directory": "runs/2026-01-02-tiny-transformer",
+        "running": False,
+        "plan": None,
         "manifest": {
             "schema": 1,
             "kind": "climb",
@@ -185,6 +202,8 @@ def climb() -> dict[str, Any]:
             "target": "tiny-transformer",
             "options": {"numerics": "bf16"},
             "numerics": "bf16",
+            "request": {},
+            "facts": FACTS,
             "command": "rung climb tiny-transformer --numerics bf16",
             "created": "2026-01-02T03:04:05+00:00",
             "workload": {
@@ -223,10 +242,9 @@ def climb() -> dict[str, Any]:
             "memory": memory(3.1),
             "breakdown": before,
             "without_gradient": [],
-            "flops": 3.9e11,
             "floor": {"precision": "bf16", "seconds": 0.0004, "share": 0.015},
         },
-        "attempts": attempts,
+        "attempts": [plain(a) for a in attempts],
         "result": {
             "kept": kept,
             "speedup": {"value": 9.4, "low": 9.2, "high": 9.6},
@@ -239,26 +257,35 @@ def climb() -> dict[str, Any]:
             "seconds": 725.0,
         },
     }
+    return record_of(ClimbRun, {"kind": "run"} | run)
 
 
-def unfinished() -> dict[str, Any]:
+def unfinished() -> ClimbRun:
     """The least that a run directory can give: a manifest, and nothing measured."""
-    manifest = {"status": "interrupted", "why": "", "target": "model.py:make", "numerics": "exact"}
-    return {"manifest": manifest, "baseline": None, "attempts": [], "result": None, "directory": "runs/x y"}
+    workload = {"name": "make", "mode": "infer"}
+    manifest = {
+        "schema": 1, "status": "interrupted", "why": "", "target": "model.py:make", "numerics": "exact", "request": {}, "facts": FACTS,
+        "workload": workload, "environment": {"device": {"name": "a CPU", "memory": 0}},
+    }  # fmt: skip
+    nothing = {"kind": "run", "running": False, "baseline": None, "attempts": [], "plan": None, "result": None}
+    return record_of(ClimbRun, nothing | {"manifest": manifest, "directory": "runs/x y"})
 
 
-def nothing_kept() -> dict[str, Any]:
-    data = climb()
-    data["attempts"] = [a for a in data["attempts"] if a["verdict"] != "kept"]
-    data["result"] |= {"kept": [], "speedup": None}
-    return data
+def nothing_kept() -> ClimbRun:
+    run = climb()
+    run.attempts = [a for a in run.attempts if a.verdict != "kept"]
+    assert run.result is not None
+    run.result.kept, run.result.speedup = [], None
+    return run
 
 
-def planned() -> dict[str, Any]:
+def planned() -> ClimbRun:
     """A dry run: one rung would be tried, two would not, for one reason."""
-    data = unfinished()
+    run = unfinished()
+    run.manifest.status = "planned"
     rungs = [attempt(1, "sdpa", "", "")]
     rungs += [
         attempt(1, name, "inapplicable", "There is none.", log="") for name in ("channels-last", "cudnn-attention")
     ]
-    return data | {"manifest": data["manifest"] | {"status": "planned"}, "plan": {"rungs": rungs}}
+    run.plan = DryRun(rungs=rungs)
+    return run

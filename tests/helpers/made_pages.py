@@ -7,10 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 import rung
 from rung.analysis.diff import diff
 from rung.analysis.per_step import divisor
 from rung.analysis.pictures import pictures, roofs
+from rung.records.bench import Bench
+from rung.records.compare import Comparison
+from rung.records.measured import Interval, Ratio
 from rung.report import diff_page, trace_page
 from rung.report.analyze import answer
 from rung.report.templates import FOLDER
@@ -144,27 +149,18 @@ def samples(middle: float, count: int = 60, seed: int = 1) -> list[float]:
     return [middle * noise.gauss(1, 0.004) for _ in range(count)] + [middle * 40]
 
 
-def measurement() -> dict[str, Any]:
+def measurement() -> Bench:
     """What `rung bench` gives, of a function; its samples are made."""
-    found = rung.bench(lambda: sum(range(1000)), name="sum", seconds=0.1).to_dict()
-    return {
-        **found,
-        "samples": samples(1e6),
-        "discarded": [2e6] * 4,
-        "time": {"value": 1e6, "low": 0.999e6, "high": 1.001e6},
-    }
+    found = rung.bench(lambda: sum(range(1000)), name="sum", seconds=0.1).document
+    time = Interval(value=1e6, low=0.999e6, high=1.001e6)
+    return replace(found, samples=samples(1e6), discarded=[2e6] * 4, time=time)
 
 
-def comparison() -> dict[str, Any]:
+def comparison() -> Comparison:
     """What `rung compare` gives of two functions, as if of five restarts."""
-    found = rung.compare(lambda: sum(range(1000)), lambda: sum(range(2000)), seconds=0.1).to_dict()
+    found = rung.compare(lambda: sum(range(1000)), lambda: sum(range(2000)), seconds=0.1).document
+    assert isinstance(found, Comparison)
     restarts = [{"a": samples(1e6, seed=k), "b": samples(0.9e6, seed=k + 9)} for k in range(5)]
-    speedup = {"value": 1.11, "low": 1.1, "high": 1.12}
-    times = {name: {"value": ns, "low": 0.99 * ns, "high": 1.01 * ns} for name, ns in (("a", 1e6), ("b", 0.9e6))}
-    return {
-        **found,
-        "restarts": restarts,
-        "unit": "restart",
-        "times": times,
-        "comparison": found["comparison"] | {"speedup": speedup},
-    }
+    times = {side: Interval(value=ns, low=0.99 * ns, high=1.01 * ns) for side, ns in (("a", 1e6), ("b", 0.9e6))}
+    compared = replace(found.comparison, speedup=Ratio(value=1.11, low=1.1, high=1.12))
+    return replace(found, restarts=restarts, unit="restart", times=times, comparison=compared)

@@ -61,7 +61,7 @@ def test_rewrites_pass_over_the_weights_of_torchao_and_say_so() -> None:
 def test_a_model_of_torchao_can_be_verified() -> None:
     inputs = lambda seed: torch.randint(20, (2, 5), generator=torch.Generator().manual_seed(seed))  # noqa: E731
     workload = Workload("quantised", int8_model, inputs, mode="infer")
-    assert verify(workload, Plan(passes=("sdpa", "fused-qkv")), pick("cpu")).as_dict()["passed"]
+    assert verify(workload, Plan(passes=("sdpa", "fused-qkv")), pick("cpu")).record().passed
 
 
 def test_wrapped_weights_are_neither_perturbed_nor_replaced() -> None:

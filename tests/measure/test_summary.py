@@ -22,10 +22,10 @@ def test_percentiles_appear_when_enough_samples_support_them() -> None:
     assert percentile(stream(661), 0.99) is None
     found = percentile(stream(662), 0.99)
     assert found is not None
-    assert found["low"] <= found["value"] <= found["high"]
-    assert summarize(stream(9))["mean"] is None
-    assert summarize(stream(63))["p90"] is None
-    assert summarize(stream(64))["p90"] is not None
+    assert found.low <= found.value <= found.high
+    assert summarize(stream(9)).mean is None
+    assert summarize(stream(63)).p90 is None
+    assert summarize(stream(64)).p90 is not None
 
 
 def test_the_intervals_cover_the_truth_nineteen_times_in_twenty() -> None:
@@ -34,17 +34,17 @@ def test_the_intervals_cover_the_truth_nineteen_times_in_twenty() -> None:
     for seed in range(300):
         found = summarize(stream(200, seed))
         for name, true in truth.items():
-            inside[name] += found[name]["low"] <= true <= found[name]["high"]
+            inside[name] += getattr(found, name).low <= true <= getattr(found, name).high
     assert all(0.91 <= k / 300 <= 0.99 for k in inside.values()), inside
 
 
 @given(st.lists(st.floats(min_value=1, max_value=1e12), min_size=1, max_size=80))
 def test_any_stream_has_a_summary_in_order(samples: list[float]) -> None:
     found = summarize(samples)
-    assert found["min"] <= found["median"]["low"] <= found["median"]["value"] <= found["median"]["high"] <= found["max"]
-    assert found["std"] >= 0
-    assert math.isfinite(found["std"])
-    assert 1 <= found["effective_count"] <= found["count"] == len(samples)
+    assert found.min <= found.median.low <= found.median.value <= found.median.high <= found.max
+    assert found.std >= 0
+    assert math.isfinite(found.std)
+    assert 1 <= found.effective_count <= found.count == len(samples)
     explain(samples, always=True)
 
 

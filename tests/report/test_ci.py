@@ -5,30 +5,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rung.records.compare import ComparedSide, Comparison
-from rung.records.measured import Compared, Ratio
+from rung.records.measured import Compared, Device, Environment, Interval, Ratio
 from rung.report.ci import comment, junit
 from rung.timing.compare import UNITS, failure
 
 CI = Path(__file__).parents[2] / "examples" / "ci"
 
 
-def result(verdict: str = "slower", **changed: Any) -> dict[str, Any]:
+def result(verdict: str = "slower", **changed: Any) -> Comparison:
     """Of B, which takes 10 % longer than A."""
-    side = {"options": {}, "rungs": [], "env": {}}
     low, high = (0.7, 1.2) if verdict == "inconclusive" else (0.9, 0.92)
-    comparison = {
-        "speedup": {"value": 1 / 1.1, "low": low, "high": high}, "confidence": 0.995, "visible": 0.02, "restarts": 5, "answer": verdict,
-        "margin": 0.01,
-    }  # fmt: skip
-    return {
-        "kind": "compare", "verdict": verdict, "margin": 0.01, "results_compared": True, "seconds": 12.5,
-        "a": {**side, "target": "work.py:make"}, "b": {**side, "target": "work.py:make", "rungs": ["compile"]},
-        "comparison": comparison, "times": {"a": {"value": 1e6, "low": 9.9e5, "high": 1.01e6}, "b": {"value": 1.1e6, "low": 1.0e6, "high": 1.2e6}},
-        "memory": {"a": {"allocated": 1 << 30}, "b": {"allocated": 2 << 30}}, "warnings": [], "differs": {},
-        "environment": {"device": {"name": "AMD Instinct MI300X"}, "torch": "2.9.0"}, **changed,
-    }  # fmt: skip
+    compared = Compared(
+        answer="undecided" if verdict == "inconclusive" else verdict, speedup=Ratio(value=1 / 1.1, low=low, high=high), restarts=5,
+        confidence=0.995, margin=0.01, visible=0.02, final=True, cut=False,
+    )  # fmt: skip
+    made = Comparison(
+        units=UNITS, margin=0.01, results_compared=True, verdict=verdict, seconds=12.5, a=side(), b=side("compile"), comparison=compared,
+        times={"a": Interval(value=1e6, low=9.9e5, high=1.01e6), "b": Interval(value=1.1e6, low=1.0e6, high=1.2e6)},
+        memory={"a": {"allocated": 1 << 30}, "b": {"allocated": 2 << 30}},
+        environment=Environment(device=Device(name="AMD Instinct MI300X", memory=192 << 30), torch="2.9.0"),
+    )  # fmt: skip
+    return replace(made, **changed)
+
+
+def side(*rungs: str, target: str = "work.py:make") -> ComparedSide:
+    return ComparedSide(target=target, options={}, rungs=list(rungs), env={})
 
 
 def test_a_comment_begins_with_the_verdict_and_shows_the_sides() -> None:
@@ -46,9 +50,7 @@ def test_a_comment_says_that_results_were_not_compared() -> None:
 
 @pytest.mark.parametrize("name", ["<img src=x>", "a | b", "@everyone", "[x](javascript:1)", "`x`", "# head\n# more"])
 def test_a_strangers_name_is_text(name: str) -> None:
-    given = result()
-    given["a"]["target"] = name
-    row = next(line for line in comment(given).splitlines() if line.startswith("| A |"))
+    row = next(line for line in comment(result(a=side(target=name))).splitlines() if line.startswith("| A |"))
     unescaped = row.replace("\\\\", "")
     assert not any(unescaped.count(mark) != unescaped.count(f"\\{mark}") for mark in "<@[`#")
     assert unescaped.count("|") - unescaped.count("\\|") == 5
@@ -78,23 +80,7 @@ def test_a_report_has_one_case_that_passed_failed_or_says_that_nothing_is_known(
     ],
 )  # fmt: skip
 def test_what_fails_a_job(verdict: str, limit: float | None, unclear: bool, fails: bool) -> None:
-    speedup = Ratio(value=1 / 1.1, low=0.9, high=0.92)
-    compared = Compared(
-        answer="undecided" if verdict == "inconclusive" else "slower", speedup=speedup, restarts=5, confidence=0.99, margin=0.01,
-        visible=None, final=True, cut=False,
-    )  # fmt: skip
-    side = ComparedSide(target="x", options={}, rungs=[], env={})
-    seen = Comparison(
-        units=UNITS,
-        margin=0.01,
-        results_compared=True,
-        verdict=verdict,
-        seconds=1.0,
-        a=side,
-        b=side,
-        comparison=compared,
-    )
-    said = failure(seen, limit, unclear)
+    said = failure(result(verdict), limit, unclear)
     assert bool(said) == fails
     assert said == "" or said.endswith(".")
 

@@ -4,20 +4,20 @@ import gzip
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from climb_sample import climb, unfinished
 from made_pages import HOSTILE, document, recorded_climb, without_own_scripts
 
 from rung.cli.main import main
+from rung.records.climb import ClimbRun
 from rung.report.climb_traces import ClimbTraces, traces_of
 from rung.report.html import render
 
 RUN = Path(__file__).parents[1] / "data" / "run_directory"
 
 
-def drawn(folder: Path, data: dict[str, Any], page: Path | None = None) -> ClimbTraces:
+def drawn(folder: Path, data: ClimbRun, page: Path | None = None) -> ClimbTraces:
     return traces_of(folder, data, page or folder / "report.html")
 
 
@@ -30,7 +30,7 @@ def test_before_is_the_baseline_and_after_the_attempt_that_made_the_answer(tmp_p
     assert (found.before[0], found.after[0]) == ("Before", "After (cuda-graphs)")
     assert found.before[1].lanes.span_ns > found.after[1].lanes.span_ns
     assert [file.what for file in found.files] == ["the untouched model", "bf16", "cuda-graphs", "99-other"]
-    data["attempts"][1]["stack"] = list(reversed(data["result"]["kept"]))  # the answer goes back to bf16
+    data.attempts[1].stack = list(reversed(data.result.kept))  # the answer goes back to bf16
     found = drawn(folder, data)
     assert found.after is not None
     assert found.after[0] == "After (bf16)"
@@ -108,8 +108,8 @@ def test_an_attempt_s_name_leads_to_no_file_outside(tmp_path: Path) -> None:
     folder = recorded_climb(tmp_path, baseline={})
     (tmp_path / "outside.json.gz").write_bytes(gzip.compress(json.dumps(document()).encode()))
     data = climb()
-    data["attempts"][0] |= {"rung": "/../../../outside"}
-    data["attempts"] = data["attempts"][:1]
+    data.attempts[0].rung = "/../../../outside"
+    data.attempts = data.attempts[:1]
     assert drawn(folder, data).after is None
 
 
@@ -117,8 +117,8 @@ def test_an_attempt_s_name_leads_to_no_file_outside(tmp_path: Path) -> None:
 def test_names_of_strangers_stay_text(tmp_path: Path, name: str) -> None:
     folder = recorded_climb(tmp_path, baseline={"names": HOSTILE}, **{"10-cuda-graphs": {"names": HOSTILE}})
     data = climb()
-    for attempt in data["attempts"]:
-        attempt["title"] = attempt["why"] = name
+    for attempt in data.attempts:
+        attempt.title = attempt.why = name
     page = render(data, drawn(folder, data))
     assert "<script" not in without_own_scripts(page)
     assert "<img" not in page

@@ -8,29 +8,31 @@ import climb_sample
 import pytest
 from climb_sample import climb, nothing_kept, planned, unfinished
 from made_pages import HOSTILE, without_own_scripts
+from msgspec.structs import replace
 
 from rung.cli.main import main
-from rung.report.climbs import OUTCOMES, Estimate, climb_of, climbs_lines, tried
+from rung.records.climb import ClimbRun, Figure, Moment
+from rung.records.measured import Ratio
+from rung.report.climbs import OUTCOMES, climb_of, climbs_lines, tried
 from rung.report.climbs_page import page
 
 RUN = Path(__file__).parents[1] / "data" / "run_directory"
 
 
-def confirmed() -> dict[str, Any]:
+def confirmed() -> ClimbRun:
     data = climb()
-    history = [
-        {"status": status, "seconds": s}
-        for status, s in (("provisional", 34.0), ("verified", 70.0), ("confirmed", 700.0))
-    ]
-    data["result"] |= {"status": "confirmed", "over_plain": {"value": 1.4, "low": 1.3, "high": 1.5}, "history": history}
+    moments = (("provisional", 34.0), ("verified", 70.0), ("confirmed", 700.0))
+    history = [Moment(status=status, kept=["tf32"], speedup=2.0, seconds=s) for status, s in moments]
+    over_plain = Figure(value=1.4, low=1.3, high=1.5)
+    data.result = replace(data.result, status="confirmed", over_plain=over_plain, history=history)
     return data
 
 
 def test_a_climb_has_its_figures() -> None:
     found = climb_of(confirmed())
     assert (found.model, found.mode, found.numerics, found.status) == ("tiny-transformer", "train", "bf16", "confirmed")
-    assert found.speedup == Estimate(9.4, 9.2, 9.6)
-    assert found.over_plain == Estimate(1.4, 1.3, 1.5)
+    assert found.speedup == Ratio(value=9.4, low=9.2, high=9.6)
+    assert found.over_plain == Ratio(value=1.4, low=1.3, high=1.5)
     assert (found.step_before, found.step_after) == (26.6e6, 2.83e6)
     assert (found.memory_before, found.memory_after) == (int(3.1 * 2**30), int(1.2 * 2**30))
     assert (found.first_answer, found.verified, found.took) == (34.0, 70.0, 725.0)
@@ -48,7 +50,7 @@ def test_a_climb_that_kept_nothing_claims_nothing() -> None:
 
 def test_the_last_try_of_a_rung_counts() -> None:
     data = climb()
-    data["attempts"] = [
+    data.attempts = [
         climb_sample.attempt(1, "sdpa", "inconclusive", "", 2e6, 2e6),
         climb_sample.attempt(2, "sdpa", "kept", "", 2e6, 1e6),
     ]
@@ -86,9 +88,9 @@ def test_many_climbs_are_broken_into_blocks() -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_of_strangers_stay_text(name: str) -> None:
     data = confirmed()
-    data["manifest"]["workload"]["name"] = data["directory"] = data["attempts"][0]["rung"] = name
-    data["attempts"][0]["why"] = name
-    data["result"]["kept"] = [name]
+    data.manifest.workload.name = data.directory = data.attempts[0].rung = name
+    data.attempts[0].why = name
+    data.result.kept = [name]
     text = page([climb_of(data), climb_of(climb())])
     assert "<script" not in without_own_scripts(text)
     assert "<img" not in text

@@ -7,18 +7,27 @@ import climb_sample
 import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 from made_pages import without_own_scripts
+from msgspec import ValidationError
+from msgspec.structs import fields, replace
 
+from rung.records.climb import Attempt, ClimbRun, Figure, Plain, Recompilation
+from rung.records.measured import Ratio
+from rung.records.record import plain, record_of
 from rung.report import charts
 from rung.report.html import render
 
 
-def everywhere(record: Any, change: Any) -> Any:
-    """The record with every leaf replaced by change(leaf)."""
-    if isinstance(record, dict):
-        return {key: everywhere(value, change) for key, value in record.items()}
-    if isinstance(record, list):
-        return [everywhere(value, change) for value in record]
-    return change(record)
+def everywhere(run: ClimbRun, change: Any) -> ClimbRun:
+    """The record with every leaf replaced by change(leaf), but for words of which there are few."""
+
+    def changed(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: changed(inner, key) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [changed(inner) for inner in value]
+        return value if key in ("kind", "answer") else change(value)
+
+    return record_of(ClimbRun, changed(plain(run)))
 
 
 def pictures(page: str) -> list[ET.Element]:
@@ -45,7 +54,7 @@ def test_a_page_shows_the_gain_the_verdicts_and_how_to_use_it() -> None:
 def test_a_page_tells_one_time_before_and_one_after() -> None:
     """Those of the final comparison, which timed both sides beside each other."""
     data = climb()
-    data["result"]["times"]["baseline"] |= {"value": 31.4e6, "low": 31.0e6, "high": 32.0e6}
+    data.result.times["baseline"] = Figure(value=31.4e6, low=31.0e6, high=32.0e6)
     page = render(data)
     assert re.search(r"Step before</dt>\s*<dd>31\.4", page)
     assert "Before: 31.4 ms per step" in page
@@ -64,8 +73,8 @@ def test_text_of_others_is_shown_and_not_obeyed() -> None:
     assert "&lt;script&gt;" in page
     assert "\x1b" not in page
     kernel = climb()
-    kernel["attempts"][0]["breakdown"]["top"][0][0] = "<script>kernel</script>"
-    kernel["attempts"][0]["rung"] = "<script>"
+    kernel.attempts[0].breakdown.top[0] = ("<script>kernel</script>", "gemm", 1e6, 1.0)
+    kernel.attempts[0].rung = "<script>"
     page = render(kernel)
     assert "&lt;script&gt;kernel&lt;/script&gt;" in page
     pictures(page)
@@ -74,11 +83,11 @@ def test_text_of_others_is_shown_and_not_obeyed() -> None:
 def test_pictures_are_well_formed() -> None:
     found = pictures(render(climb()))
     assert [svg.get("class") for svg in found[:3]] == ["ladder", "bars", "forest"]
-    assert len(found) == 3 + sum(bool(a["restarts"]) for a in climb()["attempts"])
+    assert len(found) == 3 + sum(bool(a.restarts) for a in climb().attempts)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0, None])
-def test_no_number_breaks_a_picture(value: float | None) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+def test_no_number_breaks_a_picture(value: float) -> None:
     page = render(everywhere(climb(), lambda leaf: value if isinstance(leaf, float) else leaf))
     pictures(page)
     assert not re.search(r'="[^"]*\b(nan|inf)\b', page)
@@ -86,35 +95,37 @@ def test_no_number_breaks_a_picture(value: float | None) -> None:
 
 def test_one_bad_number_leaves_the_rest_of_a_picture() -> None:
     data = climb()
-    data["attempts"][1]["times"]["candidate"]["value"] = math.nan
-    data["attempts"][2]["times"]["candidate"]["low"] = -math.inf
-    data["attempts"][0]["restarts"][0]["best"][3] = math.inf
+    data.attempts[1].times["candidate"].value = math.nan
+    data.attempts[2].times["candidate"].low = -math.inf
+    data.attempts[0].restarts[0]["best"][3] = math.inf
     page = render(data)
     assert pictures(page)[0].get("class") == "ladder"
     assert not re.search(r'="[^"]*\b(nan|inf)\b', page)
 
 
-def test_samples_that_are_no_list_leave_the_rest() -> None:
+def test_a_side_without_samples_leaves_the_rest() -> None:
     data = climb()
-    data["attempts"][0]["restarts"][0] = {"best": 3.0, "candidate": "x"}
-    found = pictures(render(data))
-    assert len(found) == len(pictures(render(climb())))
+    data.attempts[0].restarts[0] = {"best": []}
+    assert len(pictures(render(data))) == len(pictures(render(climb())))
 
 
-@pytest.mark.parametrize("part", ["manifest", "baseline", "attempts", "result", "directory"])
+@pytest.mark.parametrize("part", ["baseline", "plan", "result"])
 def test_a_missing_part_is_left_out(part: str) -> None:
-    for empty in (None, {} if part != "attempts" else []):
-        pictures(render(climb() | {part: empty}))
-    pictures(render({key: value for key, value in climb().items() if key != part}))
+    pictures(render(replace(climb(), **{part: None})))
 
 
-def test_empty_attempts_and_missing_fields_are_left_out() -> None:
-    pictures(render(climb() | {"attempts": [{}, {"rung": "x", "verdict": "kept"}]}))
-    for key in climb()["attempts"][0]:
-        data = climb()
-        for attempt in data["attempts"]:
-            attempt[key] = None
-        pictures(render(data))
+def test_missing_fields_of_attempts_are_left_out() -> None:
+    least = {"number": 1, "rung": "x", "verdict": "kept", "against": "baseline"}
+    pictures(render(replace(climb(), attempts=[record_of(Attempt, least)])))
+    whole = plain(climb())
+    for field in (f.name for f in fields(Attempt) if not f.required):
+        for left_out in (True, False):
+            attempts = [{k: v for k, v in a.items() if k != field} | ({} if left_out else {field: None}) for a in whole["attempts"]]  # fmt: skip
+            try:
+                data = record_of(ClimbRun, whole | {"attempts": attempts})
+            except ValidationError:  # it may be missing, and not null
+                continue
+            pictures(render(data))
 
 
 def test_an_unfinished_climb_says_how_to_resume() -> None:
@@ -148,7 +159,7 @@ def test_the_ladder_is_logarithmic_only_over_a_wide_range() -> None:
     assert place(1) - place(2) == pytest.approx(place(2) - place(3))
 
 
-def heights(data: dict[str, Any], css: str) -> list[float]:
+def heights(data: ClimbRun, css: str) -> list[float]:
     return [
         -float(dot.get("cy") or 0) for dot in ET.fromstring(charts.ladder(data)).findall(f".//circle[@class='{css}']")
     ]
@@ -156,8 +167,8 @@ def heights(data: dict[str, Any], css: str) -> list[float]:
 
 def test_what_is_kept_goes_up_however_the_machine_changes() -> None:
     """The second attempt ran while the machine was three times as slow."""
-    data = climb() | {"result": {}}
-    data["attempts"] = [
+    data = replace(climb(), result=None)
+    data.attempts = [
         climb_sample.attempt(1, "compile", "kept", "", 20e6, 10e6),
         climb_sample.attempt(2, "sdpa", "kept", "", 30e6, 25e6),
         climb_sample.attempt(3, "tf32", "reverted", "", 25e6, 26e6),
@@ -171,15 +182,12 @@ def test_what_is_kept_goes_up_however_the_machine_changes() -> None:
 
 def test_the_end_of_the_ladder_is_what_the_headline_says() -> None:
     data = climb()
-    data["result"] |= {
-        "status": "confirmed",
-        "speedup": {"value": 3.21, "low": 3.1, "high": 3.3},
-        "plain": {"speedup": 2.5},
-    }
+    data.result.status, data.result.speedup = "confirmed", Figure(value=3.21, low=3.1, high=3.3)
+    data.result.plain = Plain(rungs=["compile"], speedup=2.5)
     picture = charts.ladder(data)
     assert ">3.21×<" in picture
     assert "best plain torch.compile: 2.50×" in picture
-    data["result"]["status"] = "verified"  # of one restart each: the staircase says so already
+    data.result.status = "verified"  # of one restart each: the staircase says so already
     assert ">3.21×<" not in charts.ladder(data)
 
 
@@ -187,11 +195,11 @@ def test_an_answer_that_was_not_decided_in_time_is_on_the_staircase() -> None:
     """The headline tells of it. Another attempt that was not decided stays beside."""
     data = climb()
     undecided = {"before": 20e6, "after": 10e6}
-    data["attempts"] = [
+    data.attempts = [
         climb_sample.attempt(1, "plain", "inconclusive", "", **undecided, stack=["compile"]),
         climb_sample.attempt(2, "sdpa", "inconclusive", "", **undecided, stack=["compile", "sdpa"]),
     ]
-    data["result"] |= {"status": "provisional", "kept": ["compile"], "plain": {}}
+    data.result.status, data.result.kept = "provisional", ["compile"]
     picture = charts.ladder(data)
     assert ">plain, provisional<" in picture
     assert ">sdpa<" in picture
@@ -200,7 +208,7 @@ def test_an_answer_that_was_not_decided_in_time_is_on_the_staircase() -> None:
 
 def test_two_tries_of_one_rung_are_told_apart() -> None:
     data = climb()
-    data["attempts"] = [climb_sample.attempt(k, "sdpa", "inconclusive", "", 20e6, 19.9e6) for k in (1, 2)]
+    data.attempts = [climb_sample.attempt(k, "sdpa", "inconclusive", "", 20e6, 19.9e6) for k in (1, 2)]
     assert ">sdpa<" in charts.ladder(data)
     assert ">sdpa (2)<" in charts.ladder(data)
 
@@ -210,9 +218,9 @@ def test_a_whisker_that_is_cut_off_at_the_edge_ends_in_an_arrow_head(gain: float
     """On either scale; a whisker that ends inside of the picture has none."""
 
     def heads(low: float, high: float) -> int:
-        data = climb() | {"result": {}}
-        data["attempts"] = [climb_sample.attempt(1, "tf32", "kept", "", gain, 1.0)]
-        data["attempts"][0]["comparison"]["speedup"] |= {"low": low, "high": high}
+        data = replace(climb(), result=None)
+        data.attempts = [climb_sample.attempt(1, "tf32", "kept", "", gain, 1.0)]
+        data.attempts[0].comparison.speedup = Ratio(value=gain, low=low, high=high)
         return len(ET.fromstring(charts.ladder(data)).findall(".//path"))
 
     assert heads(0.99 * gain, 1.01 * gain) == 0
@@ -228,13 +236,13 @@ def test_a_strip_has_at_most_its_limit_of_points_a_side() -> None:
 
 def test_the_evidence_has_a_row_a_comparison_and_a_dot_a_restart() -> None:
     data = climb()
-    data["result"] |= {"status": "confirmed", "restarts": [{"best": [9.4e6], "candidate": [1e6]}] * 4}
+    data.result.status, data.result.restarts = "confirmed", [{"best": [9.4e6], "candidate": [1e6]}] * 4
     [picture] = [svg for svg in pictures(render(data)) if svg.get("class") == "forest"]
     rows = {row[0].text: row for row in picture.findall("g")}
-    compared = [a for a in data["attempts"] if a["comparison"]]
+    compared = [a for a in data.attempts if a.comparison]
     assert len(rows) == len(compared) + 1
     assert {label: len(row.findall("circle")) for label, row in rows.items() if label} == {
-        **{f"{a['rung']}, {a['verdict']}": 3 for a in compared},
+        **{f"{a.rung}, {a.verdict}": 3 for a in compared},
         "confirmed, over the untouched model": 4,
     }
     assert rows["fused-projections, reverted"].get("class") == "tried"
@@ -243,7 +251,7 @@ def test_the_evidence_has_a_row_a_comparison_and_a_dot_a_restart() -> None:
 
 def test_what_is_compiled_anew_is_on_the_page() -> None:
     data = climb()
-    data["manifest"]["facts"] = {"recompilations": [{"where": "model.py:3 in forward", "why": "self.<calls> == 0"}]}
+    data.manifest.facts.recompilations = [Recompilation(where="model.py:3 in forward", why="self.<calls> == 0")]
     page = render(data)
     assert "model.py:3 in forward: it was compiled for self.&lt;calls&gt; == 0" in page
 
@@ -251,8 +259,8 @@ def test_what_is_compiled_anew_is_on_the_page() -> None:
 def test_what_disturbed_an_attempt_is_on_the_page() -> None:
     data = climb()
     said = "the baseline took 20 ms a step when it was measured by itself, and 90 ms beside a candidate"
-    data["attempts"][0]["warnings"] = [said]
-    data["attempts"][0]["comparison"]["restarts"] = 1
+    data.attempts[0].warnings = [said]
+    data.attempts[0].comparison.restarts = 1
     page = render(data)
     assert said in page
     assert "1 restart," in page

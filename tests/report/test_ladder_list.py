@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from rung.cli.main import main
+from rung.records.climb import Attempt
+from rung.records.record import record_of
 from rung.report.ladder import LEVELS, markdown, needs, outcomes
 from rung.rungs import BY_NAME, LADDER
 
@@ -73,7 +75,7 @@ ATTEMPTS: list[dict[str, Any]] = [
 
 
 def test_outcomes_are_counted_over_what_was_decided() -> None:
-    found = outcomes(ATTEMPTS)
+    found = outcomes(record_of(Attempt, {"number": 1, "against": "baseline", **attempt}) for attempt in ATTEMPTS)
     assert {name: str(one) for name, one in found.items()} == {"compile": "1 of 2", "fused-qkv": "0 of 1"}
 
 

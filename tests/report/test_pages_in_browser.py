@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from climb_sample import climb, nothing_kept, unfinished
+from climb_sample import attempt, climb, nothing_kept, unfinished
 from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, recorded_climb, trace
 from test_roofline_page import kernels, roofs
 from test_trend_report import STEP, series
@@ -36,7 +36,7 @@ def climb_with_traces(folder: Path) -> str:
     data = climb()
     # What does not apply for one and the same reason is one row.
     many = ", ".join(["layout-optimization"] * 20)
-    data["attempts"].append({"rung": many, "verdict": "inapplicable", "why": "It is for GPUs.", "log": ""})
+    data.attempts.append(attempt(12, many, "inapplicable", "It is for GPUs.", log=""))
     return climb_page(data, traces_of(run, data, folder / "page.html"))
 
 

@@ -3,14 +3,16 @@
 import random
 import re
 import xml.etree.ElementTree as ET
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_pages import without_own_scripts
+from msgspec.structs import replace
 
 import rung
+from rung.records.bench import Bench
+from rung.records.measured import Ratio
 from rung.report.axis import fitting
 from rung.report.bench import markdown_lines, series
 from rung.report.forest_chart import effect, forest, ratios
@@ -18,10 +20,10 @@ from rung.report.samples_chart import MOST, axis_of, histogram
 from rung.report.samples_page import bench_page, compare_page
 
 
-def measured() -> dict[str, Any]:
-    found = rung.bench(lambda: sum(range(1000)), name="<script>sum|", seconds=0.3).to_dict()
+def measured() -> Bench:
+    found = rung.bench(lambda: sum(range(1000)), name="<script>sum|", seconds=0.3).document
     rng = random.Random(1)
-    return {**found, "samples": [1e6 * (1 + 0.1 * rng.random()) for _ in range(5000)], "discarded": [2e6] * 40}
+    return replace(found, samples=[1e6 * (1 + 0.1 * rng.random()) for _ in range(5000)], discarded=[2e6] * 40)
 
 
 def pictures(page: str) -> dict[str, ET.Element]:
@@ -52,11 +54,11 @@ def test_a_measurement_s_page_shows_every_part_and_asks_for_nothing() -> None:
 
 def test_a_comparison_s_page_has_a_colour_a_side_and_a_row_a_pair() -> None:
     calls = (lambda: sum(range(1000)), lambda: sum(range(1500)), lambda: sum(range(2000)))
-    three = pictures(compare_page(rung.compare(*calls, seconds=0.2).to_dict()))
+    three = pictures(compare_page(rung.compare(*calls, seconds=0.2).document))
     assert [g.get("class") for g in three["histogram"].findall("g")] == ["s0", "s1", "s2"]
     assert len(three["dots"].findall("g")) == 3
     assert len(three["forest"].findall("g")) == 3
-    two = pictures(compare_page(rung.compare(*calls[:2], seconds=0.2).to_dict()))
+    two = pictures(compare_page(rung.compare(*calls[:2], seconds=0.2).document))
     assert set(two) == {"histogram", "dots", "forest"}
     assert len(two["forest"].findall("g")) == 1
 
@@ -112,9 +114,9 @@ def test_every_sample_is_drawn_or_counted(samples: list[float]) -> None:
 
 def test_a_forest_has_its_diamonds_in_the_order_of_their_ratios_and_marks_what_goes_on() -> None:
     rows = [
-        effect("a", {"value": 0.9, "low": 0.8, "high": 1.0}, [0.88, 0.92]),
-        effect("b", {"value": 1.2, "low": 0.0, "high": None}),
-        effect("c", {"value": 1.5, "low": 1.4, "high": 90.0}),
+        effect("a", Ratio(value=0.9, low=0.8, high=1.0), [0.88, 0.92]),
+        effect("b", Ratio(value=1.2, low=0.0, high=None)),
+        effect("c", Ratio(value=1.5, low=1.4, high=90.0)),
     ]
     picture = ET.fromstring(forest([row for row in rows if row], "x"))
     places = [float(str(g.findall("svg")[-1].get("x")).rstrip("%")) for g in picture.findall("g")]
@@ -126,7 +128,7 @@ def test_a_forest_has_its_diamonds_in_the_order_of_their_ratios_and_marks_what_g
 
 
 def test_the_ratio_of_a_restart_is_that_of_its_medians() -> None:
-    restarts = [{"best": [2.0, 4.0, 90.0], "candidate": [1.0, 2.0, 3.0]}, {"best": [], "candidate": [1.0]}, None]
+    restarts = [{"best": [2.0, 4.0, 90.0], "candidate": [1.0, 2.0, 3.0]}, {"best": [], "candidate": [1.0]}, {}]
     assert ratios(restarts, "best", "candidate") == [2.0]
 
 

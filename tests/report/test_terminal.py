@@ -1,13 +1,30 @@
-import copy
 import subprocess
 import sys
 
 import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
+from msgspec.structs import replace
 
+from rung.records.climb import (
+    Attempt,
+    Baseline,
+    Breakdown,
+    Figure,
+    Noise,
+    Predicted,
+    Prediction,
+    Recompilation,
+    Workload,
+)
+from rung.records.compare import ComparedSide, Comparison
+from rung.records.measured import Compared, Interval, Ratio
 from rung.report import lines, terminal, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
+
+
+def untried(rung: str, verdict: str, why: str) -> Attempt:
+    return Attempt(number=1, rung=rung, verdict=verdict, why=why, against="baseline")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -27,11 +44,8 @@ def test_a_summary_explains_the_column_of_errors_where_it_has_one() -> None:
 def test_a_summary_says_how_noisy_the_machine_was() -> None:
     data = climb()
     assert "Noise:" not in terminal.summary(data, width=140)
-    data["result"] |= {
-        "noise": {"waited": 0.43, "visible": 0.12},
-        "status": "provisional",
-        "doubt": "3 restarts did not show it",
-    }
+    data.result.noise = Noise(waited=0.43, visible=0.12)
+    data.result.status, data.result.doubt = "provisional", "3 restarts did not show it"
     text, page = (" ".join(shown.split()) for shown in (terminal.summary(data, width=140), render(data)))
     for shown in (text, page):
         assert "Noise: steps waited for a core 43% of the time; a gain below 12.0% would not have shown" in shown
@@ -61,11 +75,8 @@ def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
 )
 def test_what_is_not_confirmed_is_not_called_so(status: str, says: str) -> None:
     data = climb()
-    data["result"] |= {
-        "status": status,
-        "speedup": {"value": 1.25},
-        "over_plain": {"value": 1.1, "low": 1.05, "high": 1.15},
-    }
+    data.result.status = status
+    data.result.speedup, data.result.over_plain = Figure(value=1.25), Figure(value=1.1, low=1.05, high=1.15)
     text = " ".join(terminal.summary(data, width=140).split())
     assert says in text
     assert "1.25× over the untouched model, 1.10× (1.05–1.15) over the best plain torch.compile" in text
@@ -76,10 +87,10 @@ def test_what_is_not_confirmed_is_not_called_so(status: str, says: str) -> None:
 
 def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
     data = nothing_kept()
-    data["manifest"] |= {"status": "running", "why": ""}
+    data.manifest.status, data.manifest.why = "running", ""
     assert words.status(data).startswith("The climb is interrupted. Resume it with: rung climb --resume")
     assert lines.run_line(data).endswith("interrupted")
-    data["running"] = True
+    data.running = True
     assert words.status(data) == "The climb is running."
     assert lines.run_line(data).endswith("running")
 
@@ -92,7 +103,7 @@ def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
 def test_a_climb_that_kept_nothing_says_so() -> None:
     text = terminal.summary(nothing_kept(), width=100)
     assert "Nothing was kept: no rung that was tried" in text
-    untried = {**nothing_kept(), "attempts": []}
+    untried = replace(nothing_kept(), attempts=[])
     assert "Nothing was kept: no rung was tried." in terminal.summary(untried, width=100)
     assert "recipe" not in text
 
@@ -103,21 +114,21 @@ def test_an_unfinished_climb_says_how_to_resume() -> None:
 
 def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
     data = nothing_kept()
-    data["manifest"] |= {"status": "complete", "why": "the budget of 60 s left too little time to decide sdpa."}
+    data.manifest.why = "the budget of 60 s left too little time to decide sdpa."
     text = " ".join(terminal.summary(data, width=100).split())
-    assert f"to decide sdpa. Go on with: rung climb --resume {data['directory']}" in text
+    assert f"to decide sdpa. Go on with: rung climb --resume {data.directory}" in text
 
 
 def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
     data = nothing_kept()
-    data["manifest"] |= {"status": "complete", "why": ""}
     assert lines.run_line(data).endswith("no speedup")
-    data["manifest"]["why"] = "the budget of 60 s is spent"
+    data.manifest.why = "the budget of 60 s is spent"
     assert lines.run_line(data).endswith("no speedup, ended early")
 
 
 def test_one_sample_is_a_sample() -> None:
-    assert words.workload({"workload": {"name": "mine", "samples": 1, "tokens": 8}}) == "mine (1 sample, 8 tokens)"
+    one = Workload(name="mine", mode="infer", samples=1, tokens=8)
+    assert words.workload(replace(unfinished().manifest, workload=one)) == "mine (infer, 1 sample, 8 tokens)"
 
 
 def test_a_dry_run_shows_its_plan_again() -> None:
@@ -131,27 +142,24 @@ def test_many_reasons_are_a_line_with_the_count_and_names_by_kind_of_reason() ->
     data = planned()
     because = [("gpu-a", "for GPUs", "A."), ("gpu-b", "for GPUs", "B."), ("chip", "for other chips", "C."), ("odd", "", "D."),
                ("none", "nothing in the graph for them", "E.")]  # fmt: skip
-    left = [{"rung": rung, "verdict": "inapplicable", "group": group, "why": why} for rung, group, why in because]
-    left += [
-        {"rung": "stream", "verdict": "not yet", "why": "it needs bf16."},
-        {"rung": "same", "verdict": "no-op", "why": "F."},
-    ]
-    data["plan"]["rungs"] = [data["plan"]["rungs"][0], *left]
+    left = [replace(untried(rung, "inapplicable", why), group=group) for rung, group, why in because]
+    left += [untried("stream", "not yet", "it needs bf16."), untried("same", "no-op", "F.")]
+    data.plan.rungs = [data.plan.rungs[0], *left]
     shown = [line.strip() for line in terminal.summary(data, width=100).splitlines()]
     head = next(k for k, line in enumerate(shown) if line.startswith("· 7 rungs are not tried here"))
     assert shown[head + 1 : head + 3] == ["not yet: it needs bf16: stream", "for GPUs: gpu-a, gpu-b"]
     assert {"for other chips: chip", "already so, or without effect here: same"} <= {*shown[head:]}
     assert "each for a reason of its own: odd" in shown[head:]
     # In a climb that is over, too.
-    done = climb() | {"attempts": [*climb()["attempts"], *(row for row in left if row["verdict"] != "not yet")]}
+    done = replace(climb(), attempts=[*climb().attempts, *(row for row in left if row.verdict != "not yet")])
     assert "for GPUs: gpu-a, gpu-b" in terminal.summary(done, width=100)
-    assert [words.name(row) for row in words.folded(left)] == [row["rung"] for row in left]
+    assert [words.name(row) for row in words.folded(left)] == [row.rung for row in left]
 
 
 def test_text_of_others_is_neither_markup_nor_a_terminal_command() -> None:
-    data = copy.deepcopy(climb())
-    data["attempts"][0]["why"] = "[red]see \x1b]0;title\x07 [/nothing]"
-    data["attempts"][1]["rung"] = "[bold]x"
+    data = climb()
+    data.attempts[0].why = "[red]see \x1b]0;title\x07 [/nothing]"
+    data.attempts[1].rung = "[bold]x"
     text = terminal.summary(data, width=140)
     assert "[red]see" in text
     assert "[bold]x" in text
@@ -159,35 +167,33 @@ def test_text_of_others_is_neither_markup_nor_a_terminal_command() -> None:
 
 
 def test_progress_lines_are_single_lines() -> None:
-    for attempt in climb()["attempts"]:
+    for attempt in climb().attempts:
         assert "\n" not in terminal.attempt_line(attempt) + terminal.prediction_line(attempt)
-        assert attempt["verdict"] in terminal.attempt_line(attempt)
-    first = climb()["attempts"][0]
+        assert attempt.verdict in terminal.attempt_line(attempt)
+    first = climb().attempts[0]
     assert "tf32: kept, 1.39× (1.35–1.43), inside the prediction 1.20–2.00×. " in terminal.attempt_line(first)
     assert "Predicted 1.20–2.00×: pointwise 30%, waiting for a launch 12% of the step" in terminal.prediction_line(
         first
     )
-    assert terminal.attempt_line({})
-    assert terminal.prediction_line({})
+    least = untried("", "", "")
+    assert terminal.attempt_line(least) == "  rung: no verdict"
+    assert terminal.prediction_line(least) == "rung. No prediction."
 
 
 def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     data = climb()
-    data["result"]["predictions"] = {
-        "median_error": 6.2,
-        "decided": 3,
-        "inside": 1,
-        "by_rung": {"tf32": 3.1, "capture": 9.4},
-    }
+    by_rung = {"tf32": 3.1, "capture": 9.4}
+    data.result.predictions = Predicted(median_error=6.2, decided=3, inside=1, by_rung=by_rung)
     said = "Predictions were off by 6 points of the step in the median (capture 9, tf32 3); 1 of 3 outcomes lay inside"
     assert said in words.predictions(data)
-    assert words.off({"prediction_error": 12.4}) == "12 points of the step from the middle of the prediction"
-    assert words.off({}) == words.predictions({}) == ""
+    missed = replace(untried("x", "kept", ""), prediction_error=12.4)
+    assert words.off(missed) == "12 points of the step from the middle of the prediction"
+    assert words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
 
 
 def test_a_missing_breakdown_has_no_lines() -> None:
     assert terminal.breakdown_lines(None) == []
-    assert terminal.breakdown_lines({"parts": {"gemm": float("nan")}, "step_ns": 0}) == []
+    assert terminal.breakdown_lines(Breakdown(parts={"gemm": float("nan")}, step_ns=0)) == []
 
 
 def test_importing_the_room_loads_no_jinja2() -> None:
@@ -198,86 +204,82 @@ def test_importing_the_room_loads_no_jinja2() -> None:
 
 def test_rungs_that_were_not_tried_for_one_reason_are_one_row() -> None:
     data = climb()
-    never = [{"rung": name, "verdict": "no-op", "why": "it is for AMD GPUs."} for name in ("queues", "kernargs", "scratch")]  # fmt: skip
-    data["attempts"] = [*data["attempts"], *never, {"rung": "odd", "verdict": "no-op", "why": "another reason."}]
-    rows = words.folded(data["attempts"])
-    assert [r["rung"] for r in rows[-2:]] == ["queues, kernargs, scratch", "odd"]
-    assert len(rows) == len(data["attempts"]) - 2
-    assert never[0]["rung"] == "queues"  # the records themselves stay
+    never = [untried(name, "no-op", "it is for AMD GPUs.") for name in ("queues", "kernargs", "scratch")]
+    data.attempts += [*never, untried("odd", "no-op", "another reason.")]
+    rows = words.folded(data.attempts)
+    assert [r.rung for r in rows[-2:]] == ["queues, kernargs, scratch", "odd"]
+    assert len(rows) == len(data.attempts) - 2
+    assert never[0].rung == "queues"  # the records themselves stay
     text = terminal.summary(data, width=120)
     assert text.count("it is for AMD GPUs.") == 1
 
 
 def test_where_the_graph_breaks_and_what_is_compiled_anew_is_printed() -> None:
-    facts = {
-        "graph_breaks": ["model.py:4 in forward: `x.item()`: a number is read (x2)"],
-        "recompilations": [{"where": "model.py:3 in forward", "why": "self.calls == 0"}],
-    }
+    facts = unfinished().manifest.facts
+    assert lines.graph_lines(facts) == []
+    facts.graph_breaks = ["model.py:4 in forward: `x.item()`: a number is read (x2)"]
+    facts.recompilations = [Recompilation(where="model.py:3 in forward", why="self.calls == 0")]
     text = "\n".join(lines.graph_lines(facts))
     assert "breaks the graph in 1 place:\n    model.py:4 in forward: `x.item()`" in text
     assert "compiled anew:\n    model.py:3 in forward: it was compiled for self.calls == 0" in text
-    assert lines.graph_lines({"graph_breaks": [], "recompilations": []}) == []
 
 
 def test_a_prediction_names_the_parts_as_the_breakdown_does() -> None:
-    shares = {"low": 1.1, "high": 2.0, "shares": {"launch_gap": 0.7}}
-    on_a_gpu = terminal.prediction_line({"rung": "compile", "prediction": shares, "clock": "gpu"})
-    on_a_cpu = terminal.prediction_line({"rung": "compile", "prediction": shares, "clock": "cpu"})
+    asked = replace(untried("compile", "", ""), prediction=Prediction(low=1.1, high=2.0, shares={"launch_gap": 0.7}))
+    on_a_gpu = terminal.prediction_line(replace(asked, clock="gpu"))
+    on_a_cpu = terminal.prediction_line(replace(asked, clock="cpu"))
     assert "waiting for a launch 70% of the step" in on_a_gpu
     assert "Python and dispatch 70% of the step" in on_a_cpu
 
 
 def test_on_a_cpu_there_are_operators_and_no_kernels() -> None:
-    here = {"clock": "cpu", "parts": {"gemm": 3e6, "other": 1e6}, "kernels": 0, "launches": 0, "gemms": 111, "steps": 3}
+    here = Breakdown(clock="cpu", parts={"gemm": 3e6, "other": 1e6}, kernels=0, launches=0, gemms=111, steps=3)
     assert words.parts(here)[1][1] == "other operators"
-    assert words.parts({**here, "clock": "gpu"})[1][1] == "other kernels"
+    assert words.parts(replace(here, clock="gpu"))[1][1] == "other kernels"
     assert words.per_step(here) == "111 matrix products per step"
-    assert words.per_step({**here, "kernels": 2, "launches": 1}) == "2 kernels, 1 launch, 111 matrix products per step"
-    assert words.per_step({**here, "gemms": 0}) == ""
+    assert words.per_step(replace(here, kernels=2, launches=1)) == "2 kernels, 1 launch, 111 matrix products per step"
+    assert words.per_step(replace(here, gemms=0)) == ""
 
 
 def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says_nothing_of_it() -> None:
-    comparison = {
-        "speedup": {"value": 0.98, "low": None, "high": None},
-        "confidence": 0.995,
-        "restarts": 1,
-        "visible": None,
-    }
-    side = {"target": "x", "options": {}, "rungs": [], "env": {}}
-    result = {
-        "verdict": "inconclusive", "comparison": comparison, "margin": None, "sides": {"a": side, "b": side}, "differs": {}, "warnings": [],
-        "times": {name: {"value": 1e6, "low": None, "high": None} for name in "ab"}, "memory": {"a": {}, "b": {}},
-    }  # fmt: skip
+    alone = Compared(
+        answer="undecided", speedup=Ratio(value=0.98, low=None, high=None), restarts=1, confidence=0.995, margin=None, visible=None,
+        final=True, cut=True,
+    )  # fmt: skip
+    side = ComparedSide(target="x", options={}, rungs=[], env={})
+    result = Comparison(
+        units={}, margin=0.01, results_compared=True, verdict="inconclusive", seconds=1.0, a=side, b=side, comparison=alone,
+        times={name: Interval(value=1e6, low=1e6, high=1e6) for name in "ab"}, memory={"a": {}, "b": {}},
+    )  # fmt: skip
     for compared in (False, True):
-        first = compare_lines({**result, "results_compared": compared})[0]
+        first = compare_lines(replace(result, results_compared=compared))[0]
         assert first.startswith("results not compared") is not compared
     said = "\n".join(compare_lines(result))
     assert "0.98×, of which nothing tells how sure it is, 1 restart of both" in said
-    comparison |= {"speedup": {"value": 1.65, "low": 0.1, "high": 30.0}, "restarts": 2, "visible": 3.6e17}
-    said = "\n".join(compare_lines(result))
+    blind = replace(alone, speedup=Ratio(value=1.65, low=0.1, high=30.0), restarts=2, visible=3.6e17)
+    said = "\n".join(compare_lines(replace(result, comparison=blind)))
     assert "at 99.5% confidence" in said
     assert "could have seen" not in said
-    cpu = {"speedup": {"value": 1.42, "low": 1.38, "high": 1.47}}
+    cpu = replace(alone, speedup=Ratio(value=1.42, low=1.38, high=1.47))
     for waited in (0.02, 0.4):
-        said = "\n".join(compare_lines({**result, "cpu_time": cpu, "waited": {"a": waited, "b": 0.0}}))
+        said = "\n".join(compare_lines(replace(result, cpu_time=cpu, waited={"a": waited, "b": 0.0})))
         assert ("In CPU time" in said) is ("1.42× (1.38–1.47)" in said) is (waited > 0.1)
 
 
 def test_a_breakdown_is_as_long_as_what_was_measured() -> None:
-    slowed = {"step_ns": 16e6, "parts": {"gemm": 12e6, "pointwise": 4e6}, "clock": "cpu"}
-    assert words.as_measured(slowed, 8e6) == {**slowed, "step_ns": 8e6, "parts": {"gemm": 6e6, "pointwise": 2e6}}
-    assert words.as_measured(slowed, 20e6)["parts"] == {"gemm": 15e6, "pointwise": 5e6}
+    slowed = Breakdown(step_ns=16e6, parts={"gemm": 12e6, "pointwise": 4e6}, clock="cpu")
+    shorter = words.as_measured(slowed, Figure(value=8e6))
+    assert shorter == replace(slowed, step_ns=8e6, parts={"gemm": 6e6, "pointwise": 2e6})
+    assert words.as_measured(slowed, Figure(value=20e6)).parts == {"gemm": 15e6, "pointwise": 5e6}
     assert words.as_measured(slowed, None) == slowed
-    assert words.as_measured(None, 8e6) == {}
+    assert words.as_measured(None, Figure(value=8e6)) is None
 
 
 def test_the_parts_of_a_baseline_add_up_to_the_step_that_was_measured_and_not_to_the_profiled_one() -> None:
-    baseline = {
-        "time": {"value": 1e6, "lo": 0.9e6, "hi": 1.1e6},
-        "first_run_seconds": 1.0,
-        "memory": {"allocated": 1 << 20},
-        "breakdown": {"parts": {"gemm": 150e6, "pointwise": 50e6}, "step_ns": 200e6},
-    }
+    profiled = Breakdown(parts={"gemm": 150e6, "pointwise": 50e6}, step_ns=200e6)
+    baseline = Baseline(
+        time=Figure(value=1e6), first_run_seconds=1.0, memory={"allocated": 1 << 20}, breakdown=profiled
+    )
     shown = "\n".join(lines.baseline_lines(baseline))
     assert "750 µs" in shown
     assert "250 µs" in shown

@@ -118,8 +118,8 @@ def test_a_spectral_norm_is_not_worked_out_by_looking_at_its_weight():
 def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
     torch._dynamo.reset()
     plan = Plan(passes=("folded-batch-norm",), channels_last=True)
-    found = verify(workload(), plan, pick("cpu"), precisions=["exact"]).as_dict()
-    assert found["passed"], found["failures"]
+    found = verify(workload(), plan, pick("cpu"), precisions=["exact"]).record()
+    assert found.passed, found.failures
 
     right = surgeon_module._RUNNERS["folded-batch-norm"]
 
@@ -132,4 +132,4 @@ def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
 
     monkeypatch.setitem(surgeon_module._RUNNERS, "folded-batch-norm", wrong)
     torch._dynamo.reset()
-    assert not verify(workload(), plan, pick("cpu"), precisions=["exact"]).as_dict()["passed"]
+    assert not verify(workload(), plan, pick("cpu"), precisions=["exact"]).record().passed

@@ -231,15 +231,15 @@ def test_joined_weights_are_copied_as_one_and_stay_where_they_are():
 
 def test_a_transformer_is_verified_with_it_beside_other_rewrites():
     w = make(mode="infer", hidden_dim=32, num_layers=2, seq_len=8, batch_size=2, num_heads=2)
-    found = verifying.verify(w, Plan(bf16=True, passes=TOGETHER), CPU).as_dict()
-    assert found["passed"], found["failures"]
+    found = verifying.verify(w, Plan(bf16=True, passes=TOGETHER), CPU).record()
+    assert found.passed, found.failures
 
 
 def test_copies_of_weights_that_were_are_refused(monkeypatch):
     monkeypatch.setattr(kept._Copy, "renew", lambda self: None)
     w = make(mode="infer", hidden_dim=32, num_layers=1, seq_len=8, batch_size=2, num_heads=2)
-    found = verifying.verify(w, Plan(bf16=True, passes=("bf16-weights",)), CPU, precisions=["bf16"]).as_dict()
-    assert not found["passed"]
+    found = verifying.verify(w, Plan(bf16=True, passes=("bf16-weights",)), CPU, precisions=["bf16"]).record()
+    assert not found.passed
 
 
 def test_when_it_applies_and_what_it_is_thought_to_give():

@@ -199,8 +199,8 @@ def test_a_step_that_is_asked_for_its_loss_alone_hands_out_no_output_and_makes_n
     assert loss is not None
     assert step.surgeon is not None
     assert step.surgeon.rewritten == {"fused-cross-entropy": 1}
-    found = verify(asked, plan, pick("cpu")).as_dict()
-    assert found["passed"], found["failures"]
+    found = verify(asked, plan, pick("cpu")).record()
+    assert found.passed, found.failures
 
     model = seeded_model(asked)
     applied = rung.apply(

@@ -161,10 +161,10 @@ def workload(layers=2):
 
 
 def test_a_transformer_with_the_stream_in_bfloat16_is_verified_gradients_and_steps_included():
-    found = verifying.verify(workload(), Plan(bf16=True, passes=("bf16-stream",)), CPU).as_dict()
-    assert found["passed"], found["failures"]
-    assert found["precisions"] == ["exact", "bf16"]
-    assert found["worst"]["what"]
+    found = verifying.verify(workload(), Plan(bf16=True, passes=("bf16-stream",)), CPU).record()
+    assert found.passed, found.failures
+    assert found.precisions == ["exact", "bf16"]
+    assert found.worst.what
 
 
 def test_a_residual_that_is_lost_is_refused(monkeypatch):
@@ -176,9 +176,9 @@ def test_a_residual_that_is_lost_is_refused(monkeypatch):
 
     monkeypatch.setitem(surgeon_module._RUNNERS, "bf16-stream", wrong)
     monkeypatch.setattr(verifying, "SEEDS", (12, 13))
-    found = verifying.verify(workload(1), Plan(bf16=True, passes=("bf16-stream",)), CPU, precisions=["bf16"]).as_dict()
-    assert not found["passed"]
-    assert found["failures"]
+    found = verifying.verify(workload(1), Plan(bf16=True, passes=("bf16-stream",)), CPU, precisions=["bf16"]).record()
+    assert not found.passed
+    assert found.failures
 
 
 def test_it_works_with_the_other_passes():

@@ -612,10 +612,10 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
         return found
 
     monkeypatch.setitem(surgeon_module._RUNNERS, which, wrong)
-    found = verifying.verify(workload, Plan(passes=(which,)), pick("cpu"), precisions=["exact"]).as_dict()
+    found = verifying.verify(workload, Plan(passes=(which,)), pick("cpu"), precisions=["exact"]).record()
     assert any(broken)
-    assert not found["passed"]
-    assert found["failures"]
+    assert not found.passed
+    assert found.failures
 
 
 # Where the mistakes of the others are refused: test_residual_stream.py, test_kept_weights.py, test_copies.py, test_routed.py.
@@ -634,9 +634,9 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
 
     monkeypatch.setattr(joined.Joined, "__call__", stale)
     monkeypatch.setattr(verifying, "SEEDS", (11, 12))  # matrices are others in faint weights than in sharp ones
-    found = verifying.verify(LAST, Plan(passes=("fused-gate-up",)), pick("cpu"), precisions=["exact"]).as_dict()
+    found = verifying.verify(LAST, Plan(passes=("fused-gate-up",)), pick("cpu"), precisions=["exact"]).record()
     assert kept
-    assert not found["passed"]
+    assert not found.passed
 
 
 def other_parts(graph):
@@ -688,9 +688,9 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
         return found
 
     monkeypatch.setattr(surgeon_module, "write_out", wrong)
-    found = verifying.verify(OPENED, Plan(passes=("sdpa",)), pick("cpu"), precisions=["exact"]).as_dict()
+    found = verifying.verify(OPENED, Plan(passes=("sdpa",)), pick("cpu"), precisions=["exact"]).record()
     assert all(broken)
-    assert found["failures"]
+    assert found.failures
 
 
 @pytest.mark.parametrize(
@@ -713,8 +713,8 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
 )
 def test_the_same_rewrites_done_right_pass(workload):
     passes = tuple(surgeon_module.PASSES)
-    found = verifying.verify(workload, Plan(passes=passes), pick("cpu"), precisions=["exact"]).as_dict()
-    assert found["passed"], found["failures"]
+    found = verifying.verify(workload, Plan(passes=passes), pick("cpu"), precisions=["exact"]).record()
+    assert found.passed, found.failures
 
 
 def _slope_of_one_chunk_lost(hidden, weight, bias, target, ignore_index, mean):
@@ -727,6 +727,6 @@ def test_a_chunk_without_its_gradient_is_refused(monkeypatch):
     # The loss is right: only the gradients tell.
     monkeypatch.setattr(cross_entropy, "linear_cross_entropy", _slope_of_one_chunk_lost)
     plan = Plan(passes=("fused-cross-entropy",))
-    found = verifying.verify(TRAINED, plan, pick("cpu"), precisions=["exact"]).as_dict()
-    assert not found["passed"]
-    assert all("loss" not in failure.split(" ")[0] for failure in found["failures"])
+    found = verifying.verify(TRAINED, plan, pick("cpu"), precisions=["exact"]).record()
+    assert not found.passed
+    assert all("loss" not in failure.split(" ")[0] for failure in found.failures)

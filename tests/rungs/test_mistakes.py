@@ -18,6 +18,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.climb import attempt
 from rung.plan import Numerics, Plan
+from rung.records import measured
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import TF32_ATTENTION
@@ -48,14 +49,14 @@ def planned(name: str) -> Plan:
     return rung.change(BY_NAME["compile"].change(Plan()) if below else Plan())
 
 
-def verified(name: str, workload: Workload, precision: Numerics, change: Any = None) -> dict[str, Any]:
+def verified(name: str, workload: Workload, precision: Numerics, change: Any = None) -> measured.Verification:
     def build(model: nn.Module, plan: Plan) -> Step:
         made = Step(workload, model, plan, CPU)
         if change:
             change(made)
         return made
 
-    return verifying.verify(workload, planned(name), CPU, build, [precision]).as_dict()
+    return verifying.verify(workload, planned(name), CPU, build, [precision]).record()
 
 
 @pytest.fixture
@@ -71,8 +72,8 @@ def test_a_mistake_is_refused_by_name(mistake: Mistake, monkeypatch: pytest.Monk
     if "shape" not in mistake.says and "form" not in mistake.says:  # refusing needs no second shape
         monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])
     found = verified(mistake.rung, mistake.workload, mistake.precision, change)
-    assert not found["passed"]
-    assert re.search(mistake.says, " ".join(found["failures"])), found["failures"][:3]
+    assert not found.passed
+    assert re.search(mistake.says, " ".join(found.failures)), found.failures[:3]
 
 
 def stand_in(m: Mistake) -> Any:
@@ -88,7 +89,7 @@ RIGHT = {stand_in(m): m for m in MISTAKES}
 @pytest.mark.parametrize("mistake", RIGHT.values(), ids=lambda m: f"{m.rung}, {m.workload.name}, {m.workload.mode}")
 def test_the_same_rung_done_right_passes(mistake: Mistake) -> None:
     found = verified(mistake.rung, mistake.workload, mistake.precision)
-    assert found["passed"], found["failures"]
+    assert found.passed, found.failures
 
 
 @pytest.mark.usefixtures("runs")

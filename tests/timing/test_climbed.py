@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace as with_fields
 
 from rung.cli.main import main
 from rung.recipes.recipe import Recipe, side_of
-from rung.records.bench import ClimbFigures
+from rung.records.bench import Bench, ClimbFigures
 from rung.records.measured import Interval
 from rung.report.bench import bench_lines
 from rung.side import Side
@@ -29,7 +30,7 @@ def recipe(tmp_path: Path) -> Path:
 def write(folder: Path, **other: Any) -> None:
     restarts = [{"best": [9e6], "candidate": samples} for samples in ([4.0e6] * 3, [4.2e6] * 3, [4.4e6, 1e9, 1.0])]
     times = {"best": {"value": 4.2e6, "low": 4.1e6, "high": 4.3e6}}
-    result = {"recipe_text": MINE.text(), "times": times, "restarts": restarts} | other
+    result = {"kept": ["compile"], "recipe_text": MINE.text(), "times": times, "restarts": restarts} | other
     (folder / "result.json").write_text(json.dumps(result))
 
 
@@ -90,9 +91,10 @@ def test_bench_says_what_the_climb_measured_and_takes_its_compiled_code(
     write(tmp_path, recipe_text=made.text())
     words = ["bench", "toy.py:make", "--recipe", "recipe.toml", "--time", "0.5", "--device", "cpu"]
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["climb"]["time"]["value"] == 4.2e6
-    assert not found["climb"]["agrees"]
+    found = msgspec.json.decode(capsys.readouterr().out, type=Bench)
+    assert found.climb is not None
+    assert found.climb.time.value == 4.2e6
+    assert not found.climb.agrees
     assert (tmp_path / "cache" / "compiled").is_dir()
     text = "\n".join(bench_lines(found))
     assert "in the climb  4.20 ms (4.10 ms – 4.30 ms) in 3 restarts, whose processes differed by up to 10 %" in text

@@ -89,7 +89,7 @@ def test_a_gradient_that_is_left_out_shows_where_gradients_are_asked_for() -> No
     assert same_results({"a": softmax, "b": without}, numbers, CPU, gradients=False)[1] == ""
     found, wrong = same_results({"a": softmax, "b": without}, numbers, CPU, gradients=True)
     assert wrong == "b"
-    assert "gradient" in " ".join(found.as_dict()["failures"])
+    assert "gradient" in " ".join(found.record().failures)
 
 
 @pytest.mark.parametrize("given", ["tuple", "dict"])

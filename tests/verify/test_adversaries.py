@@ -21,6 +21,7 @@ from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import no_gain
 from rung.measure import CLIMB
 from rung.plan import Plan
+from rung.records import measured
 from rung.rungs import BY_NAME
 from rung.side import Setup, Side
 from rung.timing import duel
@@ -64,7 +65,7 @@ def cheating(step: Step, cheat: Callable[..., Any]) -> Step:
     return step
 
 
-def verified(cheat: Callable[..., Any], mode: str = "infer", w: Workload | None = None) -> dict[str, Any]:
+def verified(cheat: Callable[..., Any], mode: str = "infer", w: Workload | None = None) -> measured.Verification:
     given = w or workload(mode)
 
     def build(model: nn.Module, plan: Plan) -> Step:
@@ -72,7 +73,7 @@ def verified(cheat: Callable[..., Any], mode: str = "infer", w: Workload | None 
         made = given if not w or active(model) else without_dropout(given)
         return cheating(Step(made, model, plan, CPU), cheat)
 
-    return verify(given, Plan(), CPU, build).as_dict()
+    return verify(given, Plan(), CPU, build).record()
 
 
 def honest(step: Step, run: Any) -> Any:
@@ -104,19 +105,19 @@ REFUSED = [
 def test_a_cheat_is_refused_by_verification(cheat: Any, mode: str, says: str) -> None:
     before = torch.get_float32_matmul_precision(), time.perf_counter_ns, torch.nn.functional.linear
     found = verified(cheat, mode)
-    assert not found["passed"]
-    assert re.search(says, " ".join(found["failures"])), found["failures"]
+    assert not found.passed
+    assert re.search(says, " ".join(found.failures)), found.failures
     assert before == (torch.get_float32_matmul_precision(), time.perf_counter_ns, torch.nn.functional.linear)
 
 
 def test_a_random_state_that_is_frozen_is_refused() -> None:
-    assert "the same results run after run" in verified(cheats.frozen, w=dropping())["failures"][0]
-    assert verified(honest, w=dropping())["passed"]
+    assert "the same results run after run" in verified(cheats.frozen, w=dropping()).failures[0]
+    assert verified(honest, w=dropping()).passed
 
 
 def test_the_same_harness_lets_the_honest_pass() -> None:
-    assert verified(honest)["passed"]
-    assert verified(honest, "train")["passed"]
+    assert verified(honest).passed
+    assert verified(honest, "train").passed
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
@@ -124,8 +125,8 @@ def test_a_model_whose_results_are_kept_on_the_host_is_judged_the_same(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observing, "LARGE", 0)
-    assert verified(honest, mode)["passed"]
-    assert not verified(cheats.skipping if mode == "train" else cheats.old_weights, mode)["passed"]
+    assert verified(honest, mode).passed
+    assert not verified(cheats.skipping if mode == "train" else cheats.old_weights, mode).passed
 
 
 # -- honest where they are verified: the process that was timed is looked at, too -------------------------------------
@@ -160,7 +161,7 @@ def test_a_cheat_that_is_honest_where_it_is_verified_is_refused_by_how_it_was_ti
     cheat: Any, mode: str, says: str
 ) -> None:
     if mode == "infer":
-        assert verified(cheat, mode)["passed"]
+        assert verified(cheat, mode).passed
     assert re.search(says, str(distrusted(timed(cheat, mode), 4.0)))
 
 
@@ -292,7 +293,15 @@ class Claims:
         return {"x": 1}
 
     def open(self, **_: Any) -> dict[str, Any]:
-        return {"environment": {"device": {"kind": "cpu"}}}
+        device = {"kind": "cpu", "name": "a CPU", "memory": 0}
+        return {
+            "name": "x",
+            "mode": "infer",
+            "samples": None,
+            "tokens": None,
+            "steps": 1,
+            "environment": {"device": device},
+        }
 
 
 @pytest.fixture
@@ -375,11 +384,10 @@ def test_where_steps_wait_for_a_core_there_are_more_rounds_and_it_is_said(
         "best": pytest.approx(waited / (waited + 8e6)),
         "candidate": pytest.approx(waited / (waited + 4e6)),
     }
-    told = found.as_dict()
-    assert told["cpu_time"]["speedup"]["value"] == pytest.approx(2.0)
-    assert any("best: other processes had the cores: for 33% of the time" in w for w in told["warnings"]) is (
-        rounds > 10
-    )
+    told = found.record()
+    assert told.cpu_time is not None
+    assert told.cpu_time.speedup.value == pytest.approx(2.0)
+    assert any("best: other processes had the cores: for 33% of the time" in w for w in told.warnings) is (rounds > 10)
 
 
 @pytest.mark.parametrize(
@@ -432,5 +440,5 @@ def test_work_left_on_another_stream_is_refused() -> None:
         return cheat
 
     gpu, w = pick("cuda"), workload("infer")
-    found = verify(w, Plan(), gpu, lambda model, plan: cheating(Step(w, model, plan, gpu), elsewhere)).as_dict()
-    assert not found["passed"]
+    found = verify(w, Plan(), gpu, lambda model, plan: cheating(Step(w, model, plan, gpu), elsewhere)).record()
+    assert not found.passed

@@ -61,7 +61,7 @@ def shrinking(model: nn.Module, plan: Plan) -> Step:
 
 def test_a_candidate_that_rounds_otherwise_may_cross_kinks() -> None:
     found = verify(workload(), Plan(), CPU, rounding)
-    assert found.passed, found.as_dict()["failures"]
+    assert found.passed, found.record().failures
     crossed = [check for check in found.checks if check.error > 30 * check.noise]
     assert crossed  # without what kinks may do, it would be refused
     assert all(check.what.startswith(("gradient", "change")) for check in crossed)
@@ -70,7 +70,7 @@ def test_a_candidate_that_rounds_otherwise_may_cross_kinks() -> None:
 def test_gradients_that_are_a_little_too_small_are_refused_beside_kinks() -> None:
     found = verify(workload(), Plan(), CPU, shrinking)
     assert not found.passed
-    assert any("gradient of out.weight" in failure for failure in found.as_dict()["failures"])
+    assert any("gradient of out.weight" in failure for failure in found.record().failures)
 
 
 def test_what_kinks_may_do_is_looked_for_where_it_could_be_the_reason_and_believed_up_to_a_limit() -> None:

@@ -59,7 +59,7 @@ def failures(change: Callable[[Step], None]) -> list[str]:
 
     found = verify(workload(), Plan(), CPU, build)
     assert found.checks
-    return found.as_dict()["failures"]
+    return found.record().failures
 
 
 def lost(step: Step) -> None:
@@ -144,7 +144,7 @@ def test_results_that_numpy_has_no_dtype_for_are_compared_too() -> None:
 
     w = replace(workload(), model=Narrow)
     found = verify(w, Plan(), CPU, lambda model, at: Step(w if active(model) else without_dropout(w), model, at, CPU))
-    assert found.as_dict()["passed"]
+    assert found.record().passed
 
 
 def test_elements_that_only_rounding_moves_are_not_asked() -> None:

@@ -48,7 +48,7 @@ def refused(mode: str, **how: float) -> list[str]:
         workload(mode), Plan(fused_optimizer=mode == "train"), CPU, lambda m, at: kind(workload(mode), m, at, CPU)
     )
     assert found.wrong
-    return [said for said in found.as_dict()["failures"] if "runs of the candidate on one batch" in said]
+    return [said for said in found.record().failures if "runs of the candidate on one batch" in said]
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
@@ -75,8 +75,8 @@ def test_near_ties_between_integers_are_no_reason() -> None:
             choice[self.calls % len(choice)] += 1
             return loss, (output * 1.5, choice)
 
-    found = verify(chosen, Plan(passes=("sdpa",)), CPU, lambda m, at: Moved(chosen, m, at, CPU)).as_dict()
-    assert "off by" in found["failures"][0]
+    found = verify(chosen, Plan(passes=("sdpa",)), CPU, lambda m, at: Moved(chosen, m, at, CPU)).record()
+    assert "off by" in found.failures[0]
 
 
 def test_a_device_that_is_lost_hides_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +91,8 @@ def test_a_device_that_is_lost_hides_no_verdict(monkeypatch: pytest.MonkeyPatch)
             return super().__call__(batch)
 
     made = workload("infer")
-    found = verify(made, Plan(passes=("sdpa",)), CPU, lambda m, at: Last(made, m, at, CPU)).as_dict()
-    assert any("the candidate raised RuntimeError" in said for said in found["failures"])
+    found = verify(made, Plan(passes=("sdpa",)), CPU, lambda m, at: Last(made, m, at, CPU)).record()
+    assert any("the candidate raised RuntimeError" in said for said in found.failures)
 
 
 def test_a_step_that_copies_its_weights_is_prepared_once_a_case(monkeypatch: pytest.MonkeyPatch) -> None:

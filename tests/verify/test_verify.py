@@ -19,6 +19,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Numerics, Plan
+from rung.records import measured
 from rung.verify import audit as auditing
 from rung.verify import verify as verifying
 from rung.verify.observe import Seen, rows
@@ -35,7 +36,7 @@ def workload(mode: str = "train") -> Workload:
                                      "batch-size": "4", "mode": mode})  # fmt: skip
 
 
-def check(plan: Plan, change: Callable[[Any], None], mode: str = "train") -> dict[str, Any]:
+def check(plan: Plan, change: Callable[[Any], None], mode: str = "train") -> measured.Verification:
     """Verifies the workload against itself with `change` done to the candidate's Step."""
     w = workload(mode)
 
@@ -44,7 +45,7 @@ def check(plan: Plan, change: Callable[[Any], None], mode: str = "train") -> dic
         change(step)
         return step
 
-    return verifying.verify(w, plan, CPU, build).as_dict()
+    return verifying.verify(w, plan, CPU, build).record()
 
 
 def forward_of(kind: type[nn.Module], new: Callable[..., Any], which: int = 0) -> Callable[[Step], None]:
@@ -136,8 +137,8 @@ ATTENTION, NORM = tiny_transformer.Attention, tiny_transformer.RMSNorm
 @pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
 def test_the_unchanged_model_passes(plan: Plan, mode: str) -> None:
     found = check(plan, lambda step: None, mode)
-    assert found["passed"], found["failures"]
-    assert found["cases"] == 6 * len(found["precisions"])
+    assert found.passed, found.failures
+    assert found.cases == 6 * len(found.precisions)
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
@@ -145,8 +146,8 @@ def test_the_unchanged_model_passes(plan: Plan, mode: str) -> None:
 def test_rewritten_graphs_pass(plan: Plan, mode: str) -> None:
     w = workload(mode)
     rewritten = Plan(bf16=plan.bf16, passes=("sdpa", "fused-qkv", "fused-gate-up"), fused_optimizer=mode == "train")
-    found = verifying.verify(w, rewritten, CPU).as_dict()
-    assert found["passed"], found["failures"]
+    found = verifying.verify(w, rewritten, CPU).record()
+    assert found.passed, found.failures
 
 
 MUTATIONS = {
@@ -166,8 +167,8 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_refused(name: str, plan: Plan, mode: str) -> None:
     found = check(plan, MUTATIONS[name], mode)
-    assert not found["passed"]
-    assert found["failures"]
+    assert not found.passed
+    assert found.failures
 
 
 @pytest.mark.parametrize("name", ["a projection zeroed", "causal mask dropped", "k and v swapped"])
@@ -181,17 +182,17 @@ def test_a_mutation_that_shows_in_bf16_only_is_refused(name: str, mode: str) -> 
             MUTATIONS[name](step)
         return step
 
-    found = verifying.verify(w, BF16, CPU, build).as_dict()
-    assert not found["passed"]
-    assert found["precisions"] == ["exact", "bf16"]
+    found = verifying.verify(w, BF16, CPU, build).record()
+    assert not found.passed
+    assert found.precisions == ["exact", "bf16"]
 
 
 def test_a_cached_result_is_refused() -> None:
-    assert not check(EXACT, cached())["passed"]
+    assert not check(EXACT, cached()).passed
 
 
 def test_a_silently_lowered_precision_is_refused() -> None:
-    assert not check(EXACT, Wrong(lowered))["passed"]
+    assert not check(EXACT, Wrong(lowered)).passed
 
 
 def test_a_candidate_that_raises_on_another_shape_is_refused_with_its_words() -> None:
@@ -200,7 +201,7 @@ def test_a_candidate_that_raises_on_another_shape_is_refused_with_its_words() ->
             raise RuntimeError("made for four rows")
         return real(batch)
 
-    assert "made for four rows" in check(EXACT, Wrong(run))["failures"][0]
+    assert "made for four rows" in check(EXACT, Wrong(run)).failures[0]
 
 
 class OutsideAutograd(nn.Module):
@@ -220,9 +221,9 @@ def test_a_candidate_whose_norm_runs_outside_autograd_is_refused_by_name() -> No
         return old(module, x.detach()).detach()
 
     found = check(EXACT, forward_of(NORM, run, -1))
-    assert not found["passed"]
-    assert "get no gradient" in found["failures"][0]
-    assert "norm.weight" in " ".join(found["failures"])
+    assert not found.passed
+    assert "get no gradient" in found.failures[0]
+    assert "norm.weight" in " ".join(found.failures)
 
 
 def test_a_baseline_in_which_most_parameters_get_no_gradient_is_refused_by_name() -> None:
@@ -267,8 +268,8 @@ def test_a_candidate_that_changes_the_model_object_is_refused() -> None:
         step._run = run  # type: ignore[assignment]
         return step
 
-    found = verifying.verify(w, EXACT, CPU, build).as_dict()
-    assert any("train or eval mode" in f for f in found["failures"])
+    found = verifying.verify(w, EXACT, CPU, build).record()
+    assert any("train or eval mode" in f for f in found.failures)
 
 
 # -- what a first look at one batch of one set of weights would not show ------------------------------------
@@ -286,7 +287,7 @@ def test_a_result_cached_for_as_long_as_the_weights_stay_is_refused() -> None:
 
         step._run = run  # type: ignore[assignment]
 
-    assert "second batch" in check(EXACT, change, "infer")["failures"][0]
+    assert "second batch" in check(EXACT, change, "infer").failures[0]
 
 
 def test_inference_that_changes_its_weights_is_refused() -> None:
@@ -301,7 +302,7 @@ def test_inference_that_changes_its_weights_is_refused() -> None:
 
         step._run = run  # type: ignore[assignment]
 
-    assert not check(EXACT, change, "infer")["passed"]
+    assert not check(EXACT, change, "infer").passed
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
@@ -315,9 +316,9 @@ def test_a_workload_with_its_own_autocast_is_verified_in_full_precision_first(wh
         forward_of(NORM, larger_eps, which)(step)
         return step
 
-    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    assert verifying.verify(w, EXACT, CPU).record().passed
     assert verifying.verify(w, EXACT, CPU).precisions == ["exact", "bf16"]
-    assert not verifying.verify(w, EXACT, CPU, build).as_dict()["passed"]
+    assert not verifying.verify(w, EXACT, CPU, build).record().passed
 
 
 def classifier(
@@ -345,10 +346,10 @@ def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], A
         return {"logits": logits, "ids": logits.argmax(-1)}
 
     w = classifier(forward)
-    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
-    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, change)).as_dict()
-    assert not found["passed"]
-    assert says in " ".join(found["failures"])
+    assert verifying.verify(w, EXACT, CPU).record().passed
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, change)).record()
+    assert not found.passed
+    assert says in " ".join(found.failures)
 
 
 def test_integers_that_no_float_decides_are_equal_to_the_last() -> None:
@@ -378,12 +379,12 @@ def test_integers_that_no_float_decides_are_equal_to_the_last() -> None:
     w = Workload(
         "classifier", lambda: nn.Linear(8, 5), inputs, forward=forward, other_shapes=(lambda seed: inputs(seed, 200),)
     )
-    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    assert verifying.verify(w, EXACT, CPU).record().passed
     for name in ("ids", "bucket"):
-        tie = verifying.verify(w, EXACT, CPU, lambda m, at, name=name: changed_step(w, m, at, one_of(name))).as_dict()  # type: ignore[misc]
-        assert tie["passed"], tie["failures"]
-    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, one_of("mask"))).as_dict()
-    assert "output 3 differs in 1 of 480 numbers that depend on no float" in found["failures"][0]
+        tie = verifying.verify(w, EXACT, CPU, lambda m, at, name=name: changed_step(w, m, at, one_of(name))).record()  # type: ignore[misc]
+        assert tie.passed, tie.failures
+    found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, one_of("mask"))).record()
+    assert "output 3 differs in 1 of 480 numbers that depend on no float" in found.failures[0]
 
 
 def changed_step(w: Workload, model: nn.Module, at: Plan, change: Callable[[Any], Any]) -> Step:
@@ -395,7 +396,7 @@ def changed_step(w: Workload, model: nn.Module, at: Plan, change: Callable[[Any]
 
 def test_a_complex_output_zeroed_is_refused() -> None:
     w = classifier(lambda m, b: torch.complex(m(b["x"]), m(b["x"])))
-    assert verifying.verify(w, EXACT, CPU).as_dict()["passed"]
+    assert verifying.verify(w, EXACT, CPU).record().passed
     zeroed = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, torch.zeros_like))
     assert not zeroed.passed
 
@@ -413,7 +414,7 @@ def test_an_optimizer_told_something_else_is_refused() -> None:
 
         step.fresh = again  # type: ignore[method-assign]
 
-    assert any("amsgrad" in f for f in check(EXACT, change)["failures"])
+    assert any("amsgrad" in f for f in check(EXACT, change).failures)
 
 
 class MakesFloat32(nn.Module):
@@ -445,7 +446,7 @@ def test_a_model_that_cannot_be_run_in_double_or_be_moved_far_is_still_verified(
 ) -> None:
     w = classifier(lambda m, b: m(b["x"]), kind)
     found = verifying.verify(w, EXACT, CPU)
-    assert found.as_dict()["passed"], found.as_dict()["failures"]
+    assert found.record().passed, found.record().failures
     assert found.reference == reference
     wrong = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.001))
     assert not wrong.passed
@@ -491,10 +492,10 @@ def test_rewrites_pass_against_a_reference_of_the_same_precision(monkeypatch: py
     monkeypatch.setattr(Reference, "__init__", single)
     w = workload()
     honest = Plan(passes=("sdpa", "fused-qkv", "fused-gate-up"), fused_optimizer=True)
-    found = verifying.verify(w, honest, CPU).as_dict()
-    assert found["passed"], found["failures"]
-    assert found["reference"] == "float32"
-    assert not check(EXACT, MUTATIONS["eps x 10 in the last norm"])["passed"]
+    found = verifying.verify(w, honest, CPU).record()
+    assert found.passed, found.failures
+    assert found.reference == "float32"
+    assert not check(EXACT, MUTATIONS["eps x 10 in the last norm"]).passed
 
 
 def test_a_workload_without_a_second_shape_is_refused_before_anything_is_measured() -> None:
@@ -560,8 +561,8 @@ print(replaced(before))
 
 def test_a_gradient_that_is_rounding_alone_refuses_nobody() -> None:
     w = faint_attention.workload()
-    found = verifying.verify(w, Plan(bf16=True, passes=("sdpa",)), CPU).as_dict()
-    assert found["passed"], found["failures"]
+    found = verifying.verify(w, Plan(bf16=True, passes=("sdpa",)), CPU).record()
+    assert found.passed, found.failures
 
     def without(model: nn.Module, at: Plan) -> Step:
         step = Step(w, model, at, CPU)
@@ -569,9 +570,9 @@ def test_a_gradient_that_is_rounding_alone_refuses_nobody() -> None:
             p.register_hook(torch.zeros_like)
         return step
 
-    wrong = verifying.verify(w, BF16, CPU, without, ["bf16"]).as_dict()
+    wrong = verifying.verify(w, BF16, CPU, without, ["bf16"]).record()
     # By its gradient, or by what the optimizer makes of it: torch 2.6 shows the latter alone.
-    assert "of 1.parts.0." in " ".join(wrong["failures"])
+    assert "of 1.parts.0." in " ".join(wrong.failures)
 
 
 def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:
@@ -634,7 +635,7 @@ def test_a_model_of_one_shape_is_verified_on_that_one(mode: str) -> None:
 
     found = verifying.verify(w, EXACT, CPU, scaled)
     assert not found.passed
-    assert "shape 1" in " ".join(found.as_dict()["failures"])
+    assert "shape 1" in " ".join(found.record().failures)
 
 
 @pytest.mark.parametrize("changes", [{}, {"other_shapes": (lambda seed: torch.ones(3, 4),)}], ids=["derived", "named"])
@@ -662,11 +663,11 @@ def test_a_candidate_that_stays_with_the_shape_it_saw_first_is_refused_in_either
         Wrong(stays)(step)
         return step
 
-    found = verifying.verify(w, EXACT, CPU, build, backwards=backwards).as_dict()
+    found = verifying.verify(w, EXACT, CPU, build, backwards=backwards).record()
     first, second = (rows(make(0)) for make in shapes(w))
     assert [*dict.fromkeys(seen)] == ([second, first] if backwards else [first, second])
-    assert not found["passed"]
-    assert ("shape 1" if backwards else "shape 2") in found["failures"][0]
+    assert not found.passed
+    assert ("shape 1" if backwards else "shape 2") in found.failures[0]
     assert verifying.verify(w, EXACT, CPU, backwards=backwards).passed
 
 

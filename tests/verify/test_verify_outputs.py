@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import time
 from collections.abc import Callable
@@ -20,10 +21,13 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Plan
+from rung.records import measured
+from rung.records.record import plain, record_of
+from rung.runs import to_json
 from rung.verify.audit import audit
 from rung.verify.perturb import perturbed
 from rung.verify.reference import Reference, jittered
-from rung.verify.verdict import Verification
+from rung.verify.verdict import Check, Verification, joined
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
@@ -68,7 +72,7 @@ def linear(
     return Workload("linear", model, inputs, forward, loss=loss, optimizer=sgd if loss else None)
 
 
-def against(a: Workload, b: Workload, plan: Plan = Plan()) -> dict[str, Any]:  # noqa: B008
+def against(a: Workload, b: Workload, plan: Plan = Plan()) -> measured.Verification:  # noqa: B008
     """Whether b computes what a does, from a's weights."""
 
     def build(model: nn.Module, at: Plan) -> Step:
@@ -76,7 +80,7 @@ def against(a: Workload, b: Workload, plan: Plan = Plan()) -> dict[str, Any]:  #
         twin.load_state_dict(model.state_dict())
         return Step(b, twin, at, CPU)
 
-    return verify(a, plan, CPU, build).as_dict()
+    return verify(a, plan, CPU, build).record()
 
 
 def as_dataclass(model: Any, batch: Any) -> Out:
@@ -97,9 +101,9 @@ def test_tensors_in_dataclasses_are_compared(mode: str) -> None:
     w = linear(as_dataclass, (lambda out, batch: out.loss) if mode == "train" else None)
     assert audit(w, CPU) == []
     honest = against(w, w)
-    assert honest["passed"], honest["failures"]
-    assert "output is off" in against(w, replace(w, forward=off))["failures"][0]
-    assert "output 1 is off" in against(w, replace(w, forward=deep))["failures"][0]
+    assert honest.passed, honest.failures
+    assert "output is off" in against(w, replace(w, forward=off)).failures[0]
+    assert "output 1 is off" in against(w, replace(w, forward=deep)).failures[0]
 
 
 def test_a_dataclass_of_other_fields_is_of_another_form() -> None:
@@ -108,9 +112,9 @@ def test_a_dataclass_of_other_fields_is_of_another_form() -> None:
         logits: torch.Tensor
 
     w = linear(lambda model, batch: Inner(model(batch)))
-    said = against(w, replace(w, forward=lambda model, batch: Other(model(batch))))["failures"]
+    said = against(w, replace(w, forward=lambda model, batch: Other(model(batch)))).failures
     assert "another form: fields logits where the baseline has fields hidden" in said[0]
-    assert not against(w, replace(w, forward=lambda model, batch: {"hidden": model(batch)}))["passed"]
+    assert not against(w, replace(w, forward=lambda model, batch: {"hidden": model(batch)})).passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +157,28 @@ def test_an_output_in_which_nothing_can_be_seen_is_refused_by_its_class(loss: An
             ask()
         assert says in str(raised.value)
     if loss:
-        assert against(replace(w, output=False), replace(w, output=False))["passed"]
+        assert against(replace(w, output=False), replace(w, output=False)).passed
 
 
 def test_a_verification_without_checks_says_so() -> None:
-    found = Verification().as_dict()
-    assert not found["passed"]
-    assert "nothing of it could be compared" in found["failures"][0]
+    found = Verification().record()
+    assert not found.passed
+    assert "nothing of it could be compared" in found.failures[0]
+
+
+def test_verifications_are_joined_after_their_errors_went_through_a_file() -> None:
+    """There, what is not finite is null: the worst of all."""
+    parts = []
+    for error in (1e-9, math.inf, 2.0):
+        made = Verification(
+            [Check(f"off by {error}", "exact", "a case", error, 1e-9, 1e-6)], cases=1, precisions=["exact"]
+        )
+        parts.append(record_of(measured.Verification, json.loads(to_json(plain(made.record())))))
+    found = joined(parts)
+    assert (found.passed, found.cases, found.checks) == (False, 3, 3)
+    assert found.worst is not None
+    assert (found.worst.what, found.worst.error) == ("off by inf", None)
+    assert joined([parts[0], parts[2]]).worst == parts[2].worst
 
 
 def valued(**values: Any) -> Workload:
@@ -171,8 +190,8 @@ def valued(**values: Any) -> Workload:
     [(1, 5), ("one", "two"), (None, 1), (True, False), (0.3, 7.0), (0.3, math.nan), (math.nan, 0.3), (1 + 2j, 1 - 2j)],
 )
 def test_values_that_are_no_tensors_are_compared(mine: Any, theirs: Any) -> None:
-    assert against(valued(v=mine), valued(v=mine))["passed"]
-    said = against(valued(v=mine), valued(v=theirs))["failures"]
+    assert against(valued(v=mine), valued(v=mine)).passed
+    said = against(valued(v=mine), valued(v=theirs)).failures
     assert said
     assert said[0].startswith(("output['v'] is off", "the candidate's output['v'] is"))
 
@@ -180,7 +199,7 @@ def test_values_that_are_no_tensors_are_compared(mine: Any, theirs: Any) -> None
 def test_none_in_the_place_of_a_tensor_is_seen() -> None:
     w = linear(lambda model, batch: {"a": None, "b": model(batch)})
     swapped = replace(w, forward=lambda model, batch: {"a": model(batch), "b": None})
-    assert "the candidate's output['a'] is of another kind where" in against(w, swapped)["failures"][0]
+    assert "the candidate's output['a'] is of another kind where" in against(w, swapped).failures[0]
 
 
 def test_a_float_may_be_off_by_rounding_and_not_by_more() -> None:
@@ -193,8 +212,8 @@ def test_a_float_may_be_off_by_rounding_and_not_by_more() -> None:
 
         return replace(w, forward=forward)
 
-    assert against(w, other(1.0))["passed"]
-    assert "output['mean'] is off" in against(w, other(1.01))["failures"][0]
+    assert against(w, other(1.0)).passed
+    assert "output['mean'] is off" in against(w, other(1.01)).failures[0]
 
 
 def test_values_that_vary_from_call_to_call_are_left_out() -> None:
@@ -211,15 +230,15 @@ def test_values_that_vary_from_call_to_call_are_left_out() -> None:
         }
 
     found = against(linear(forward_of(3)), linear(forward_of(3)))
-    assert found["passed"], found["failures"]
-    said = against(linear(forward_of(3)), linear(forward_of(4)))["failures"]
+    assert found.passed, found.failures
+    said = against(linear(forward_of(3)), linear(forward_of(4))).failures
     assert said
     assert all("output['fixed'] is 4 where the baseline's is 3" in one for one in said)
 
 
 def test_what_rounding_decides_refuses_nobody() -> None:
     w = linear(lambda model, batch: {"y": model(batch), "dtype": str(model.weight.dtype)})
-    assert against(w, w)["passed"]
+    assert against(w, w).passed
 
 
 def layers() -> nn.Module:
@@ -245,8 +264,8 @@ def test_float32_is_not_exact_for_a_model_in_float64(loss: Any, dtype: torch.dty
         return y
 
     honest = against(w, replace(w, forward=joined))
-    assert honest["passed"], honest["failures"]
-    assert not against(w, replace(w, forward=in_float32))["passed"]
+    assert honest.passed, honest.failures
+    assert not against(w, replace(w, forward=in_float32)).passed
 
 
 def test_a_model_in_float64_that_computes_in_float32_itself_is_judged_as_that() -> None:
@@ -259,7 +278,7 @@ def test_a_model_in_float64_that_computes_in_float32_itself_is_judged_as_that() 
         return F.linear(h, model[2].weight.float(), model[2].bias.float()).double()
 
     found = against(w, replace(w, forward=joined))
-    assert found["passed"], found["failures"]
+    assert found.passed, found.failures
 
 
 def test_inference_in_float64_that_changes_its_weights_is_refused() -> None:
@@ -271,7 +290,7 @@ def test_inference_in_float64_that_changes_its_weights_is_refused() -> None:
         return y
 
     w = linear(model=layers, dtype=torch.float64)
-    said = against(w, replace(w, forward=moving))["failures"]
+    said = against(w, replace(w, forward=moving)).failures
     assert any("the candidate changes the weights, 0.bias first" in one for one in said)
 
 
@@ -290,15 +309,15 @@ class Spectral(nn.Module):
 def test_complex_parameters_are_trained_and_compared(optimizer: Any) -> None:
     w = replace(linear(loss=lambda y, batch: y.square().mean(), model=Spectral), optimizer=optimizer)
     honest = against(w, w)
-    assert honest["passed"], honest["failures"]
-    assert honest["reference"] == "float64"
+    assert honest.passed, honest.failures
+    assert honest.reference == "float64"
 
     def conjugated(model: Any, batch: Any) -> torch.Tensor:
         return torch.fft.irfft(torch.fft.rfft(model.inner(batch)) * model.w.conj())
 
-    assert not against(w, replace(w, forward=conjugated))["passed"]
+    assert not against(w, replace(w, forward=conjugated)).passed
     found = against(w, replace(w, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.11)))
-    assert any(said.startswith("change of w ") for said in found["failures"])
+    assert any(said.startswith("change of w ") for said in found.failures)
 
 
 def test_complex_tensors_are_raised_and_moved_as_real_ones_are() -> None:
@@ -333,7 +352,7 @@ def test_sparse_gradients_are_compared(large: int, monkeypatch: pytest.MonkeyPat
     )
     assert audit(w, CPU) == []
     honest = against(w, w)
-    assert honest["passed"], honest["failures"]
+    assert honest.passed, honest.failures
 
     class Scaled(Bag):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -341,18 +360,18 @@ def test_sparse_gradients_are_compared(large: int, monkeypatch: pytest.MonkeyPat
             y: torch.Tensor = self.o(e.detach() + 1.01 * (e - e.detach()))
             return y
 
-    said = against(w, replace(w, model=Scaled))["failures"]
+    said = against(w, replace(w, model=Scaled)).failures
     assert any(one.startswith("gradient of e.weight is off by 1.0e-02") for one in said)
     more_rows = replace(w, forward=lambda model, batch: model(batch) + 0 * model(batch.flip(1) // 2))
-    assert against(w, more_rows)["passed"]  # with gradients of zero
+    assert against(w, more_rows).passed  # with gradients of zero
     other_rows = replace(w, forward=lambda model, batch: model(batch) + 0.01 * model(batch // 2))
-    assert any(one.startswith("gradient of e.weight is off") for one in against(w, other_rows)["failures"])
+    assert any(one.startswith("gradient of e.weight is off") for one in against(w, other_rows).failures)
 
 
 def test_lazily_conjugated_outputs_are_compared() -> None:
     w = linear(lambda model, batch: (torch.fft.fft(model(batch)).conj(), torch.fft.fft(model(batch)).conj().imag))
-    assert against(w, w)["passed"]
-    assert not against(w, replace(w, forward=lambda m, b: (torch.fft.fft(m(b)), torch.fft.fft(m(b)).imag)))["passed"]
+    assert against(w, w).passed
+    assert not against(w, replace(w, forward=lambda m, b: (torch.fft.fft(m(b)), torch.fft.fft(m(b)).imag))).passed
 
 
 def test_a_weight_that_only_the_candidate_changes_is_said_in_words() -> None:
@@ -362,14 +381,14 @@ def test_a_weight_that_only_the_candidate_changes_is_said_in_words() -> None:
         return made
 
     w = linear(loss=lambda y, batch: y.square().mean(), model=lambda: model(True))
-    said = " ".join(against(w, replace(w, model=lambda: model(False)))["failures"])
+    said = " ".join(against(w, replace(w, model=lambda: model(False))).failures)
     assert "the untouched model does not change 0.weight over 3 steps and the candidate does" in said
     assert "not finite" not in said
 
 
 def test_an_output_of_zeros_that_is_none_is_said_in_words() -> None:
     w = linear(lambda model, batch: model(batch) * 0)
-    said = against(w, replace(w, forward=lambda model, batch: model(batch)))["failures"]
+    said = against(w, replace(w, forward=lambda model, batch: model(batch))).failures
     assert said[0].startswith("output is zero in the untouched model and not in the candidate (exact, ")
 
 
@@ -379,7 +398,7 @@ def test_a_derived_shape_is_said_in_words() -> None:
         return y * 2 if len(batch) == 3 else y
 
     w = linear()
-    said = against(w, replace(w, forward=forward))["failures"]
+    said = against(w, replace(w, forward=forward)).failures
     assert all("(exact, shape 2: a batch of 3 rows derived from yours, seed 1" in one for one in said)
     given = replace(w, other_shapes=(lambda seed: w.inputs(seed)[:3],))
-    assert all("(exact, shape 2, seed 1" in s for s in against(given, replace(given, forward=forward))["failures"])
+    assert all("(exact, shape 2, seed 1" in s for s in against(given, replace(given, forward=forward)).failures)

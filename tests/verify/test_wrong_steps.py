@@ -75,13 +75,13 @@ def test_a_wrong_step_is_refused_by_name(joined: bool, slip, says: str) -> None:
         step.slip = slip
         return step
 
-    found = verify(made, Plan(bf16=True), CPU, build).as_dict()
-    assert f"change of {says}" in " ".join(found["failures"]), found["failures"]
+    found = verify(made, Plan(bf16=True), CPU, build).record()
+    assert f"change of {says}" in " ".join(found.failures), found.failures
 
 
 def test_a_step_that_does_not_see_its_own_update_is_refused() -> None:
     made = workload(joined=False)
     plain = Workload(**{**vars(made), "optimizer": lambda p: torch.optim.SGD(p, lr=0.1)})
     assert verify(plain, Plan(), CPU, precisions=["exact"]).passed
-    found = verify(plain, Plan(), CPU, lambda model, plan: Stale(plain, model, plan, CPU), ["exact"]).as_dict()
-    assert "after optimizer steps" in " ".join(found["failures"]), found["failures"]
+    found = verify(plain, Plan(), CPU, lambda model, plan: Stale(plain, model, plan, CPU), ["exact"]).record()
+    assert "after optimizer steps" in " ".join(found.failures), found.failures

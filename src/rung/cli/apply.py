@@ -30,24 +30,27 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
     from rung.recipes.fit import changes, missing_variables, of_other_shapes, untold
     from rung.recipes.recipe import Recipe
+    from rung.records.recipe import Applied
+    from rung.records.record import plain
     from rung.report.recipe import recipe_lines
     from rung.runs import to_json
 
     recipe = Recipe.read(parsed.recipe)
     need_torch()
-    found: dict[str, Any] = {
-        "recipe": str(parsed.recipe),
-        "status": recipe.status,
-        "changes": changes(recipe),
-        "variables": missing_variables(recipe),
-        "original": recipe.original,
-        "shapes": of_other_shapes(recipe),
-        "measured": recipe.measured,
-        "differs": _differs(parsed, recipe),
-    }
-    found["untold"] = untold(recipe.made_for)
-    found["fits"] = parsed.target if parsed.target and not found["untold"] and not found["differs"] else None
-    print(to_json(found) if parsed.json else "\n".join(recipe_lines(found, shlex.quote(str(parsed.recipe)))))
+    differs, missing = _differs(parsed, recipe), untold(recipe.made_for)
+    found = Applied(
+        recipe=str(parsed.recipe),
+        status=recipe.status,
+        changes=changes(recipe),
+        variables=missing_variables(recipe),
+        original=recipe.original,
+        shapes=of_other_shapes(recipe),
+        measured=recipe.measured,
+        differs=differs,
+        untold=missing,
+        fits=parsed.target if parsed.target and not missing and not differs else None,
+    )
+    print(to_json(plain(found)) if parsed.json else "\n".join(recipe_lines(found, shlex.quote(str(parsed.recipe)))))
     return 0
 
 

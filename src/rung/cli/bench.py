@@ -123,23 +123,26 @@ def run(parsed: argparse.Namespace) -> int:
         stop = error
     documents = [plain(record) for record in results]
     with remembered("bench", *documents, target=parsed.target, call=parsed.call):
-        show(documents, parsed)
+        show(results, parsed)
     if stop:
         stop.told = bool(results)  # type: ignore[attr-defined]
         raise stop
     return 0 if all(r.status == "complete" for r in results) else WorkloadError.exit_code
 
 
-def show(results: Sequence[dict[str, Any]], parsed: argparse.Namespace) -> None:
+def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
     """What was measured, all or the part before the workload failed or someone stopped it: the document of --json, the
     table or the lines, the files that were asked for; of what is not complete, a line on stderr."""
+    from rung.records.bench import Bench
+    from rung.records.record import plain
     from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
     from rung.runs import to_json, write_whole
 
-    done = [r for r in results if r["status"] == "complete"]
-    saved = parsed.csv and any(r["samples"] for r in results)
+    done = [r for r in results if isinstance(r, Bench)]
+    saved = parsed.csv and any(r.samples for r in results)
     if parsed.json and results:
-        print(to_json(results if parsed.sweep else results[0]))
+        documents = [plain(r) for r in results]
+        print(to_json(documents if parsed.sweep else documents[0]))
     elif parsed.sweep and results:
         print("\n".join(sweep_lines(results)))
     elif done:
@@ -153,15 +156,15 @@ def show(results: Sequence[dict[str, Any]], parsed: argparse.Namespace) -> None:
             write_whole(parsed.html, bench_page(done), "give another --html")
             say(f"page: {parsed.html}")
     for r in results:
-        point = ", ".join(f"{k}={v}" for k, v in r["point"].items())
-        if r["status"] == "complete":
-            for note in r["notes"] if parsed.sweep and not parsed.json else ():  # the table has no room for them
+        point = ", ".join(f"{k}={v}" for k, v in (r.point or {}).items())
+        if isinstance(r, Bench):
+            for note in r.notes if parsed.sweep and not parsed.json else ():  # the table has no room for them
                 say(f"note: {point}: {note}")
             continue
         if point:
-            say(f"rung: {point}: {r['error']}")
-        if r["summary"]:
-            say(partial_line(r["summary"]) + (f" They are in {parsed.csv}." if saved else ""))
+            say(f"rung: {point}: {r.error}")
+        if r.summary:
+            say(partial_line(r.summary) + (f" They are in {parsed.csv}." if saved else ""))
 
 
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:

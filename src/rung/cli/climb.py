@@ -29,6 +29,7 @@ from rung.cli.remember import remembered
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
+    from rung.records.climb import ClimbRun
     from rung.runs import Run
 
 FIXED = (
@@ -102,6 +103,8 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     need_torch()
     from rung.ladder.climb import Request, resume, start
+    from rung.records.climb import ClimbRun
+    from rung.records.record import record_of
     from rung.report.lines import now_line
     from rung.report.progress import NEW_ANSWER, PAGE, keep_page, progress_lines, write_page
     from rung.report.terminal import summary
@@ -158,17 +161,17 @@ def run(parsed: argparse.Namespace) -> int:
         if new:
             new.drop_if_empty()
         raise
+    record = record_of(ClimbRun, data)
     with remembered("climb", *([] if parsed.dry_run else [data])):
         if parsed.json:
             print(to_json(data))
         elif not parsed.dry_run:
-            show_styled(summary(data, color=sys.stdout.isatty()))
+            show_styled(summary(record, color=sys.stdout.isatty()))
         with after_the_answer():
-            write_page(climb.run, data)
+            write_page(climb.run, record)
         if not parsed.json:
             print(f"report: {climb.run.directory / PAGE}")
-    result = data["result"] or {}
-    return 1 if result.get("taken_back") and not result.get("kept") else 0
+    return 1 if record.result and record.result.taken_back and not record.result.kept else 0
 
 
 def write_workload(target: str, options: dict[str, str], path: Path) -> int:
@@ -195,30 +198,26 @@ def stopped(run: Run, as_json: bool) -> int:
     from rung.report.html import render
     from rung.runs import to_json
 
-    data = plain(NotBegun(manifest=Begun(status="interrupted", why="stopped by Ctrl-C")))
     begun = (run.directory / "manifest.json").is_file()
-    if begun:
-        data = run.data()
+    data = run.data() if begun else plain(NotBegun(manifest=Begun(status="interrupted", why="stopped by Ctrl-C")))
     with remembered("climb", *([data] if begun else [])):
         if as_json:
             print(to_json(data))
         if begun:
-            say(f"stopped; {best_so_far(data)}")
+            record = run.record()
+            say(f"stopped; {best_so_far(record)}")
             say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
             with after_the_answer():
-                run.write_text("report.html", render(data))
+                run.write_text("report.html", render(record))
         else:
             say("stopped before anything was measured.")
     return 130
 
 
-def best_so_far(data: dict[str, Any]) -> str:
+def best_so_far(run: ClimbRun) -> str:
     """What a climb that was stopped leaves behind."""
-    from rung.report import units
     from rung.report.terminal import answer_line
 
-    result = units.section(data, "result")
-    if not result.get("kept"):
+    if not run.result or not run.result.kept:
         return "there is no recipe so far."
-    recipe = Path(str(data["directory"])) / "recipe.toml"
-    return f"the best so far is in {recipe}: {answer_line(result).partition(': ')[2]}."
+    return f"the best so far is in {Path(run.directory) / 'recipe.toml'}: {answer_line(run.result).partition(': ')[2]}."

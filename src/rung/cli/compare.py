@@ -121,21 +121,21 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.json and parsed.markdown:
         raise UsageError("--json and --markdown both print the result: give one of them.")
     result = on_inputs(parsed) if parsed.inputs else in_processes(parsed)
-    shown = plain(result)
     why = failure(result, parsed.fail_if_slower, bool(parsed.fail_if_inconclusive))
+    shown = plain(result)
     with remembered("compare", shown, target=parsed.a, call=parsed.call, base=parsed.base or ""):
         if parsed.json:
             print(to_json(shown))
         else:
-            print(comment(shown, why) if parsed.markdown else "\n".join(compare_lines(shown)))
+            print(comment(result, why) if parsed.markdown else "\n".join(compare_lines(result)))
         if parsed.junit:
             with after_the_answer():
-                write_whole(parsed.junit, junit(shown, why), "give another --junit")
+                write_whole(parsed.junit, junit(result, why), "give another --junit")
         if parsed.html:
             from rung.report.samples_page import compare_page
 
             with after_the_answer():
-                write_whole(parsed.html, compare_page(shown), "give another --html")
+                write_whole(parsed.html, compare_page(result), "give another --html")
             say(f"page: {parsed.html}")
     return int(bool(why))
 
@@ -219,8 +219,7 @@ def saved(parsed: argparse.Namespace) -> int:
             "--markdown and --junit tell of a comparison that is run now; two files of measurements have --json."
         )
     result = compare_saved(regular_file(parsed.a), regular_file(parsed.b))
-    shown = plain(result)
-    print(to_json(shown) if parsed.json else "\n".join(saved_lines(shown)))
+    print(to_json(plain(result)) if parsed.json else "\n".join(saved_lines(result)))
     slower = [row.change for row in result.rows if row.apart]
     return int(bool(parsed.fail_if_slower and slower and max(slower) >= parsed.fail_if_slower))
 

@@ -33,6 +33,8 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give a run directory; `rung runs` lists those there are.")
     if len(parsed.directories) > 1:
         return several(parsed)
+    from rung.records.climb import ClimbRun
+    from rung.records.record import record_of
     from rung.report.climb_traces import traces_of
     from rung.report.html import render
     from rung.report.terminal import summary
@@ -41,12 +43,13 @@ def run(parsed: argparse.Namespace) -> int:
     [directory] = parsed.directories
     run = Run.open_(directory)
     data = run.data()
-    show_styled(to_json(data) if parsed.json else summary(data, color=sys.stdout.isatty()))
+    record = record_of(ClimbRun, data)
+    show_styled(to_json(data) if parsed.json else summary(record, color=sys.stdout.isatty()))
     with after_the_answer():  # a run that was archived may lie where nothing can be written
         if parsed.html:
-            write_whole(parsed.html, render(data, traces_of(directory, data, parsed.html)), "give another --html")
+            write_whole(parsed.html, render(record, traces_of(directory, record, parsed.html)), "give another --html")
         else:
-            text = render(data, traces_of(directory, data, directory / "report.html"))
+            text = render(record, traces_of(directory, record, directory / "report.html"))
             run.write_text("report.html", text, f"copy {directory} to where there is")
     if not parsed.json:
         print(f"report: {parsed.html or directory / 'report.html'}")
@@ -54,13 +57,14 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def several(parsed: argparse.Namespace) -> int:
+    from rung.records.record import plain
     from rung.report.climbs import climb_of, climbs_lines
     from rung.report.climbs_page import page
     from rung.runs import Run, to_json, write_whole
 
-    climbs = [climb_of(Run.open_(directory).data()) for directory in parsed.directories]
+    climbs = [climb_of(Run.open_(directory).record()) for directory in parsed.directories]
     if parsed.json:
-        show_styled(to_json({"kind": "climbs", "climbs": [climb.as_dict() for climb in climbs]}))
+        show_styled(to_json({"kind": "climbs", "climbs": [plain(climb) for climb in climbs]}))
     else:
         width = max(80, shutil.get_terminal_size((100, 24)).columns)
         show_styled("\n".join(climbs_lines(climbs, width, sys.stdout.isatty())))

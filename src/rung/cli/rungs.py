@@ -35,14 +35,16 @@ def add(commands: Any, help_text: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     from rung.cli.tables import width
+    from rung.records.climb import Attempt
+    from rung.records.record import plain, record_of
     from rung.report import ladder
     from rung.rungs import LADDER, chosen
     from rung.runs import to_json
 
-    attempts: list[dict[str, Any]] = []
+    attempts: list[Attempt] = []
     for found in runs_in(parsed.root):
         try:
-            attempts += found.attempts()
+            attempts += [record_of(Attempt, attempt) for attempt in found.attempts()]
         except RungError as error:
             print(f"rung: not counted: {error}", file=sys.stderr)
     seen = ladder.outcomes(attempts)
@@ -50,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
     if not rungs:
         raise UsageError(f"none of these is of level {parsed.level}.")
     if parsed.json:
-        print(to_json([ladder.as_dict(rung, seen.get(rung.name)) for rung in rungs]))
+        print(to_json([plain(ladder.listed(rung, seen.get(rung.name))) for rung in rungs]))
     elif parsed.names:
         blocks = [ladder.rung_lines(rung, seen.get(rung.name), width()) for rung in rungs]
         print("\n\n".join("\n".join(lines) for lines in blocks))

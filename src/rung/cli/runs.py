@@ -117,20 +117,25 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.report.units import one_line
     from rung.runs import Run, to_json
 
-    def shown(run: Run) -> dict[str, Any]:
-        """A damaged run is a line of the list like any other: it hides none of them."""
+    def document(run: Run) -> dict[str, Any]:
+        """A damaged run is part of the list like any other: it hides none of them."""
         try:
             return {k: v for k, v in run.data().items() if k in ("directory", "running", "manifest", "result")}
         except RungError as error:
             return {"directory": str(run.directory), "error": str(error)}
 
-    found = [shown(run) for run in runs_in(parsed.root)]
+    def line(run: Run) -> str:
+        try:
+            return run_line(run.record())
+        except RungError as error:
+            return f"{one_line(run.directory)}  damaged: {one_line(error)}"
+
+    found = runs_in(parsed.root)
     if parsed.json:
-        print(to_json(found))
+        print(to_json([document(run) for run in found]))
         return 0
-    for data in found:
-        damaged = f"{one_line(data['directory'])}  damaged: {one_line(data['error'])}" if "error" in data else ""
-        print(damaged or run_line(data))
+    for run in found:
+        print(line(run))
     if not found:
         print(f"no runs in {parsed.root}; `rung climb tiny-transformer` makes one.")
     return 0
@@ -171,8 +176,8 @@ def compare(parsed: argparse.Namespace) -> int:
     from rung.timing.saved import compare_entries
 
     store = history()
-    found = plain(compare_entries(store.entry(parsed.a), store.entry(parsed.b)))
-    print(to_json(found) if parsed.json else "\n".join(saved_lines(found)))
+    found = compare_entries(store.entry(parsed.a), store.entry(parsed.b))
+    print(to_json(plain(found)) if parsed.json else "\n".join(saved_lines(found)))
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rung.measure import MINIMUM_RUNS, Collected
 from rung.measure.noise import explain, grows
+from rung.records.measured import Sensors
 
 NEVER_STEADY = (
     "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
@@ -115,7 +116,7 @@ def left_to_the_original(size: int) -> str:
     return f"the recipe leaves inputs of this size ({size} elements) to the model as it is: this is the time of the model itself."
 
 
-def of_the_gpu(sensors: dict[str, Any] | None) -> list[str]:
+def of_the_gpu(sensors: Sensors | None) -> list[str]:
     """Clocks that were held down. sensors: `rung.hardware.sensors.Watch.summary`."""
     return [f"the GPU held its clocks down for its {why} in {share:.0%} of the readings."
-            for why, share in (sensors or {}).get("throttled", {}).items() if share > THROTTLED]  # fmt: skip
+            for why, share in (sensors.throttled if sensors else {}).items() if share > THROTTLED]  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
 from rung.engine.dynamo import expect_changes, inductor_settings
@@ -31,6 +32,8 @@ from rung.ladder.survey import flops, quick_facts, survey
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.profilers import torch_profiler
 from rung.recipes.fit import described, differences
+from rung.records.measured import Witness
+from rung.records.record import plain
 from rung.rungs import plan_of
 from rung.rungs.inductor import names
 from rung.timing.timed import Timed
@@ -231,7 +234,9 @@ class Candidate(Timed):
         precision = "fp32" if lowest == "exact" else lowest
         del self.step
         step = Step(self.workload, self.model, Plan(), self.device)
-        return {"flops": flops(self.workload, step, self.device), **roof(self.device, flops_in or precision)}
+        return plain(
+            with_fields(roof(self.device, flops_in or precision), flops=flops(self.workload, step, self.device))
+        )
 
     def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:
         """This workload's step with the weights of another's model, of the same names and shapes."""
@@ -291,26 +296,26 @@ class Candidate(Timed):
         watched, self._watched = self._watched, None
         self._peak = self.memory()  # of the workload: what is held beside it now is not
         try:
-            return self._witnessed(watched)
+            return plain(self._witnessed(watched))
         finally:
             if self.device.is_gpu:
                 torch.cuda.empty_cache()
             reset_peak_memory(self.device)
 
-    def _witnessed(self, watched: Watched | None) -> dict[str, Any]:
-        found: dict[str, Any] = {"failures": [], "unseen": None, "left": ""}
+    def _witnessed(self, watched: Watched | None) -> Witness:
+        found = Witness(failures=[], unseen=None, left="")
         if self.workload.mode == "infer":
-            found["unseen"] = unseen(
+            found.unseen = unseen(
                 self.step, self.batches, lambda s: to_device(self.inputs(s), self.device), self.device
             )
         if watched is None:
-            return {**found, "left": "the model is too large for the untouched one to be held beside it"}
+            return with_fields(found, left="the model is too large for the untouched one to be held beside it")
         if watched.full:
-            return {**found, "left": "there is no memory for copies of its weights and results"}
+            return with_fields(found, left="there is no memory for copies of its weights and results")
         try:
-            found["failures"] = against_the_untouched(self.workload, self.plan, self.device, watched)[:5]
+            found.failures = against_the_untouched(self.workload, self.plan, self.device, watched)[:5]
         except torch.OutOfMemoryError:
-            found["left"] = "there is no memory for the untouched model beside it"
+            found.left = "there is no memory for the untouched model beside it"
         return found
 
     def memory(self) -> dict[str, int]:
@@ -347,12 +352,13 @@ class Candidate(Timed):
         began = time.perf_counter()
         if against:
             reference = load(against["target"], against["options"])
-            found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics]).as_dict()
+            found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics])
         else:
             found = verify(
                 self.workload, self.plan, self.device, precisions=[numerics], alone=alone, backwards=backwards
-            ).as_dict()
-        return {**found, "seconds": time.perf_counter() - began, "memory": peak_memory(self.device)}
+            )
+        record = with_fields(found.record(), seconds=time.perf_counter() - began)
+        return {**plain(record), "memory": peak_memory(self.device)}
 
 
 def probed(workload: Workload, device: Device) -> tuple[Workload, str]:

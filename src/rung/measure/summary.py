@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from rung.measure.distributions import binomial_cdf, student_quantile
-from rung.measure.stats import Interval, effective_count, median_interval
+from rung.measure.stats import effective_count, median_interval
+from rung.records.measured import Interval as Figure
+from rung.records.measured import Summary
+from rung.records.record import record_of
 
 FLOOR_FOR_MEAN = 10
 CHANCE = 0.01  # of a percentile being reported too early
-PERCENTILES = (0.5, 0.9, 0.99)
 
 
-def summarize(samples: Sequence[float]) -> dict[str, Any]:
+def summarize(samples: Sequence[float]) -> Summary:
     """Median, mean, standard deviation, extremes and percentiles of nanoseconds, with 95 % intervals.
 
     `mean` is null below 10 samples; a percentile is null below the samples that it needs; intervals count
@@ -31,20 +32,22 @@ def summarize(samples: Sequence[float]) -> dict[str, Any]:
     if n >= FLOOR_FOR_MEAN:
         half = student_quantile(max(1.0, effective - 1), 0.975) * std / math.sqrt(effective)
         middle = float(x.mean())
-        mean = Interval(middle, max(0.0, middle - half), middle + half).as_dict()  # no step takes less than no time
-    return {
-        "count": n,
-        "effective_count": effective,
-        "median": median_interval(samples).as_dict(),
-        "mean": mean,
-        "std": std,
-        "min": float(x.min()),
-        "max": float(x.max()),
-        **{f"p{round(100 * p)}": percentile(samples, p) for p in PERCENTILES},
-    }
+        mean = Figure(value=middle, low=max(0.0, middle - half), high=middle + half)  # no step takes less than no time
+    return Summary(
+        count=n,
+        effective_count=effective,
+        median=record_of(Figure, median_interval(samples)),
+        mean=mean,
+        std=std,
+        min=float(x.min()),
+        max=float(x.max()),
+        p50=percentile(samples, 0.5),
+        p90=percentile(samples, 0.9),
+        p99=percentile(samples, 0.99),
+    )
 
 
-def percentile(samples: Sequence[float], p: float) -> dict[str, float] | None:
+def percentile(samples: Sequence[float], p: float) -> Figure | None:
     """A percentile with its 95 % interval from order statistics; None where the samples cannot support it."""
     n = len(samples)
     if n < samples_for(p):
@@ -52,7 +55,7 @@ def percentile(samples: Sequence[float], p: float) -> dict[str, float] | None:
     x = np.sort(np.asarray(samples, dtype=float))
     spread = 1.96 * math.sqrt(p * (1 - p) / effective_count(samples))
     low, high = max(0, math.floor((p - spread) * n)), min(n - 1, math.ceil((p + spread) * n))
-    return Interval(float(np.quantile(x, p)), float(x[low]), float(x[high])).as_dict()
+    return Figure(value=float(np.quantile(x, p)), low=float(x[low]), high=float(x[high]))
 
 
 @cache

@@ -6,9 +6,10 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rung.recipes.recipe import Recipe
+from rung.records.recipe import Change
 from rung.rungs import BY_NAME, plan_of
 from rung.rungs.eight_bits import fp8_format
 from rung.rungs.environment import FILES
@@ -145,9 +146,9 @@ def missing_variables(recipe: Recipe, environ: Mapping[str, str] = os.environ) -
     return {name: value for name, value in wanted.items() if environ.get(name) != value}
 
 
-def changes(recipe: Recipe) -> list[dict[str, Any]]:
-    """What the recipe changes, rung by rung: `rung`, `level`, `contract` and `changes` in words."""
+def changes(recipe: Recipe) -> list[Change]:
+    """What the recipe changes, rung by rung."""
     return [
-        {"rung": r.name, "level": r.level, "contract": r.contract, "changes": r.changes}
+        Change(rung=r.name, level=r.level, contract=r.contract, changes=r.changes)
         for r in (BY_NAME[name] for name in recipe.rungs)
     ]

@@ -133,7 +133,7 @@ class Recipe:
 def _at_odds(rungs: Sequence[str], numerics: str) -> str:
     """What of a recipe cannot be meant: rungs that its own contract forbids, or that take each other's place; empty where nothing is."""
     for name in rungs:
-        if numerics and CONTRACTS.index(needs := plan_of([name]).numerics) > CONTRACTS.index(numerics):  # type: ignore[arg-type]
+        if numerics and CONTRACTS.index(needs := plan_of([name]).numerics) > CONTRACTS.index(numerics):
             return f"has numerics = {numerics!r}, and {name} needs {needs!r}: leave it out, or allow it"
         if others := [other for other in rungs if other in BY_NAME[name].replaces]:
             return f"has {name} and {others[0]}, which cannot be in effect together: leave one of them out"

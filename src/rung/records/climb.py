@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rung.records.measured import Compared, Environment, Nanoseconds, Seconds, Verification
+from rung.records.measured import Compared, Environment, Nanoseconds, Seconds, Verification, Witness
 from rung.records.record import SCHEMA, Part
 
 Object = dict[str, Any]
@@ -36,6 +36,13 @@ class Workload(Part, kw_only=True):
     flops: float | None = None
 
 
+class Recompilation(Part, kw_only=True):
+    """What is compiled anew for a second batch of the same shape. where: a place in the user's source; why: the guard that failed."""
+
+    where: str
+    why: str
+
+
 class Facts(Part, kw_only=True):
     """What the survey found, as far as reports show it; `rungs` may know more of it."""
 
@@ -46,7 +53,7 @@ class Facts(Part, kw_only=True):
     skipped: list[str]
     graph_breaks: list[str]
     without_gradient: list[str]
-    recompilations: list[Object] | None = None
+    recompilations: list[Recompilation] | None = None
 
 
 class Stopped(Part, kw_only=True):
@@ -81,7 +88,7 @@ class Manifest(Part, kw_only=True):
 
 class Breakdown(Part, kw_only=True):
     """Where a step's nanoseconds go, by part; clock: of the GPU or the host; kernels, launches, gemms: a step; share: of the bottleneck;
-    top: the largest kernels or operators."""
+    top: the largest kernels or operators: name, category, ns and count of a step."""
 
     parts: dict[str, Nanoseconds]
     clock: str = ""
@@ -94,14 +101,15 @@ class Breakdown(Part, kw_only=True):
     bottleneck: str | None = None
     share: float | None = None
     notes: list[str] | None = None
-    top: list[list[Any]] | None = None
+    top: list[tuple[str, str, Nanoseconds, float]] | None = None
 
 
 class Floor(Part, kw_only=True):
-    """The least time that a step can take on this chip, by its arithmetic at the best rate allowed."""
+    """The least time that a step can take on this chip, by its arithmetic at the best rate allowed. share: of the step that was timed."""
 
     seconds: Seconds
     precision: str
+    share: float | None = None
 
 
 class Baseline(Part, kw_only=True):
@@ -156,13 +164,11 @@ class Effect(Part, kw_only=True):
     says: str
 
 
-class Witness(Part, kw_only=True):
-    """What steps of the process that was timed showed. unseen: in inference, how many times as long a step takes on new inputs; left: why
-    something was not looked at. Empty where nothing was."""
+class PayBack(Part, kw_only=True):
+    """What preparing a candidate takes longer, and the steps after which it has made up for that; null where it never does."""
 
-    failures: list[str] | UnsetType = UNSET
-    unseen: float | UnsetType | None = UNSET
-    left: str | UnsetType = UNSET
+    seconds: Seconds
+    steps: int | None
 
 
 class Attempt(Part, kw_only=True):
@@ -209,7 +215,7 @@ class Attempt(Part, kw_only=True):
     cut: bool | UnsetType = UNSET
     forecast: str | UnsetType = UNSET
     prediction_error: float | UnsetType | None = UNSET
-    pay_back: Object | UnsetType | None = UNSET
+    pay_back: PayBack | UnsetType | None = UNSET
     over_shapes: Object | UnsetType | None = UNSET
     effect: Effect | UnsetType | None = UNSET
     verified_seconds: Seconds | UnsetType | None = UNSET
@@ -222,9 +228,9 @@ class Attempt(Part, kw_only=True):
 
 
 class DryRun(Part, kw_only=True):
-    """plan.json: what would be tried, in this order; a rung without a verdict would be."""
+    """plan.json: attempts before anything is measured, in the order in which they would be tried; one with a verdict would not be."""
 
-    rungs: list[Object]
+    rungs: list[Attempt]
 
 
 class Moment(Part, kw_only=True):

@@ -17,6 +17,7 @@ from rung.records.measured import (
     Seconds,
     Units,
     Verification,
+    Witness,
 )
 from rung.records.record import SCHEMA, Part
 
@@ -51,6 +52,35 @@ class Ranked(Part, kw_only=True):
     margin: float | None
     final: bool
     cut: bool
+
+
+class WarmUp(Part, kw_only=True):
+    runs: int
+    steady: bool
+
+
+class Interleaved(Part, kw_only=True):
+    """What restarts of interleaved sides gave, the last of which is the candidate. comparison: of two sides; ranking: of more; restarts:
+    samples, ns a step, by side; times: medians; memory: bytes at most; warm_up: by restart and side; applied, matches: what the
+    candidate's rungs did; hidden: shares of the time of a side's blocks that its samples leave out; witness: what steps of the
+    candidate showed; compiled_while_timed: graphs; waited: shares of the time in which a side waited for a core; cpu_time: the
+    comparison in CPU time."""
+
+    comparison: Compared | None
+    ranking: Ranked | None
+    restarts: list[dict[str, list[Nanoseconds]]]
+    times: dict[str, Interval]
+    memory: dict[str, dict[str, int]]
+    first_run_seconds: dict[str, Seconds]
+    warm_up: list[dict[str, WarmUp]]
+    applied: dict[str, Any]
+    matches: dict[str, int]
+    hidden: dict[str, float]
+    witness: Witness
+    compiled_while_timed: dict[str, int]
+    waited: dict[str, float]
+    cpu_time: Compared | None
+    warnings: list[str]
 
 
 class _Sides(Part, kw_only=True):

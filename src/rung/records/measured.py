@@ -148,3 +148,12 @@ class Verification(Part, kw_only=True):
     failures: list[str]
     worst: Check | None
     seconds: Seconds | UnsetType = UNSET
+
+
+class Witness(Part, kw_only=True):
+    """What steps of the process that was timed showed. unseen: in inference, how many times as long a step takes on new inputs; left: why
+    something was not looked at. Empty where nothing was."""
+
+    failures: list[str] | UnsetType = UNSET
+    unseen: float | UnsetType | None = UNSET
+    left: str | UnsetType = UNSET

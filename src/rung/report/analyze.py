@@ -7,10 +7,12 @@ from typing import Any
 from rung.analysis.analyses import table
 from rung.analysis.kernel_names import readable
 from rung.analysis.overview import overview
+from rung.records.climb import Breakdown
+from rung.records.record import record_of
 from rung.report import units, words
 from rung.report.findings import findings_lines
 from rung.report.headlines import headlines
-from rung.report.ranks import across_lines, rank_lines
+from rung.report.ranks import across_lines, mean_of_ranks, rank_lines
 from rung.report.tables import shortened
 from rung.report.terminal import breakdown_lines
 from rung.trace import Trace
@@ -46,21 +48,20 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     """
     lines = _facts(found, width)
     many, findings = found["ranks"] > 1, found.get("findings") or []
-    record = found["across"] if many else found["parts"][0]["breakdown"] if found["parts"] else None
-    steps = found["steps"]
+    steps, record = found["steps"], step_of(found)
     what = "step" if steps > 1 else "recording"
-    if record and record.get("bottleneck"):
-        clock = f" ({units.clean(record['clock']).upper()} time{', mean of the ranks' if many else ''})"
+    if record and record.bottleneck:
+        clock = f" ({units.clean(record.clock).upper()} time{', mean of the ranks' if many else ''})"
         text = f"{words.bottleneck(record, what)}{clock}."
         if findings and findings[0]["finding"] == "straggler":  # what the ranks' own times cannot show
             text = f"{findings[0]['what']}, {units.percent(round(findings[0]['share'], 2))} of the {what}. Most time: {text}"
         lines += ["", *units.wrapped(f"Bottleneck: {text}", width, rest="  ")]
     if findings:
         lines += ["", *findings_lines(findings, width)]
-    elif record and record.get("clock") == "gpu":
+    elif record and record.clock == "gpu":
         lines += ["", "Do first: nothing stands out (--show targets,roofline has the figures)."]
-    if many and record:
-        for block in (rank_lines(found, width), across_lines(record, steps, width)):
+    if many and found["across"]:
+        for block in (rank_lines(found, width), across_lines(found["across"], steps, width)):
             lines += ["", *block] if block else []
     else:
         for part in found["parts"]:
@@ -73,6 +74,18 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
             lines += units.wrapped(f"{name:<{margin}}{units.clean(text)}", width, rest=" " * margin)
         lines.append("As tables: rung analyze PATH --show NAME,NAME (--show list: all of them)")
     return lines
+
+
+def step_of(found: dict[str, Any]) -> Breakdown | None:
+    """Where the time of a step goes, of several ranks in their mean; None where there is nothing to break down."""
+    if found["ranks"] > 1:
+        return mean_of_ranks(found["across"], found["steps"]) if found["across"] else None
+    return breakdown_of(found["parts"][0]) if found["parts"] else None
+
+
+def breakdown_of(part: dict[str, Any]) -> Breakdown | None:
+    """Of one rank."""
+    return record_of(Breakdown, part["breakdown"]) if part["breakdown"] else None
 
 
 def _facts(found: dict[str, Any], width: int) -> list[str]:
@@ -103,7 +116,7 @@ def _counted(row: dict[str, Any]) -> str:
 
 def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:
     lines = []
-    record = part["breakdown"]
+    record = breakdown_of(part)
     for row in part["timeline"]:
         total = max(row["total_ns"], 1)
         said = [f"{what} {units.percent(round(row[key] / total, 3))}" for what, key in _PARTS if row[key] or key in ("computation_ns", "idle_ns")]  # fmt: skip
@@ -113,14 +126,14 @@ def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:
     if record is None:
         return [*lines, "no GPU event and no operator is in it: there is no time to break down."]
     what = f"A step, the mean of {steps}" if steps > 1 else "The recording"
-    lines.append(f"{what}: {units.duration(record['step_ns'])}")
+    lines.append(f"{what}: {units.duration(record.step_ns)}")
     for line in breakdown_lines(record, bottleneck=False):
         lines += units.wrapped(line, width, "  ", "    ") if line.startswith("Note") else [f"  {line}"]  # fmt: skip
-    if record["top"]:
+    if record.top:
         lines.append("  most time:")
-        longest = max(len(units.duration(ns)) for _, _, ns, _ in record["top"][:TOP])
-        for title, category, ns, count in record["top"][:TOP]:
-            share = ns / record["step_ns"] if record["step_ns"] else 0.0
+        longest = max(len(units.duration(ns)) for _, _, ns, _ in record.top[:TOP])
+        for title, category, ns, count in record.top[:TOP]:
+            share = ns / record.step_ns if record.step_ns else 0.0
             start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {category:<13} {_times(count):>6} x  "
             lines.append(start + shortened(readable(units.one_line(title)), max(20, width - len(start))))
     return lines

@@ -34,7 +34,7 @@ class Axis:
     def edge(self, share: float) -> float:
         """The time at a place, in ns."""
         if self.log:
-            return self.low * (self.high / self.low) ** share
+            return float(self.low * (self.high / self.low) ** share)
         return self.low + (self.high - self.low) * share
 
     def holds(self, ns: float) -> bool:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import UnsetType
+
+from rung.records.bench import Bench, Change
+from rung.records.compare import Saved
 from rung.report import units
 from rung.report.bench import between
 
 
-def session_lines(rows: Sequence[dict[str, Any]], base: Mapping[str, Any] | None = None) -> list[str]:
-    """One line a benchmark, in the order in which they ran; notes below."""
+def session_lines(rows: Sequence[Bench], base: Mapping[str, Any] | None = None) -> list[str]:
+    """One line a benchmark, in the order in which they ran; notes below. base: the saved measurements, by test."""
     lines = [["benchmark", "median", "95 % interval", "samples", *(["against saved"] if base is not None else [])]]
     for row in rows:
-        cells = [_short(row["test"]), units.duration(row["time"]["value"]), between(row), str(len(row["samples"]))]
-        lines.append([*cells, *([change(row.get("against"))] if base is not None else [])])
-    notes = [f"note: {_short(row['test'])}: {note}" for row in rows for note in row["notes"]]
-    missing = sorted(set(base or {}) - {row["test"] for row in rows})
+        cells = [_short(row.test or ""), units.duration(row.time.value), between(row), str(len(row.samples))]
+        lines.append([*cells, *([change(row.against)] if base is not None else [])])
+    notes = [f"note: {_short(row.test or '')}: {note}" for row in rows for note in row.notes]
+    missing = sorted(set(base or {}) - {row.test for row in rows})
     return [
         *columns(lines),
         *notes,
@@ -24,23 +28,23 @@ def session_lines(rows: Sequence[dict[str, Any]], base: Mapping[str, Any] | None
     ]
 
 
-def saved_lines(result: dict[str, Any]) -> list[str]:
+def saved_lines(result: Saved) -> list[str]:
     """Two files: every change, what differs around them, and what that is worth."""
-    lines = [["", units.clean(f"A {result['a']}"), units.clean(f"B {result['b']}"), "B against A"]]
-    for row in result["rows"]:
-        lines.append(
-            [units.clean(row["name"]), units.duration(row["before"]), units.duration(row["after"]), change(row)]
-        )
+    lines = [["", units.clean(f"A {result.a}"), units.clean(f"B {result.b}"), "B against A"]]
+    lines += [
+        [units.clean(row.name), units.duration(row.before), units.duration(row.after), change(row)]
+        for row in result.rows
+    ]
     only = [
         f"only in {side.upper()}: {', '.join(map(units.clean, names))}"
-        for side, names in result["only_in"].items()
+        for side, names in result.only_in.items()
         if names
     ]
     return [
         *columns(lines),
         *only,
-        *difference_lines(result["differs"]),
-        *(f"note: {warning}" for warning in result["warnings"]),
+        *difference_lines(result.differs),
+        *(f"note: {warning}" for warning in result.warnings),
     ]
 
 
@@ -52,16 +56,16 @@ def difference_lines(differs: Mapping[str, Sequence[Any]]) -> list[str]:
     ]
 
 
-def change(found: Mapping[str, Any] | None) -> str:
+def change(found: Change | UnsetType | None) -> str:
     """Such as "3.1% slower", or "not apart (+0.2%)" where the intervals overlap; "new" without an earlier one.
 
     Faster is of the speed, as where both sides are timed in turns: a fifth of the time is 5 times faster, and not 80%."""
     if not found:
         return "new"
-    if not found["apart"]:
-        return f"not apart ({found['change']:+.1%})"
-    slower = found["change"] > 0
-    ratio = 1 + found["change"] if slower else found["before"] / max(found["after"], 1e-3)
+    if not found.apart:
+        return f"not apart ({found.change:+.1%})"
+    slower = found.change > 0
+    ratio = 1 + found.change if slower else found.before / max(found.after, 1e-3)
     return f"{f'{ratio - 1:.1%}' if ratio < 3 else f'{ratio:.3g} times'} {'slower' if slower else 'faster'}"
 
 

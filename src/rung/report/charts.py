@@ -6,10 +6,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NamedTuple
 
+from rung.records.climb import Attempt, Breakdown, ClimbRun, Result
 from rung.report import units, words
 from rung.report.axis import fitting
+from rung.report.forest_chart import Restarts
 from rung.report.svg import arrow, dot, escaped, line, positive, positives, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
@@ -22,21 +24,22 @@ MOST_POINTS = 200  # a side of a strip
 # ---- the ladder ------------------------------------------------------------------------------------------
 
 
-def ladder(data: dict[str, Any]) -> str:
+def ladder(run: ClimbRun) -> str:
     """The speedup over the untouched model after each attempt: the staircase of what was kept, faint marks for what was not, and at
     the end the answer in fresh restarts.
 
     An attempt is timed beside the best before it, in turns, so its place is that best's place times what it gave. Times of different
     moments are not joined: on a machine whose speed changes, a kept rung would go down.
     """
-    attempts = [a for a in words.attempts(data) if a.get("log")]  # what does not apply has no place on the way
+    attempts = [a for a in run.attempts if a.log]  # what does not apply has no place on the way
     if not attempts:
         return ""
-    result, baseline = units.section(data, "result"), words.before(data)
-    final = units.section(result, "speedup") if result.get("status") == "confirmed" else {}
-    plain = positive(units.section(result, "plain").get("speedup"))
+    result, before = run.result, words.before(run)
+    final = result.speedup if result and result.status == "confirmed" else None
+    confirmed = positive(final.value) if final else None
+    plain = positive(result.plain.speedup) if result and result.plain else None
     steps = _steps(attempts, result)
-    gains = [1.0, *(g for g in (*(step.get("value") for _, step in steps), plain, positive(final.get("value"))) if g)]
+    gains = [1.0, *(g for g in (*(step.value for _, step in steps), plain, confirmed) if g)]
     place, ticks = _scale(gains)
     slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1 + bool(final))
     bottom = _TOP + _PLOT
@@ -48,7 +51,7 @@ def ladder(data: dict[str, Any]) -> str:
         body.append(line(_LEFT, place(plain), 100, place(plain), "reference"))
 
     best, x = 1.0, _LEFT
-    start = f"untouched model: {units.duration(positive(baseline.get('value')))}"
+    start = f"untouched model: {units.duration(positive(before.value) if before else None)}"
     stairs = [line(x, place(best), x + slot, place(best), "stair")]
     marks = [dot(x + slot / 2, place(best), 3.5, "kept", start)]
     values = [text("1×", x + slot / 2, place(best) - 9, "value", "middle")]
@@ -58,18 +61,18 @@ def ladder(data: dict[str, Any]) -> str:
     tries: dict[str, int] = {}
     for attempt, step in steps:
         x += slot
-        middle, verdict, gain = x + slot / 2, units.clean(attempt.get("verdict")), step.get("value")
+        middle, verdict, gain = x + slot / 2, units.clean(attempt.verdict), step.value
         kept = _stands(attempt, result) and gain is not None
         name = words.name(attempt)
         tries[name] = tries.get(name, 0) + 1
         named = name if tries[name] == 1 else f"{name} ({tries[name]})"
         if kept and verdict != "kept":
-            named += f", {units.clean(result.get('status'))}"
+            named += f", {units.clean(result and result.status)}"
         tip = f"{named}: {verdict}" + (
             f", {units.interval(words.speedup(attempt))} of the best before it" if gain else ""
         )
-        expected = units.section(attempt, "prediction")
-        low, high = (positive(expected.get(end)) for end in ("low", "high"))
+        expected = attempt.prediction
+        low, high = (positive(expected.low), positive(expected.high)) if expected else (None, None)
         if low is not None and high is not None:
             body.append(line(middle, place(best * low), middle, place(best * high), "predicted"))
         if kept and gain is not None:
@@ -82,7 +85,7 @@ def ladder(data: dict[str, Any]) -> str:
         else:
             marks.append(text("×", middle, bottom - 3, "cross", "middle"))
         names.append(_name(named, middle, bottom, "name" if kept else "name faint"))
-    if confirmed := positive(final.get("value")):
+    if final and confirmed:
         x += slot
         tip = f"confirmed in fresh restarts: {units.interval(final)} over the untouched model"
         marks += _mark(final, x + slot / 2, place, "kept", tip)
@@ -92,21 +95,29 @@ def ladder(data: dict[str, Any]) -> str:
     return svg(bottom + _LABELS, "ladder", "Speedup over the untouched model after each attempt", body)
 
 
-def _stands(attempt: dict[str, Any], result: dict[str, Any]) -> bool:
+class _Step(NamedTuple):
+    """The speedup of an attempt over the untouched model, with the ends of what the attempt itself gave; None where one has no place."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def _stands(attempt: Attempt, result: Result | None) -> bool:
     """Whether an attempt was kept; or is the answer, though its time was over before it was decided."""
-    of_answer = bool(result.get("kept")) and attempt.get("stack") == result.get("kept")
-    return attempt.get("verdict") == "kept" or (attempt.get("verdict") == "inconclusive" and of_answer)
+    of_answer = result is not None and bool(result.kept) and attempt.stack == result.kept
+    return attempt.verdict == "kept" or (attempt.verdict == "inconclusive" and of_answer)
 
 
-def _steps(attempts: Sequence[dict[str, Any]], result: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Each attempt with its speedup over the untouched model: `value`, and `low` and `high` of what the attempt itself gave."""
+def _steps(attempts: Sequence[Attempt], result: Result | None) -> list[tuple[Attempt, _Step]]:
     best, steps = 1.0, []
     for attempt in attempts:
-        ends = {name: positive(units.section(words.speedup(attempt)).get(name)) for name in ("value", "low", "high")}
-        step = {name: best * end for name, end in ends.items() if end is not None}
+        gain = words.speedup(attempt)
+        ends = [positive(end) for end in (gain.value, gain.low, gain.high)] if gain else [None] * 3
+        step = _Step(*(None if end is None else best * end for end in ends))
         steps.append((attempt, step))
-        if _stands(attempt, result) and "value" in step:
-            best = step["value"]
+        if _stands(attempt, result) and step.value is not None:
+            best = step.value
     return steps
 
 
@@ -119,15 +130,14 @@ def _name(name: str, x: float, bottom: float, css: str) -> str:
     )
 
 
-def _above(estimate: dict[str, Any], value: float, place: Callable[[float], float]) -> float:
-    return min(place(value), place(positive(estimate.get("high")) or value)) - 9
+def _above(estimate: units.Estimate, value: float, place: Callable[[float], float]) -> float:
+    return min(place(value), place(positive(estimate.high) or value)) - 9
 
 
-def _mark(estimate: dict[str, Any], x: float, place: Callable[[float], float], css: str, title: str) -> list[str]:
-    value = positive(estimate.get("value"))
+def _mark(estimate: units.Estimate, x: float, place: Callable[[float], float], css: str, title: str) -> list[str]:
+    value, low, high = positive(estimate.value), positive(estimate.low), positive(estimate.high)
     if value is None:
         return []
-    low, high = positive(estimate.get("low")), positive(estimate.get("high"))
     whisker = []
     if low is not None and high is not None:
         # All medians lie inside of the plot: an end at its edge is cut off there. The head stands out, clear of the median's dot.
@@ -163,18 +173,14 @@ def _scale(gains: Sequence[float]) -> tuple[Callable[[float], float], list[float
 # ---- where the time went ---------------------------------------------------------------------------------
 
 
-def time_bars(bars: Sequence[tuple[str, Any]]) -> str:
+def time_bars(bars: Sequence[tuple[str, Breakdown | None]]) -> str:
     """One stacked bar for each (label, breakdown), all on one scale: a shorter bar is a faster step."""
-    shown = [(label, units.section(b), words.parts(b)) for label, b in bars if words.parts(b)]
-    return stacked(
-        [
-            (
-                f"{label}: {units.duration(positive(record.get('step_ns')) or sum(value for *_, value in parts))} per step",
-                parts,
-            )
-            for label, record, parts in shown
-        ]
-    )
+    shown = []
+    for label, breakdown in bars:
+        if breakdown and (parts := words.parts(breakdown)):
+            step = positive(breakdown.step_ns) or sum(value for *_, value in parts)
+            shown.append((f"{label}: {units.duration(step)} per step", parts))
+    return stacked(shown)
 
 
 def stacked(bars: Sequence[tuple[str, Sequence[tuple[str, str, float]]]]) -> str:
@@ -205,10 +211,10 @@ def stacked(bars: Sequence[tuple[str, Sequence[tuple[str, str, float]]]]) -> str
 # ---- samples ---------------------------------------------------------------------------------------------
 
 
-def strip(restarts: Any) -> tuple[str, str]:
+def strip(restarts: Restarts) -> tuple[str, str]:
     """(the samples of each restart, the best so far above and the candidate below, on one scale; what there is to say of the scale)."""
-    rows = [units.section(r) for r in restarts or []]
-    pairs = [(_samples(r.get("best"), len(rows)), _samples(r.get("candidate"), len(rows))) for r in rows]
+    rows = restarts or ()
+    pairs = [(_samples(r.get("best", ()), len(rows)), _samples(r.get("candidate", ()), len(rows))) for r in rows]
     if not any(side for pair in pairs for side in pair):
         return "", ""
     axis = fitting([[ns for pair in pairs for ns in pair[side]] for side in (0, 1)])
@@ -232,7 +238,7 @@ def strip(restarts: Any) -> tuple[str, str]:
     return svg(bottom + 20, "strip", label, body), axis.note()
 
 
-def _samples(values: Any, sides: int) -> list[float]:
+def _samples(values: Sequence[float], sides: int) -> list[float]:
     """The samples that can be drawn, evenly thinned so that all restarts together stay within the limit."""
     known = positives(values)
     limit = max(1, MOST_POINTS // max(sides, 1))

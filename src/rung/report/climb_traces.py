@@ -13,6 +13,7 @@ import polars as pl
 
 from rung.analysis.pictures import Step, one_step, side_by_side
 from rung.errors import RungError
+from rung.records.climb import Attempt, ClimbRun
 from rung.report import units, words
 from rung.report.embedded import embedded_json
 from rung.report.operators_chart import before_and_after, operator_roofline
@@ -50,19 +51,19 @@ class ClimbTraces:
         return [side for side in (self.before, self.after) if side is not None]
 
 
-def traces_of(directory: Path, data: dict[str, Any], page: Path) -> ClimbTraces:
-    """Of a run directory. data: as `rung.runs.Run.data` gives it; page: where the page will lie."""
+def traces_of(directory: Path, run: ClimbRun, page: Path) -> ClimbTraces:
+    """Of a run directory. page: where the page will lie."""
     paths = sorted(
         (directory / "traces").glob(f"*{_ENDING}"), key=lambda path: (not path.name.startswith(_BEFORE), path)
     )
     found = {path.name.removesuffix(_ENDING): path for path in paths}
-    names = {_BEFORE: "the untouched model", **_attempts(data)}
+    names = {_BEFORE: "the untouched model", **_attempts(run)}
     folder = page.resolve().parent
     files = [
         File(names.get(stem, stem), str(path), quote(os.path.relpath(path.resolve(), folder)))
         for stem, path in found.items()
     ]
-    after = _after(data, set(found))
+    after = _after(run, set(found))
     notes: list[str] = []
     steps = {stem: _step(found[stem], notes) for stem in (_BEFORE, after) if stem in found}
     before_step, after_step = steps.get(_BEFORE), steps.get(after)
@@ -82,22 +83,21 @@ def _commands(paths: list[Path]) -> list[str]:
     return [*(f"rung analyze {path} --html trace.html" for path in quoted[-1:]), *diff]
 
 
-def _attempts(data: dict[str, Any]) -> dict[str, str]:
+def _attempts(run: ClimbRun) -> dict[str, str]:
     """What the trace of each attempt is of, by its name without the ending."""
-    return {_stem(attempt): words.name(attempt) for attempt in words.attempts(data)}
+    return {_stem(attempt): words.name(attempt) for attempt in run.attempts}
 
 
-def _stem(attempt: dict[str, Any]) -> str:
-    number = units.number(attempt.get("number")) or 0
-    return f"{int(number):02d}-{attempt.get('rung')}"
+def _stem(attempt: Attempt) -> str:
+    return f"{attempt.number:02d}-{attempt.rung}"
 
 
-def _after(data: dict[str, Any], recorded: set[str]) -> str:
+def _after(run: ClimbRun, recorded: set[str]) -> str:
     """The trace of the answer: of the attempt that made its stack, or else the last that was kept and recorded; "" where there is none."""
-    kept = [a for a in words.attempts(data) if a.get("verdict") == "kept" and _stem(a) in recorded]
-    if not words.kept(data) or not kept:
+    kept = [a for a in run.attempts if a.verdict == "kept" and _stem(a) in recorded]
+    if not words.kept(run) or not kept:
         return ""
-    whole = [a for a in kept if sorted(map(str, a.get("stack") or [])) == sorted(words.kept(data))]
+    whole = [a for a in kept if sorted(a.stack or ()) == sorted(words.kept(run))]
     return _stem((whole or kept)[-1])
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from rung.records.climb import Attempt, ClimbRun, Figure, Moment
+from rung.records.measured import Ratio
+from rung.records.record import Part
 from rung.report import units, words
 from rung.report.layout import Cell, Column, table_of
 
@@ -24,26 +25,15 @@ _NOT_TRIED = ("inapplicable", "not yet", "no-op")
 _COLORS = {"confirmed": "green", "verified": "green", "provisional": "yellow"}
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A ratio and its interval, where there is one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Part, kw_only=True):
     """What became of a rung: one of OUTCOMES, and what it gave over the best before it, where it was timed."""
 
     verdict: str
-    speedup: Estimate | None
+    speedup: Ratio | None
     why: str
 
 
-@dataclass(frozen=True)
-class Climb:
+class Climb(Part, kw_only=True):
     """One run directory. status: of its recipe, or how the climb stands; speedup: over the untouched model, over_plain: over the best
     plain torch.compile; steps in ns, memory in bytes, of the untouched model and the answer; first_answer, verified, took: seconds
     from the beginning. rungs: by name, the last try of each."""
@@ -56,8 +46,8 @@ class Climb:
     software: str
     status: str
     kept: list[str]
-    speedup: Estimate | None
-    over_plain: Estimate | None
+    speedup: Ratio | None
+    over_plain: Ratio | None
     step_before: float | None
     step_after: float | None
     memory_before: float | None
@@ -65,64 +55,62 @@ class Climb:
     first_answer: float | None
     verified: float | None
     took: float | None
-    rungs: dict[str, Outcome] = field(default_factory=dict)
+    rungs: dict[str, Outcome]
 
     @property
     def name(self) -> str:
         return f"{self.model} ({', '.join(part for part in (self.mode, self.numerics) if part)})"
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def climb_of(data: dict[str, Any]) -> Climb:
-    """data: as `rung.runs.Run.data` gives it."""
-    manifest, result = units.section(data, "manifest"), units.section(data, "result")
-    workload, times, memory = (
-        units.section(manifest, "workload"),
-        units.section(result, "times"),
-        units.section(result, "memory"),
-    )
-    kept = words.kept(data)
-    history = [row for row in result.get("history") or [] if isinstance(row, dict)]
-    state = words.standing(data)
-    recipe = units.clean(result.get("status")) if kept else "nothing kept"
+def climb_of(run: ClimbRun) -> Climb:
+    manifest, result, kept = run.manifest, run.result, words.kept(run)
+    answer = result if kept else None
+    history = (result.history if result else None) or []
+    memory = (result.memory if result else None) or {}
+    before, after = words.before(run), words.result_time(run, "best") if kept else None
+    state = words.standing(run)
+    recipe = units.clean(answer.status) if answer else "nothing kept"
     return Climb(
-        directory=units.clean(data.get("directory")),
-        model=units.one_line(workload.get("name") or manifest.get("target") or "workload"),
-        mode=units.clean(workload.get("mode")),
-        numerics=units.clean(manifest.get("numerics")),
+        directory=units.clean(run.directory),
+        model=units.one_line(manifest.workload.name or manifest.target or "workload"),
+        mode=units.clean(manifest.workload.mode),
+        numerics=units.clean(manifest.numerics),
         device=words.device(manifest),
         software=words.versions(manifest),
         status=recipe if state == "complete" else f"{recipe}, {state}" if kept else state,
         kept=kept,
-        speedup=_estimate(result.get("speedup")) if kept else None,
-        over_plain=_estimate(result.get("over_plain")) if kept else None,
-        step_before=units.number(words.before(data).get("value")),
-        step_after=units.number(units.section(times, "best").get("value")) if kept else None,
-        memory_before=units.peak(memory.get("baseline") or units.section(data, "baseline").get("memory")),
+        speedup=_ratio(answer.speedup) if answer else None,
+        over_plain=_ratio(answer.over_plain) if answer else None,
+        step_before=units.number(before.value) if before else None,
+        step_after=units.number(after.value) if after else None,
+        memory_before=units.peak(memory.get("baseline") or (run.baseline.memory if run.baseline else None)),
         memory_after=units.peak(memory.get("best")) if kept else None,
         first_answer=_first(history, ("provisional", "verified", "confirmed")),
         verified=_first(history, ("verified", "confirmed")),
-        took=units.number(result.get("seconds") or manifest.get("spent_seconds")),
-        rungs={words.name(attempt): _outcome(attempt) for attempt in words.attempts(data)},
+        took=units.number((result.seconds if result else None) or manifest.spent_seconds),
+        rungs={words.name(attempt): _outcome(attempt) for attempt in run.attempts},
     )
 
 
-def _estimate(record: Any) -> Estimate | None:
-    value, low, high = (units.number(units.section(record).get(name)) for name in ("value", "low", "high"))
-    return None if value is None else Estimate(value, low, high)
+def _ratio(figure: Figure | Ratio | None) -> Ratio | None:
+    """With what is known of it, which is no infinity."""
+    value = units.number(figure.value) if figure else None
+    if figure is None or value is None:
+        return None
+    return Ratio(value=value, low=units.number(figure.low), high=units.number(figure.high))
 
 
-def _first(history: Sequence[dict[str, Any]], statuses: Sequence[str]) -> float | None:
-    return next((units.number(row.get("seconds")) for row in history if row.get("status") in statuses), None)
+def _first(history: Sequence[Moment], statuses: Sequence[str]) -> float | None:
+    return next((units.number(row.seconds) for row in history if row.status in statuses), None)
 
 
-def _outcome(attempt: dict[str, Any]) -> Outcome:
-    verdict = units.clean(attempt.get("verdict"))
-    refused = verdict == "failed" and units.section(attempt, "verification").get("passed") is False
+def _outcome(attempt: Attempt) -> Outcome:
+    verdict = units.clean(attempt.verdict)
+    refused = verdict == "failed" and attempt.verification and not attempt.verification.passed
     return Outcome(
-        "refused" if refused else verdict, _estimate(words.speedup(attempt)), units.clean(attempt.get("why"))
+        verdict="refused" if refused else verdict,
+        speedup=_ratio(words.speedup(attempt)),
+        why=units.clean(attempt.why),
     )
 
 
@@ -157,10 +145,10 @@ def climbs_lines(climbs: Sequence[Climb], width: int = 100, color: bool = False)
     return lines + [f"{number:>2}  {climb.directory}" for number, climb in enumerate(climbs, 1)]
 
 
-def _stacked(estimate: Estimate | None) -> str:
+def _stacked(estimate: Ratio | None) -> str:
     if estimate is None:
         return units.NONE
-    return "\n".join(part for part in (units.ratio(estimate.value), units.span(asdict(estimate))) if part)
+    return "\n".join(part for part in (units.ratio(estimate.value), units.span(estimate)) if part)
 
 
 def _on(climbs: Sequence[Climb], width: int) -> list[str]:

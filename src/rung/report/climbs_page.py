@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from rung.report.climbs import MARKS, OUTCOMES, Climb, Estimate, tried
+from rung.records.measured import Ratio
+from rung.report.climbs import MARKS, OUTCOMES, Climb, tried
 from rung.report.embedded import page_of
 from rung.report.forest_chart import effect, forest
 
@@ -24,7 +24,6 @@ def page(climbs: Sequence[Climb]) -> str:
         left=left,
         marks=MARKS,
         legend=[(verdict, what) for verdict, what in OUTCOMES.items() if verdict in seen],
-        record_of=lambda estimate: asdict(estimate) if estimate else None,
         forests=[
             (title, Markup(_forest(climbs, [getattr(climb, key) for climb in climbs], title)))
             for title, key in (
@@ -36,11 +35,11 @@ def page(climbs: Sequence[Climb]) -> str:
     )
 
 
-def _forest(climbs: Sequence[Climb], estimates: Sequence[Estimate | None], title: str) -> str:
+def _forest(climbs: Sequence[Climb], estimates: Sequence[Ratio | None], title: str) -> str:
     rows = [
         effect(
             f"{number} {climb.model}, {climb.status}",
-            asdict(estimate),
+            estimate,
             css="kept" if climb.status == "confirmed" else "tried",
         )
         for number, (climb, estimate) in enumerate(zip(climbs, estimates, strict=True), 1)

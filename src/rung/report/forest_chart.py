@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec import UnsetType
 
 from rung.report import units
 from rung.report.axis import round_values
 from rung.report.svg import escaped, line, positive, positives, svg, text
+
+Restarts = Sequence[Mapping[str, Sequence[float]]] | UnsetType | None  # of each its samples by side, ns a step
 
 _ROW, _AXIS = 46.0, 34.0  # pixels
 _LEFT, _WIDE = 3.0, 94.0  # percent
@@ -27,17 +31,21 @@ class Effect(NamedTuple):
     css: str
 
 
-def effect(label: str, estimate: Any, restarts: Sequence[float] = (), css: str = "kept") -> Effect | None:
+def effect(
+    label: str, estimate: units.Estimate | None, restarts: Sequence[float] = (), css: str = "kept"
+) -> Effect | None:
     """None where the ratio is not known."""
-    value, low, high = (positive(units.section(estimate).get(name)) for name in ("value", "low", "high"))
-    return None if value is None else Effect(label, value, low, high, restarts, css)
+    value = positive(estimate.value) if estimate else None
+    if estimate is None or value is None:
+        return None
+    return Effect(label, value, positive(estimate.low), positive(estimate.high), restarts, css)
 
 
-def ratios(restarts: Any, a: str, b: str) -> list[float]:
+def ratios(restarts: Restarts, a: str, b: str) -> list[float]:
     """Of each restart the median of side a's samples over that of side b's; above 1 where b is faster."""
     found = []
-    for restart in restarts or []:
-        sides = [positives(units.section(restart).get(name)) for name in (a, b)]
+    for restart in restarts or ():
+        sides = [positives(restart.get(name, ())) for name in (a, b)]
         if all(sides):
             found.append(statistics.median(sides[0]) / statistics.median(sides[1]))
     return found
@@ -61,7 +69,7 @@ def forest(effects: Sequence[Effect], label: str) -> str:
     body += [text("← slower", 0, bottom + 31, "tick"), text("faster →", 100, bottom + 31, "tick", "end")]
     for place, row in enumerate(effects):
         y = place * _ROW + 30
-        said = units.interval({"value": row.value, "low": row.low, "high": row.high})
+        said = units.interval(row)
         drawn = [text(row.label, 0, y - 14, "name"), text(said, 100, y - 14, "tick", "end")]
         if row.low is not None and row.high is not None:
             drawn.append(line(x(row.low), y, x(row.high), y, "interval"))
@@ -95,7 +103,9 @@ def _range(effects: Sequence[Effect]) -> tuple[float, float]:
     return math.exp(low - margin), math.exp(high + margin)
 
 
-def of_sides(names: Mapping[str, str], restarts: Any, pairs: Sequence[tuple[str, str, Any]]) -> list[Effect]:
+def of_sides(
+    names: Mapping[str, str], restarts: Restarts, pairs: Sequence[tuple[str, str, units.Estimate]]
+) -> list[Effect]:
     """The comparisons of pairs (a, b, speedup of b over a); names: of a side what a reader knows it by."""
     found = [effect(f"{names[b]} against {names[a]}", speedup, ratios(restarts, a, b)) for a, b, speedup in pairs]
     return [row for row in found if row is not None]

@@ -65,7 +65,7 @@ def list_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def entry_lines(entry: Mapping[str, Any]) -> list[str]:
     """All that is known of one entry, but for its document."""
-    environment = units.section(entry, "environment")
+    environment = entry.get("environment") or {}
     versions = [f"{name} {units.clean(environment[name])}" for name in ("rung", "torch", "rocm", "cuda", "python", "git") if environment.get(name)]  # fmt: skip
     rows = [
         ("entry", f"{entry['id']}, {moment(entry['created'])} UTC" + (f", tags: {', '.join(entry['tags'])}" if entry["tags"] else "")),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rung.records.climb import Breakdown, ClimbRun
+from rung.records.record import plain
 from rung.report import charts, units, words
 from rung.report.embedded import page_of
 from rung.report.forest_chart import Effect, effect, forest, ratios
@@ -17,8 +20,8 @@ SCRIPTS = ("page", "tables", "export")
 TIMELINE_SCRIPTS = ("canvas", "timeline")
 
 
-def render(data: dict[str, Any], traces: ClimbTraces | None = None) -> str:
-    """The page as text. All that comes from the data is escaped: by jinja2, and in pictures by `svg`. traces: of the run, where they
+def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
+    """The page as text. All that comes from the run is escaped: by jinja2, and in pictures by `svg`. traces: of the run, where they
     are to be drawn."""
     from markupsafe import Markup
 
@@ -27,76 +30,78 @@ def render(data: dict[str, Any], traces: ClimbTraces | None = None) -> str:
         from rung.report.climb_traces import drawn_of  # it loads polars
 
         drawn = drawn_of(traces)
-    result, baseline = units.section(data, "result"), units.section(data, "baseline")
-    tried, left = words.planned(data)
-    bars = [("Before", words.as_measured(baseline.get("breakdown"), words.before(data).get("value")))]
-    if words.kept(data):
-        after = units.section(result, "times", "best").get("value")
-        bars.append(("After", words.as_measured(result.get("breakdown"), after)))
-    folded = words.folded(words.attempts(data))
-    shown = [attempt for attempt in folded if attempt.get("log")]
-    strips = [charts.strip(attempt.get("restarts")) for attempt in shown]
+    tried, left = words.planned(run)
+    bars = _bars(run)
+    folded = words.folded(run.attempts)
+    shown = [attempt for attempt in folded if attempt.log]
+    strips = [charts.strip(attempt.restarts) for attempt in shown]
     return page_of(
         "climb.html",
         SCRIPTS + (TIMELINE_SCRIPTS if traces and traces.steps else ()),
         **drawn,
         words=words,
-        data=data,
-        manifest=units.section(data, "manifest"),
-        baseline=baseline,
-        result=result,
+        run=run,
+        manifest=run.manifest,
+        baseline=run.baseline,
+        result=run.result,
         attempts=[(attempt, Markup(strip), scale) for attempt, (strip, scale) in zip(shown, strips, strict=True)],
-        forest=Markup(forest(_effects(data), "The ratio of each comparison, with its interval and its restarts")),
-        untried=[attempt for attempt in folded if not attempt.get("log")],
+        forest=Markup(forest(_effects(run), "The ratio of each comparison, with its interval and its restarts")),
+        untried=[attempt for attempt in folded if not attempt.log],
         tried=tried,
         left=words.folded(left),
-        facts=_facts(data),
-        ladder=Markup(charts.ladder(data)),
+        facts=_facts(run),
+        ladder=Markup(charts.ladder(run)),
         bars=Markup(charts.time_bars(bars)),
         legend=_legend([breakdown for _, breakdown in bars]),
-        environment=_flat(units.section(data, "manifest", "environment")),
+        environment=_flat(plain(run.manifest.environment)),
     )
 
 
-def _effects(data: dict[str, Any]) -> list[Effect]:
+def _bars(run: ClimbRun) -> list[tuple[str, Breakdown | None]]:
+    """Where the time of a step goes, before and, where something was kept, after."""
+    breakdown = run.baseline.breakdown if run.baseline else None
+    bars = [("Before", words.as_measured(breakdown, words.before(run)))]
+    if words.kept(run) and run.result:
+        bars.append(("After", words.as_measured(run.result.breakdown, words.result_time(run, "best"))))
+    return bars
+
+
+def _effects(run: ClimbRun) -> list[Effect]:
     """Each attempt against the best before it, and the answer in fresh restarts."""
     tries: dict[str, int] = {}
     found = []
-    for attempt in words.attempts(data):
+    for attempt in run.attempts:
         name = words.name(attempt)
         tries[name] = tries.get(name, 0) + 1
-        label = f"{name if tries[name] == 1 else f'{name} ({tries[name]})'}, {units.clean(attempt.get('verdict'))}"
-        css = "kept" if attempt.get("verdict") == "kept" else "tried"
-        restarts = ratios(attempt.get("restarts"), "best", "candidate")
-        found.append(effect(label, words.speedup(attempt), restarts, css))
-    result = units.section(data, "result")
-    if result.get("status") == "confirmed":
-        answers = [("the untouched model", "best", "speedup"), ("the best plain mode", "plain", "over_plain")]
-        for name, side, key in answers:
-            if units.span(result.get(key)):  # the plain mode itself has no interval: 1
-                restarts = ratios(result.get("restarts"), side, "candidate")
-                found.append(effect(f"confirmed, over {name}", result[key], restarts))
+        label = f"{name if tries[name] == 1 else f'{name} ({tries[name]})'}, {units.clean(attempt.verdict)}"
+        css = "kept" if attempt.verdict == "kept" else "tried"
+        found.append(effect(label, words.speedup(attempt), ratios(attempt.restarts, "best", "candidate"), css))
+    result = run.result
+    if result and result.status == "confirmed":
+        answers = [("the untouched model", "best", result.speedup), ("the best plain mode", "plain", result.over_plain)]
+        for name, side, gain in answers:
+            if units.span(gain):  # the plain mode itself has no interval: 1
+                found.append(effect(f"confirmed, over {name}", gain, ratios(result.restarts, side, "candidate")))
     return [row for row in found if row is not None]
 
 
-def _facts(data: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(run: ClimbRun) -> list[tuple[str, str]]:
     """The facts under the title; those that are not known are left out."""
-    manifest, baseline = units.section(data, "manifest"), units.section(data, "baseline")
-    result = units.section(data, "result")
-    best = units.section(result, "times").get("best")
+    manifest, baseline, result = run.manifest, run.baseline, run.result
+    kept = result if words.kept(run) else None
     facts = [
         ("Workload", words.workload(manifest)),
         ("Device", words.device(manifest)),
         ("Software", words.versions(manifest)),
-        ("Numerics", units.clean(manifest.get("numerics"))),
-        ("Step before", units.duration_interval(words.before(data)) if baseline else ""),
-        ("Step after", units.duration_interval(best) if words.kept(data) else ""),
-        ("Peak memory", words.memory(data) or units.data_size(units.peak(baseline.get("memory")))),
-        ("Bottleneck before", words.bottleneck(baseline.get("breakdown"))),
-        ("Bottleneck after", words.bottleneck(result.get("breakdown")) if words.kept(data) else ""),
+        ("Numerics", units.clean(manifest.numerics)),
+        ("Step before", units.duration_interval(words.before(run)) if baseline else ""),
+        ("Step after", units.duration_interval(words.result_time(run, "best")) if kept else ""),
+        ("Peak memory", words.memory(run) or units.data_size(units.peak(baseline.memory if baseline else None))),
+        ("Bottleneck before", words.bottleneck(baseline.breakdown) if baseline else ""),
+        ("Bottleneck after", words.bottleneck(kept.breakdown) if kept else ""),
         ("Least time for its arithmetic", words.floor(baseline)),
-        ("Climb took", units.seconds(result.get("seconds"))),
-        ("Started", units.clean(manifest.get("created")).replace("T", " ").replace("+00:00", " UTC")),
+        ("Climb took", units.seconds(result.seconds) if result else ""),
+        ("Started", units.clean(manifest.created).replace("T", " ").replace("+00:00", " UTC")),
     ]
     return [(name, _unbroken(value)) for name, value in facts if value and value != units.NONE]
 
@@ -106,7 +111,7 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]iB|B|[kMGTP])(?!\w))", "\u00a0", text)
 
 
-def _legend(breakdowns: list[Any]) -> list[tuple[str, str, list[str]]]:
+def _legend(breakdowns: Sequence[Breakdown | None]) -> list[tuple[str, str, list[str]]]:
     """(class of the colour, title, time in each bar) of every part that takes time in one of them."""
     columns = [{key: (title, value) for key, title, value in words.parts(b)} for b in breakdowns]
     keys = [key for key in words.PARTS if any(key in column for column in columns)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from rung.records.climb import Attempt
+from rung.records.recipe import ListedRung
 from rung.report.layout import styled
 from rung.report.units import wrapped
 from rung.rungs import Rung
@@ -31,17 +32,16 @@ class Outcomes:
         return f"{self.kept} of {self.decided}" if self.decided else ""
 
 
-def outcomes(attempts: Iterable[Mapping[str, Any]]) -> dict[str, Outcomes]:
+def outcomes(attempts: Iterable[Attempt]) -> dict[str, Outcomes]:
     """By rung. A member of a bundle counts as its bundle does, unless it was found to do nothing."""
     found: dict[str, Outcomes] = {}
     for attempt in attempts:
-        if attempt["verdict"] not in ("kept", "reverted", "no-op") or not attempt.get("log"):
+        if attempt.verdict not in ("kept", "reverted", "no-op") or not attempt.log:
             continue
-        without = attempt.get("without") or ()
-        for name in attempt.get("members") or [attempt["rung"]]:
+        for name in attempt.members or [attempt.rung]:
             one = found.setdefault(name, Outcomes())
             one.decided += 1
-            one.kept += attempt["verdict"] == "kept" and name not in without
+            one.kept += attempt.verdict == "kept" and name not in (attempt.without or ())
     return found
 
 
@@ -52,20 +52,20 @@ def needs(rung: Rung) -> str:
     return "; ".join(told)
 
 
-def as_dict(rung: Rung, seen: Outcomes | None) -> dict[str, Any]:
-    return {
-        "name": rung.name,
-        "level": rung.level,
-        "title": rung.title,
-        "changes": rung.changes,
-        "numerics": rung.contract,
-        "needs": list(rung.needs),
-        "effect": rung.effect,
-        "replaces": list(rung.replaces),
-        "spares": rung.spares,
-        "kept": seen.kept if seen else 0,
-        "decided": seen.decided if seen else 0,
-    }
+def listed(rung: Rung, seen: Outcomes | None) -> ListedRung:
+    return ListedRung(
+        name=rung.name,
+        level=rung.level,
+        title=rung.title,
+        changes=rung.changes,
+        numerics=rung.contract,
+        needs=list(rung.needs),
+        effect=rung.effect,
+        replaces=list(rung.replaces),
+        spares=rung.spares,
+        kept=seen.kept if seen else 0,
+        decided=seen.decided if seen else 0,
+    )
 
 
 def list_lines(rungs: Sequence[Rung], seen: Mapping[str, Outcomes], width: int, color: bool) -> list[str]:

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+from rung.records.climb import Baseline, ClimbRun, Facts
 from rung.report import units
 from rung.report.terminal import breakdown_lines
 from rung.report.words import as_measured, recompilations, standing
 
 
-def baseline_lines(baseline: dict[str, Any]) -> list[str]:
+def baseline_lines(baseline: Baseline) -> list[str]:
     """How long the untouched workload takes, and where the time goes."""
     lines = [
-        f"baseline: {units.duration_interval(baseline['time'])} a step; first run "
-        f"{units.seconds(baseline['first_run_seconds'])}; peak memory {units.data_size(units.peak(baseline['memory']))}"
+        f"baseline: {units.duration_interval(baseline.time)} a step; first run "
+        f"{units.seconds(baseline.first_run_seconds)}; peak memory {units.data_size(units.peak(baseline.memory))}"
     ]
-    if not baseline.get("steady", True):
+    if baseline.steady is False:
         lines.append("  note: it never became steady while warming up; the machine, or the workload, drifts.")
-    names = baseline.get("without_gradient") or []
+    names = baseline.without_gradient or []
     if names:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         lines.append(f"  note: {len(names)} trainable parameters get no gradient: {shown}")
-    parts = as_measured(baseline.get("breakdown"), baseline["time"]["value"])
+    parts = as_measured(baseline.breakdown, baseline.time)
     return lines + [f"  {line}" for line in breakdown_lines(parts)]
 
 
-def graph_lines(facts: dict[str, Any]) -> list[str]:
+def graph_lines(facts: Facts) -> list[str]:
     """Where Dynamo breaks the graph, and what it captures again for a second batch of one shape, in the user's source;
     nothing where it captures one graph, once."""
-    breaks, again = facts.get("graph_breaks") or [], facts.get("recompilations") or []
+    breaks, again = facts.graph_breaks, recompilations(facts)
     lines = []
     if breaks:
         lines.append(f"  note: torch.compile breaks the graph in {len(breaks)} place{'s' if len(breaks) > 1 else ''}:")
         lines += [f"    {units.clean(text)}" for text in breaks]
     if again:
         lines.append("  note: a second batch of the same shape is compiled anew:")
-        lines += [f"    {units.clean(text)}" for text in recompilations(facts)]
+        lines += [f"    {text}" for text in again]
     return lines
 
 
@@ -48,13 +49,12 @@ def now_line(now: Any) -> str:
     return " · ".join(parts)
 
 
-def run_line(data: dict[str, Any]) -> str:
+def run_line(run: ClimbRun) -> str:
     """A run in a list: where, what, how it stands and what it gave."""
-    manifest, result = data["manifest"], data["result"] or {}
-    gain = units.interval(result["speedup"]) if result.get("speedup") else "no speedup"
-    status = f", {units.clean(result['status'])}" if result.get("status") else ""
-    ended = gain + status + (", ended early" if manifest.get("why") else "")
-    outcome = ended if manifest["status"] == "complete" else standing(data)
-    workload = manifest["workload"]
-    what = f"{workload['name']} ({workload['mode']}, {manifest['numerics']})"
-    return "  ".join(units.one_line(part) for part in (data["directory"], what, outcome))
+    manifest, result = run.manifest, run.result
+    gain = units.interval(result.speedup) if result and result.speedup else "no speedup"
+    status = f", {units.clean(result.status)}" if result and result.status else ""
+    ended = gain + status + (", ended early" if manifest.why else "")
+    outcome = ended if manifest.status == "complete" else standing(run)
+    what = f"{manifest.workload.name} ({manifest.workload.mode}, {manifest.numerics})"
+    return "  ".join(units.one_line(part) for part in (run.directory, what, outcome))

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import RungError
+from rung.records.climb import Attempt, ClimbRun, Mode, Result
+from rung.records.record import record_of
 from rung.report.climb_traces import traces_of
 from rung.report.html import render
 from rung.report.lines import baseline_lines, graph_lines
@@ -24,30 +26,31 @@ def progress_lines(event: str, data: dict[str, Any]) -> list[str]:
             f"looking at {data['target']}: does it run, does it compute the same twice, what does its graph hold ..."
         ]
     if event == "workload":
-        d, e = data["manifest"]["workload"], data["manifest"]["environment"]
-        numerics = data["manifest"]["numerics"]
+        run = record_of(ClimbRun, data)
+        w, e, numerics = run.manifest.workload, run.manifest.environment, run.manifest.numerics
         return [
-            f"{d['name']}, {d['mode']}, on {e['device']['name']} (torch {e['torch']}); numerics: {numerics}",
-            f"run directory: {data['directory']}",
+            f"{w.name}, {w.mode}, on {e.device.name} (torch {e.torch or 'unknown'}); numerics: {numerics}",
+            f"run directory: {run.directory}",
         ]
     if event == "surveyed":
-        return graph_lines(data["manifest"].get("facts") or {})
+        return graph_lines(record_of(ClimbRun, data).manifest.facts)
     if event == "baseline":
         return ["measuring the baseline ..."]
     if event == "measured":
-        return baseline_lines(data["baseline"])
+        baseline = record_of(ClimbRun, data).baseline
+        return baseline_lines(baseline) if baseline else []
     if event in ("try", "plan"):
-        return [prediction_line(data)]
+        return [prediction_line(record_of(Attempt, data))]
     if event == "inapplicable":
-        return left_lines(data["attempts"])
+        return left_lines(record_of(list[Attempt], data["attempts"]))
     if event == "verify":
         return [f"  {data['rung']}: faster; verifying that it computes the same ..."]
     if event == "verdict":
-        return [attempt_line(data)]
+        return [attempt_line(record_of(Attempt, data))]
     if event == "mode":
-        return [mode_line(data)]
+        return [mode_line(record_of(Mode, data))]
     if event == "answer":
-        return [answer_line(data)]
+        return [answer_line(record_of(Result, data))]
     if event == "taken back":
         return [f"  taken back: {' + '.join(data['kept'])}: {data['why']}."]
     if event == "final":
@@ -61,11 +64,11 @@ def progress_lines(event: str, data: dict[str, Any]) -> list[str]:
 def keep_page(run: Run) -> None:
     """Writes the page of what there is so far: whatever ends a climb, it is of the last answer. The climb goes on without it."""
     with contextlib.suppress(RungError):
-        run.write_text(PAGE, render(run.data()))
+        run.write_text(PAGE, render(run.record()))
 
 
-def write_page(run: Run, data: dict[str, Any]) -> Path:
-    """Writes the page of a climb that has ended, with what its traces show; returns where. data: as `Run.data` gives it."""
+def write_page(run: Run, record: ClimbRun) -> Path:
+    """Writes the page of a climb that has ended, with what its traces show; returns where."""
     page = run.directory / PAGE
-    run.write_text(PAGE, render(data, traces_of(run.directory, data, page)))
+    run.write_text(PAGE, render(record, traces_of(run.directory, record, page)))
     return page

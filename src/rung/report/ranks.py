@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rung.analysis.kernel_names import readable
+from rung.records.climb import Breakdown
 from rung.report import units, words
 from rung.report.tables import shortened
 
@@ -15,6 +16,12 @@ _HEADS = (
     "                         exposed  exposed",
     "rank      step  compute    comm.   copies     idle  bottleneck",
 )
+
+
+def mean_of_ranks(across: dict[str, Any], steps: int) -> Breakdown:
+    """The breakdown of a step in the mean of the ranks. across: as in `rung.analysis.across`."""
+    shown = {name: across[name] for name in ("clock", "step_ns", "bottleneck", "share", "kernels", "launches", "gemms")}
+    return Breakdown(parts={row["part"]: row["mean_ns"] for row in across["parts"]}, steps=steps, **shown)
 
 
 def rank_lines(found: dict[str, Any], width: int) -> list[str]:
@@ -54,7 +61,7 @@ def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
         title = words.part(row["part"], record["clock"])
         least, most = (f"{units.duration(row[f'{end}_ns'])} (rank {row[f'{end}_rank']})" for end in ("least", "most"))
         lines.append(f"  {title:<21}{units.duration(row['mean_ns']):>8}  {share:>4.0%}  {bar}{least:<19}  {most}")
-    if counted := words.per_step({**record, "steps": steps}):
+    if counted := words.per_step(mean_of_ranks(record, steps)):
         lines.append(f"  {counted}.")
     for note in record["notes"]:
         lines += units.wrapped(f"Note: {units.clean(note)}", width, "  ", "    ")
@@ -70,5 +77,5 @@ def across_lines(record: dict[str, Any], steps: int, width: int) -> list[str]:
 
 def _share(part: dict[str, Any], key: str) -> float:
     """Of all of the rank's GPUs."""
-    total = sum(row["total_ns"] for row in part["timeline"])
+    total: int = sum(row["total_ns"] for row in part["timeline"])
     return float(sum(row[key] for row in part["timeline"])) / max(1, total)

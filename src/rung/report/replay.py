@@ -30,7 +30,7 @@ def _input(value: Input) -> str:
     if isinstance(value, TensorSpec):
         return _literal(("tensor", *value))
     if isinstance(value, list) and value and isinstance(value[0], TensorSpec):
-        return _literal(("tensors", [("tensor", *each) for each in value]))  # type: ignore[misc]
+        return _literal(("tensors", [("tensor", *each) for each in value]))
     return _literal(("value", value))
 
 

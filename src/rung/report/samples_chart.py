@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rung.report import units
 from rung.report.axis import Axis, fitting
@@ -15,9 +14,9 @@ COLOURS = 6  # classes s0 to s5; further sides begin anew
 _TICK_BELOW = 16.0  # pixels
 
 
-def drawable(sides: Mapping[str, Sequence[Any]]) -> dict[str, list[float]]:
+def drawable(sides: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """The samples that a scale has a place for."""
-    known = {name: positives(list(samples)) for name, samples in sides.items()}
+    known = {name: positives(samples) for name, samples in sides.items()}
     return {name: samples for name, samples in known.items() if samples}
 
 
@@ -26,7 +25,7 @@ def colour(place: int) -> str:
 
 
 def histogram(
-    sides: Mapping[str, Sequence[float]], estimates: Mapping[str, Any], axis: Axis, discarded: int = 0
+    sides: Mapping[str, Sequence[float]], estimates: Mapping[str, units.Estimate], axis: Axis, discarded: int = 0
 ) -> str:
     """Bars of the kept samples, the sides over each other; the median of each as a line over its interval. estimates: of each side
     `value`, and `low` and `high` where there is an interval, in ns."""
@@ -46,7 +45,7 @@ def histogram(
                 f"<title>{tip}</title></rect>"
             )
         body.append(f'<g class="{colour(place)}">{"".join(bars)}</g>')
-        body += _median(units.section(estimates.get(name)), axis, f"median {colour(place)}")
+        body += _median(estimates.get(name), axis, f"median {colour(place)}")
     body.append(line(0, HIGH, 100, HIGH, "axis"))
     for ns, said in axis.ticks():
         x = 100 * axis.place(ns)
@@ -62,9 +61,11 @@ def _counts(samples: Sequence[float], axis: Axis) -> list[int]:
     return counts
 
 
-def _median(estimate: dict[str, Any], axis: Axis, css: str) -> list[str]:
+def _median(estimate: units.Estimate | None, axis: Axis, css: str) -> list[str]:
     """A line at the median, and its interval as a bar at the top."""
-    value, low, high = (positive(estimate.get(name)) for name in ("value", "low", "high"))
+    if estimate is None:
+        return []
+    value, low, high = positive(estimate.value), positive(estimate.low), positive(estimate.high)
     if value is None or not axis.holds(value):
         return []
     x = 100 * axis.place(value)
@@ -79,7 +80,7 @@ def _anchor(x: float) -> str:
 
 
 def over_time(
-    sides: Mapping[str, Sequence[float]], estimates: Mapping[str, Any], axis: Axis, discarded: int = 0
+    sides: Mapping[str, Sequence[float]], estimates: Mapping[str, units.Estimate], axis: Axis, discarded: int = 0
 ) -> str:
     """A dot a sample, evenly thinned where there are many, hollow at the edge where the scale ends before it. What was discarded stands
     left of a line. The broken line is the median."""
@@ -97,7 +98,8 @@ def over_time(
             if k % every == 0
         ]
         body.append(f'<g class="{colour(place)}">{"".join(dots)}</g>')
-        median = positive(units.section(estimates.get(name)).get("value"))
+        estimate = estimates.get(name)
+        median = positive(estimate.value) if estimate else None
         if median is not None and axis.holds(median):
             y = HIGH * (1 - axis.place(median))
             body.append(line(0, y, 100, y, f"median {colour(place)} across"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rung.records.bench import Bench
+from rung.records.compare import Comparison, Ranking
 from rung.report import units
 from rung.report.bench import bench_rows, heading, impression
 from rung.report.compare import ranking_rows, sides_of, verdict_lines, what_lines
@@ -37,35 +39,30 @@ class Section:
     forest: Markup | None = None
 
 
-def bench_page(results: Sequence[dict[str, Any]]) -> str:
+def bench_page(results: Sequence[Bench]) -> str:
     """One measurement, or those of a sweep below each other."""
     sections = []
     for result in results:
-        point = " ".join(f"{k}={v}" for k, v in result.get("point", {}).items())
-        discarded = result.get("discarded", [])
+        point = " ".join(f"{k}={v}" for k, v in (result.point or {}).items())
         rows: list[tuple[str, list[str]]] = []
         for name, said in bench_rows(result):
             if name:
                 rows.append((name, [said]))
             else:
                 rows[-1][1].append(said)
-        lead = [] if result["measured"] else [impression(result)]
-        samples = {"": [*discarded, *result["samples"]]}
-        title = f"{units.duration(result['time']['value'])} a step" + (f", {point}" if point else "")
-        sections.append(
-            _section(
-                title, [heading(result), *lead], rows, result["notes"], samples, {"": result["time"]}, len(discarded)
-            )
-        )
-    return _page(f"measurement of {results[0]['workload']}", sections)
+        lead = [heading(result), *([] if result.measured else [impression(result)])]
+        samples = {"": [*result.discarded, *result.samples]}
+        title = f"{units.duration(result.time.value)} a step" + (f", {point}" if point else "")
+        sections.append(_section(title, lead, rows, result.notes, samples, {"": result.time}, len(result.discarded)))
+    return _page(f"measurement of {results[0].workload}", sections)
 
 
-def compare_page(result: dict[str, Any]) -> str:
+def compare_page(result: Comparison | Ranking) -> str:
     """The samples of all sides, one restart after the other, and the ratio of each restart."""
-    restarts = result.get("restarts", [])
+    restarts = result.restarts or []
     names = {name: name.upper() for name in (restarts[0] if restarts else ())}
     samples = {names[name]: [ns for restart in restarts for ns in restart[name]] for name in names}
-    times = {name.upper(): estimate for name, estimate in (result.get("times") or {}).items()}
+    times = {name.upper(): estimate for name, estimate in (result.times or {}).items()}
     lead, *more = verdict_lines(result) or [""]
     sides = [(name.upper(), [said]) for name, said in sides_of(result).items()]
     return _page(
@@ -75,25 +72,24 @@ def compare_page(result: dict[str, Any]) -> str:
                 lead,
                 more,
                 [*sides, *((name, [said]) for name, said in what_lines(result))],
-                result.get("warnings") or [],
+                result.warnings or [],
                 samples,
                 times,
-                table=ranking_rows(result) if "ranking" in result else [],
+                table=ranking_rows(result) if isinstance(result, Ranking) else [],
                 effects=_effects(result, names),
             )
         ],
     )
 
 
-def _effects(result: dict[str, Any], names: Mapping[str, str]) -> list[Effect]:
+def _effects(result: Comparison | Ranking, names: Mapping[str, str]) -> list[Effect]:
     """Of two sides B against A; of several each pair. Rounds within one process have no restarts to draw."""
-    restarts = [] if result.get("unit") == "round" else result.get("restarts", [])
-    if "ranking" in result:
-        pairs = [(p["a"].lower(), p["b"].lower(), p["speedup"]) for p in result["ranking"]["pairs"]]
-    elif result.get("comparison"):
-        pairs = [("a", "b", result["comparison"]["speedup"])]
+    restarts = [] if result.unit == "round" else result.restarts or []
+    if isinstance(result, Ranking):
+        ranked = result.ranking.pairs if result.ranking else []
+        pairs = [(p.a.lower(), p.b.lower(), p.speedup) for p in ranked]
     else:
-        return []
+        pairs = [("a", "b", result.comparison.speedup)] if result.comparison else []
     return of_sides({"a": "A", "b": "B", **names}, restarts, pairs)
 
 
@@ -102,8 +98,8 @@ def _section(
     lead: list[str],
     rows: list[tuple[str, list[str]]],
     notes: Sequence[str],
-    samples: Mapping[str, Sequence[Any]],
-    estimates: Mapping[str, Any],
+    samples: Mapping[str, Sequence[float]],
+    estimates: Mapping[str, units.Estimate],
     discarded: int = 0,
     table: list[tuple[str, ...]] | None = None,
     effects: Sequence[Effect] = (),

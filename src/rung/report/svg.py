@@ -48,7 +48,6 @@ def positive(value: Any) -> float | None:
     return known if known is not None and 1 / _LARGEST < known < _LARGEST else None
 
 
-def positives(values: Any) -> list[float]:
-    """Those of a list that a scale has a place for; none of what is no list."""
-    known = map(positive, values if isinstance(values, list) else ())
-    return [value for value in known if value is not None]
+def positives(values: Sequence[float]) -> list[float]:
+    """Those that a scale has a place for."""
+    return [value for value in map(positive, values) if value is not None]

@@ -11,6 +11,7 @@ import polars as pl
 from rung.analysis.analyses import ANALYSES
 from rung.analysis.pictures import Pictures, Roofs
 from rung.report import charts, units, words
+from rung.report.analyze import breakdown_of, step_of
 from rung.report.curve_chart import memory
 from rung.report.curve_chart import names as curve_names
 from rung.report.embedded import embedded_json, page_of
@@ -74,17 +75,15 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
 
 
 def _headline(found: dict[str, Any]) -> str:
-    many = found["ranks"] > 1
-    of_all = found["across"] if many else found["parts"][0]["breakdown"] if found["parts"] else None
-    text = words.bottleneck(of_all, "step" if found["steps"] > 1 else "recording")
+    text = words.bottleneck(step_of(found), "step" if found["steps"] > 1 else "recording")
     return f"{text[:1].upper()}{text[1:]}" if text else "Nothing to break down"
 
 
 def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
     span = drawn.lanes.span_ns
-    first = next((part["breakdown"] for part in found["parts"] if part["breakdown"]), None) or {}
+    first = next((record for part in found["parts"] if (record := breakdown_of(part))), None)
     gpus = sum(len(part["timeline"]) for part in found["parts"])
-    step = units.duration(first.get("step_ns")) if first else ""
+    step = units.duration(first.step_ns) if first else ""
     facts = [
         ("GPU", f"{', '.join(map(units.clean, found.get('gpus') or []))}{f' ({gpus} GPUs)' if gpus > 1 else ''}"),
         ("Recorded with", units.clean(found["format"])),
@@ -93,7 +92,7 @@ def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
         ("A step" if found["steps"] > 1 else "GPU time from first to last event", step),
         ("Ranks", str(found["ranks"]) if found["ranks"] > 1 else ""),
         ("Events", units.count(found["events"])),
-        ("GPU kernels a step" if found["steps"] > 1 else "GPU kernels", units.count(first["kernels"]) if first else ""),
+        ("GPU kernels a step" if found["steps"] > 1 else "GPU kernels", units.count(first.kernels) if first else ""),
         ("Roofs by", units.clean(drawn.peaks.name) if drawn.peaks else ""),
     ]
     return [(name, value) for name, value in facts if value and value != units.NONE]
@@ -101,10 +100,10 @@ def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
 
 def _bars(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, float]]]]:
     """A bar a rank: (its label, the parts of its step)."""
-    parts = [(part["rank"], part["breakdown"]) for part in found["parts"] if part["breakdown"]][:_MOST_BARS]
+    parts = [(part["rank"], record) for part in found["parts"] if (record := breakdown_of(part))][:_MOST_BARS]
     what = "A step" if found["steps"] > 1 else "The recording"
     return [
-        (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record['step_ns'])}", words.parts(record))
+        (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record.step_ns)}", words.parts(record))
         for rank, record in parts
     ]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from msgspec import UNSET
 
 from rung.text import visible
 
@@ -14,6 +17,22 @@ _TIMES = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
 _ENERGIES = (("µJ", 1e-6), ("mJ", 1e-3), ("J", 1.0), ("kJ", 1e3))
 _SIZES = (("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40))
 _COUNTS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+
+
+class Span(Protocol):
+    """The ends of an interval; one that is not known is no number."""
+
+    @property
+    def low(self) -> object: ...
+    @property
+    def high(self) -> object: ...
+
+
+class Estimate(Span, Protocol):
+    """A figure with its interval, such as a record's `Interval`, `Ratio` or `Figure`."""
+
+    @property
+    def value(self) -> object: ...
 
 
 def number(value: Any) -> float | None:
@@ -26,16 +45,9 @@ def number(value: Any) -> float | None:
         return None
 
 
-def section(record: Any, *path: str) -> dict[str, Any]:
-    """The dict at a path of keys, empty where any part of it is missing."""
-    for key in path:
-        record = record.get(key) if isinstance(record, dict) else None
-    return record if isinstance(record, dict) else {}
-
-
 def clean(text: Any) -> str:
     """Text from a stranger without control characters, which could steer a terminal or break XML."""
-    return "" if text is None else visible(str(text))
+    return "" if text is None or text is UNSET else visible(str(text))
 
 
 def one_line(text: Any) -> str:
@@ -136,11 +148,11 @@ def data_sizes(before: Any, after: Any) -> str:
     return f"{a} → {b} {unit_b}" if unit_a == unit_b else f"{a} {unit_a} → {b} {unit_b}"
 
 
-def peak(memory: Any) -> float | None:
-    """The one figure for a memory record: what was allocated on the device, else what is resident."""
-    record = section(memory)
-    allocated = number(record.get("allocated"))
-    return number(record.get("resident")) if allocated is None else allocated
+def peak(memory: Mapping[str, int] | None) -> float | None:
+    """The one figure for bytes by kind: what was allocated on the device, else what is resident."""
+    known = memory or {}
+    allocated = number(known.get("allocated"))
+    return number(known.get("resident")) if allocated is None else allocated
 
 
 def _plain_ratio(value: Any) -> str:
@@ -155,27 +167,27 @@ def ratio(value: Any) -> str:
     return NONE if number(value) is None else _plain_ratio(value) + "×"
 
 
-def span(estimate: Any) -> str:
+def span(estimate: Span | None) -> str:
     """The interval of ratios alone: "1.38–1.47", "" where there is none."""
-    record = section(estimate)
-    if number(record.get("low")) is None or number(record.get("high")) is None:
-        return ""
-    return f"{_plain_ratio(record['low'])}–{_plain_ratio(record['high'])}"
+    low, high = _ends(estimate)
+    return "" if low is None or high is None else f"{_plain_ratio(low)}–{_plain_ratio(high)}"
 
 
-def interval(estimate: Any) -> str:
-    """{"value", "low", "high"} -> "1.42× (1.38–1.47)"."""
+def interval(estimate: Estimate | None) -> str:
+    """A ratio with its interval: "1.42× (1.38–1.47)"."""
     between = span(estimate)
-    return ratio(section(estimate).get("value")) + (f" ({between})" if between else "")
+    return ratio(estimate and estimate.value) + (f" ({between})" if between else "")
 
 
-def duration_interval(estimate: Any) -> str:
-    """{"value", "low", "high"} in nanoseconds -> "2.75 ms (2.71 ms – 2.80 ms)"."""
-    record = section(estimate)
-    text = duration(record.get("value"))
-    if number(record.get("low")) is None or number(record.get("high")) is None:
-        return text
-    return f"{text} ({duration(record['low'])} – {duration(record['high'])})"
+def duration_interval(estimate: Estimate | None) -> str:
+    """Nanoseconds with their interval: "2.75 ms (2.71 ms – 2.80 ms)"."""
+    low, high = _ends(estimate)
+    text = duration(estimate and estimate.value)
+    return text if low is None or high is None else f"{text} ({duration(low)} – {duration(high)})"
+
+
+def _ends(estimate: Span | None) -> tuple[float | None, float | None]:
+    return (None, None) if estimate is None else (number(estimate.low), number(estimate.high))
 
 
 def percent(share: Any) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
 
+from msgspec.structs import replace
+
+from rung.records.climb import Attempt, Baseline, Breakdown, ClimbRun, Facts, Figure, Manifest, Result
+from rung.records.measured import Check, Ratio
 from rung.report import units
 
 # The order of the legend; every report shows the parts with the same words.
@@ -47,42 +51,37 @@ _COMPARED = (
 _ALONE = "The untouched workload was timed and profiled in a worker process of its own. Nothing was compared with it."
 
 
-def attempts(data: dict[str, Any]) -> list[dict[str, Any]]:
-    return [a for a in data.get("attempts") or [] if isinstance(a, dict)]
-
-
-def folded(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def folded(attempts: Sequence[Attempt]) -> list[Attempt]:
     """The attempts, those that were never measured, for one and the same reason, as one: its `rung` names them all."""
-    found: list[dict[str, Any]] = []
-    by_reason: dict[tuple[str, str], dict[str, Any]] = {}
+    found: list[Attempt] = []
+    by_reason: dict[tuple[str, str], Attempt] = {}
     for attempt in attempts:
-        reason = units.clean(attempt.get("verdict")), units.clean(attempt.get("why"))
-        if attempt.get("log") or not reason[0]:
+        reason = units.clean(attempt.verdict), units.clean(attempt.why)
+        if attempt.log or not reason[0]:
             found.append(attempt)
-        elif reason in by_reason:
-            by_reason[reason]["rung"] = f"{by_reason[reason]['rung']}, {attempt.get('rung')}"
-            by_reason[reason]["title"] = by_reason[reason]["changes"] = ""
+        elif first := by_reason.get(reason):
+            first.rung, first.title, first.changes = f"{first.rung}, {attempt.rung}", "", ""
         else:
-            by_reason[reason] = dict(attempt)
+            by_reason[reason] = replace(attempt)
             found.append(by_reason[reason])
     return found
 
 
-def planned(data: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def planned(run: ClimbRun) -> tuple[list[Attempt], list[Attempt]]:
     """The rungs of a dry run: those that would be tried, in their order, and those that would not."""
-    if units.section(data, "manifest").get("status") != "planned":
+    if run.manifest.status != "planned" or not run.plan:
         return [], []
-    rungs = [r for r in units.section(data, "plan").get("rungs") or [] if isinstance(r, dict)]
-    return [r for r in rungs if not r.get("verdict")], [r for r in rungs if r.get("verdict")]
+    rungs = run.plan.rungs
+    return [r for r in rungs if not r.verdict], [r for r in rungs if r.verdict]
 
 
-def grouped(attempts: list[dict[str, Any]]) -> dict[str, list[str]]:
+def grouped(attempts: Sequence[Attempt]) -> dict[str, list[str]]:
     """The names of what was never measured, by the kind of its reason: what only waits first, what is of no kind last."""
     found: dict[str, list[str]] = {}
     for attempt in attempts:
-        verdict, group = units.clean(attempt.get("verdict")), units.clean(attempt.get("group"))
+        verdict, group = units.clean(attempt.verdict), units.clean(attempt.group)
         if verdict == "not yet":
-            group = f"not yet: {units.clean(attempt.get('why')).rstrip('.')}"
+            group = f"not yet: {units.clean(attempt.why).rstrip('.')}"
         elif verdict == "no-op":
             group = "already so, or without effect here"
         found.setdefault(group or OTHER, []).append(name(attempt))
@@ -91,206 +90,200 @@ def grouped(attempts: list[dict[str, Any]]) -> dict[str, list[str]]:
     )
 
 
-def measured(data: dict[str, Any]) -> str:
+def measured(run: ClimbRun) -> str:
     """How, as far as anything was."""
-    return _COMPARED if any(a.get("log") for a in attempts(data)) else _ALONE
+    return _COMPARED if any(a.log for a in run.attempts) else _ALONE
 
 
-def name(attempt: dict[str, Any]) -> str:
-    return units.clean(attempt.get("rung")) or "rung"
+def name(attempt: Attempt) -> str:
+    return units.clean(attempt.rung) or "rung"
 
 
-def predicted(attempt: dict[str, Any]) -> str:
-    between = units.span(attempt.get("prediction"))
+def predicted(attempt: Attempt) -> str:
+    between = units.span(attempt.prediction)
     return f"{between}×" if between else units.NONE
 
 
-def off(attempt: dict[str, Any]) -> str:
+def off(attempt: Attempt) -> str:
     """How far a prediction was from what was measured; empty where nothing was decided."""
-    points = units.number(attempt.get("prediction_error"))
+    points = units.number(attempt.prediction_error)
     return "" if points is None else f"{points:.0f} points of the step from the middle of the prediction"
 
 
-def recompilations(facts: Any) -> list[str]:
+def recompilations(facts: Facts) -> list[str]:
     """What is compiled anew, and the guard that failed, a sentence each."""
-    found = [r for r in units.section(facts).get("recompilations") or [] if isinstance(r, dict)]
     return [
-        f"{units.clean(r.get('where'))}: it was compiled for {units.clean(r.get('why')) or 'something else'}"
-        for r in found
+        f"{units.clean(r.where)}: it was compiled for {units.clean(r.why) or 'something else'}"
+        for r in facts.recompilations or ()
     ]
 
 
-def rests_on(attempt: dict[str, Any]) -> str:
+def rests_on(attempt: Attempt) -> str:
     """What a prediction follows from: the shares of the two largest parts that the rung works on."""
-    shares = units.section(attempt, "prediction", "shares")
+    shares = attempt.prediction.shares if attempt.prediction else {}
     numbers = [(key, units.number(share)) for key, share in shares.items()]
-    named = [f"{part(key, attempt.get('clock'))} {n:.0%}" for key, n in numbers if n is not None][:2]
+    named = [f"{part(key, attempt.clock)} {n:.0%}" for key, n in numbers if n is not None][:2]
     return f"{', '.join(named)} of the step" if named else ""
 
 
-def speedup(attempt: dict[str, Any]) -> dict[str, Any]:
-    return units.section(attempt, "comparison", "speedup")
+def speedup(attempt: Attempt) -> Ratio | None:
+    return attempt.comparison.speedup if attempt.comparison else None
 
 
-def worst(attempt: dict[str, Any]) -> dict[str, Any]:
-    return units.section(attempt, "verification", "worst")
+def worst(attempt: Attempt) -> Check | None:
+    return attempt.verification.worst if attempt.verification else None
 
 
-def candidate_time(attempt: dict[str, Any]) -> Any:
-    return units.section(attempt, "times", "candidate").get("value")
+def candidate_time(attempt: Attempt) -> float | None:
+    candidate = (attempt.times or {}).get("candidate")
+    return candidate.value if candidate else None
 
 
-def candidate_memory(attempt: dict[str, Any]) -> float | None:
-    return units.peak(units.section(attempt, "memory").get("candidate"))
+def candidate_memory(attempt: Attempt) -> float | None:
+    return units.peak((attempt.memory or {}).get("candidate"))
 
 
-def part(key: Any, clock: Any = None) -> str:
+def part(key: str, clock: str | None = None) -> str:
     """The words for a part. On the host's clock there are operators and no kernels, and what lies outside of them is not a
     wait for a launch."""
     here = {**PARTS, **ON_THE_HOST} if clock == "cpu" else PARTS
     return here.get(key, units.clean(key))
 
 
-def parts(breakdown: Any) -> list[tuple[str, str, float]]:
+def parts(breakdown: Breakdown | None) -> list[tuple[str, str, float]]:
     """(key, title, ns per step) of the parts that take any time; unknown ones last, under their own name."""
-    found = units.section(breakdown, "parts")
+    if breakdown is None:
+        return []
+    found = breakdown.parts
     order = [*PARTS, *(key for key in found if key not in PARTS)]
-    clock = units.section(breakdown).get("clock")
-    known = ((key, part(key, clock), units.number(found.get(key))) for key in order)
+    known = ((key, part(key, breakdown.clock), units.number(found.get(key))) for key in order)
     return [(key, title, value) for key, title, value in known if value is not None and value > 0]
 
 
-def as_measured(breakdown: Any, ns: Any) -> dict[str, Any]:
-    """The breakdown of a step that takes so long: the profiled one took another time, and its shares are what is known."""
-    record, measured = units.section(breakdown), units.number(ns)
-    whole = sum(value for _, _, value in parts(record))
-    if not measured or not whole:
-        return record
-    scaled = {key: value * measured / whole for key, _, value in parts(record)}
-    return {**record, "parts": scaled, "step_ns": measured}
+def as_measured(breakdown: Breakdown | None, time: Figure | None) -> Breakdown | None:
+    """The breakdown of a step that takes this time: the profiled one took another time, and its shares are what is known."""
+    taken, measured = parts(breakdown), units.number(time.value) if time else None
+    whole = sum(value for _, _, value in taken)
+    if breakdown is None or not measured or not whole:
+        return breakdown
+    scaled = {key: value * measured / whole for key, _, value in taken}
+    return replace(breakdown, parts=scaled, step_ns=measured)
 
 
-def bottleneck(breakdown: Any, whole: str = "step") -> str:
+def bottleneck(breakdown: Breakdown | None, whole: str = "step") -> str:
     """Such as "matrix products, 42 % of the step"; "" where there is none."""
-    record = units.section(breakdown)
-    key = record.get("bottleneck")
-    if not key or not isinstance(key, str):
+    if breakdown is None or not breakdown.bottleneck:
         return ""
-    title = part(key, record.get("clock"))
+    key = breakdown.bottleneck
+    title = part(key, breakdown.clock)
     other = {"launch_gap": "idle", "idle": "launch_gap"}.get(key)  # the share is of both
-    if other and _time(record, other) >= 0.01 * (units.number(record.get("step_ns")) or 0.0) > 0:
-        title += f" and {part(other, record.get('clock'))}"
-    return f"{title}, {units.percent(record.get('share'))} of the {whole}"
+    taken = units.number(breakdown.parts.get(other)) or 0.0 if other else 0.0
+    if other and taken >= 0.01 * (units.number(breakdown.step_ns) or 0.0) > 0:
+        title += f" and {part(other, breakdown.clock)}"
+    return f"{title}, {units.percent(breakdown.share)} of the {whole}"
 
 
-def _time(record: dict[str, Any], key: str) -> float:
-    """The ns of a part, of a breakdown or of those of several ranks."""
-    found = record.get("parts")
-    times = {row["part"]: row["mean_ns"] for row in found} if isinstance(found, list) else units.section(found)
-    return units.number(times.get(key)) or 0.0
-
-
-def per_step(breakdown: Any) -> str:
+def per_step(breakdown: Breakdown) -> str:
     """Such as "310 kernels, 290 launches, 48 matrix products per step", without the last words of a single step, and without
     what there was none of, as kernels on a CPU."""
-    record = units.section(breakdown)
-    labels = (("kernels", "kernel", "s"), ("launches", "launch", "es"), ("gemms", "matrix product", "s"))
+    counts = (
+        (breakdown.kernels, "kernel", "s"),
+        (breakdown.launches, "launch", "es"),
+        (breakdown.gemms, "matrix product", "s"),
+    )
     found = [
-        f"{units.count(record[key])} {one}{'' if record[key] == 1 else more}"
-        for key, one, more in labels
-        if units.number(record.get(key))
+        f"{units.count(count)} {one}{'' if count == 1 else more}" for count, one, more in counts if units.number(count)
     ]
-    return f"{', '.join(found)}{' per step' if record.get('steps') != 1 else ''}" if found else ""
+    return f"{', '.join(found)}{' per step' if breakdown.steps != 1 else ''}" if found else ""
 
 
-def workload(manifest: dict[str, Any]) -> str:
+def workload(manifest: Manifest) -> str:
     """Such as "tiny-transformer (train, 8 samples, 2048 tokens, 31.5 M parameters)"."""
-    record = units.section(manifest, "workload")
-    facts = [units.one_line(record.get("mode"))]
-    for key in ("samples", "tokens", "parameters"):
-        if units.number(record.get(key)) is not None:
-            facts.append(f"{units.count(record[key])} {key if record[key] != 1 else key.removesuffix('s')}")
-    title = units.one_line(record.get("name") or manifest.get("target") or "workload")
+    record = manifest.workload
+    facts = [units.one_line(record.mode)]
+    for key, n in (("samples", record.samples), ("tokens", record.tokens), ("parameters", record.parameters)):
+        if units.number(n) is not None:
+            facts.append(f"{units.count(n)} {key if n != 1 else key.removesuffix('s')}")
+    title = units.one_line(record.name or manifest.target or "workload")
     known = ", ".join(f for f in facts if f)
     return f"{title} ({known})" if known else title
 
 
-def device(manifest: dict[str, Any]) -> str:
-    record = units.section(manifest, "environment", "device")
-    return units.clean(record.get("name") or record.get("kind") or "unknown device")
+def device(manifest: Manifest) -> str:
+    record = manifest.environment.device
+    return units.clean(record.name or record.kind or "unknown device")
 
 
-def versions(manifest: dict[str, Any]) -> str:
+def versions(manifest: Manifest) -> str:
     """Such as "torch 2.13.0, CUDA 13.0"."""
-    record = units.section(manifest, "environment")
-    labels = (("torch", "torch"), ("rocm", "ROCm"), ("cuda", "CUDA"))
-    return ", ".join(f"{label} {units.clean(record[k])}" for k, label in labels if record.get(k))
+    here = manifest.environment
+    labels = (("torch", here.torch), ("ROCm", here.rocm), ("CUDA", here.cuda))
+    return ", ".join(f"{label} {units.clean(version)}" for label, version in labels if version)
 
 
-def pays_back(attempt: dict[str, Any]) -> str:
+def pays_back(attempt: Attempt) -> str:
     """Such as "41 s more to prepare, paid back after 3,200 steps"; empty where preparing takes about as long."""
-    record = units.section(attempt, "pay_back")
-    longer, steps = units.number(record.get("seconds")), units.number(record.get("steps"))
-    if longer is None or longer < 1:
+    record = attempt.pay_back
+    longer = units.number(record.seconds) if record else None
+    if not record or longer is None or longer < 1:
         return ""
     text = f"{units.seconds(longer)} more to prepare"
-    return f"{text}, paid back after {units.count(steps)} steps" if steps else f"{text}, never paid back"
+    return f"{text}, paid back after {units.count(record.steps)} steps" if record.steps else f"{text}, never paid back"
 
 
-def effect(attempt: dict[str, Any]) -> str:
+def effect(attempt: Attempt) -> str:
     """Whether what the rung should do beside being faster was seen, and with which figures."""
-    record = units.section(attempt, "effect")
-    if not record.get("should"):
+    record = attempt.effect
+    if not record or not record.should:
         return ""
-    shown = record.get("shown")
-    seen = "seen" if shown is True else "not seen" if shown is False else "not to be told"
-    return f"{units.clean(record['should'])}: {seen} ({units.clean(record.get('says'))})"
+    seen = "seen" if record.shown is True else "not seen" if record.shown is False else "not to be told"
+    return f"{units.clean(record.should)}: {seen} ({units.clean(record.says)})"
 
 
-def stopped(data: dict[str, Any]) -> str:
+def stopped(run: ClimbRun) -> str:
     """Why nothing more was tried, and what that left."""
-    record = units.section(data, "result", "stopped")
-    why = units.clean(record.get("why")).rstrip(".")
-    if not why or record.get("rule") == "budget":  # that is said as the status
+    record = run.result.stopped if run.result else None
+    why = units.clean(record.why).rstrip(".") if record else ""
+    if not record or not why or record.rule == "budget":  # that is said as the status
         return ""
-    left = [units.clean(name) for name in units.section(record, "left")]
+    left = [units.clean(name) for name in record.left or ()]
     rest = f" Not tried: {', '.join(left[:6])}{f' and {len(left) - 6} more' if len(left) > 6 else ''}." if left else ""
     return f"It stopped there because {why}.{rest}"
 
 
-def shapes(data: dict[str, Any]) -> list[str]:
+def shapes(run: ClimbRun) -> list[str]:
     """What the stack gives on shapes that were not used for the choice."""
     said = []
-    for row in units.section(data, "result").get("shapes") or []:
-        gain = units.section(row, "speedup")
-        text = f"{units.ratio(gain.get('value'))}" + (f" ({units.span(gain)})" if units.span(gain) else "")
-        lost = row.get("answer") in ("slower", "fails")
-        text = "it fails" if row.get("answer") == "fails" else "unknown" if not gain else text
-        said.append(
-            f"On {units.clean(row.get('shape'))}, a shape not used for the choice: {text}{'; the recipe leaves such inputs to the original' if lost else ''}."
-        )
+    for row in (run.result.shapes if run.result else None) or ():
+        gain, between = row.speedup, units.span(row.speedup)
+        text = f"{units.ratio(gain.value)}{f' ({between})' if between else ''}" if gain else "unknown"
+        text = "it fails" if row.answer == "fails" else text
+        lost = "; the recipe leaves such inputs to the original" if row.answer in ("slower", "fails") else ""
+        said.append(f"On {units.clean(row.shape)}, a shape not used for the choice: {text}{lost}.")
     return said
 
 
-def predictions(data: dict[str, Any]) -> str:
+def predictions(run: ClimbRun) -> str:
     """Such as "Predictions were off by 6 points of the step in the median (capture 9, sdpa 3); 4 of 7 outcomes lay inside
     their range"."""
-    record = units.section(data, "result", "predictions")
-    off, decided = units.number(record.get("median_error")), units.number(record.get("decided"))
-    if off is None or not decided:
+    record = run.result.predictions if run.result else None
+    off = units.number(record.median_error) if record else None
+    if not record or off is None or not record.decided:
         return ""
-    inside = units.count(record.get("inside"))
-    medians = [(units.clean(name), units.number(value)) for name, value in units.section(record, "by_rung").items()]
+    medians = [(units.clean(name), units.number(value)) for name, value in record.by_rung.items()]
     each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
     rungs = f" ({', '.join(f'{name} {n:.0f}' for name, n in each)})" if each else ""
-    return f"Predictions were off by {off:.0f} points of the step in the median{rungs}; {inside} of {units.count(decided)} outcomes lay inside their range."
+    inside = f"{units.count(record.inside)} of {units.count(record.decided)} outcomes lay inside their range"
+    return f"Predictions were off by {off:.0f} points of the step in the median{rungs}; {inside}."
 
 
-def noise(data: dict[str, Any]) -> str:
+def noise(run: ClimbRun) -> str:
     """Such as "Noise: steps waited for a core 43 % of the time; a gain below 12 % would not have shown in an attempt of several
     restarts"."""
-    record = units.section(data, "result", "noise")
-    waited, visible = units.number(record.get("waited")), units.number(record.get("visible"))
+    record = run.result.noise if run.result else None
+    if record is None:
+        return ""
+    waited, visible = units.number(record.waited), units.number(record.visible)
     parts = []
     if waited is not None and waited >= 0.01:
         parts.append(f"steps waited for a core {waited:.0%} of the time")
@@ -299,99 +292,102 @@ def noise(data: dict[str, Any]) -> str:
     return f"Noise: {'; '.join(parts)}." if parts else ""
 
 
-def status(data: dict[str, Any]) -> str:
+def status(run: ClimbRun) -> str:
     """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
-    manifest = units.section(data, "manifest")
-    state, why = standing(data), units.clean(manifest.get("why")).rstrip(".")
+    state, why = standing(run), units.clean(run.manifest.why).rstrip(".")
     if state == "complete":
-        return f"The climb ended early: {why}. Go on with: {resume(data)}" if why else ""
+        return f"The climb ended early: {why}. Go on with: {resume(run)}" if why else ""
     reason = f": {why}" if why else ""
     if state == "planned":
-        return f"The climb is planned{reason}. Begin it with: {resume(data)}"
+        return f"The climb is planned{reason}. Begin it with: {resume(run)}"
     if state == "running":
         return f"The climb is running{reason}."
-    return f"The climb is {state or 'unfinished'}{reason}. Resume it with: {resume(data)}"
+    return f"The climb is {state or 'unfinished'}{reason}. Resume it with: {resume(run)}"
 
 
-def standing(data: dict[str, Any]) -> str:
+def standing(run: ClimbRun) -> str:
     """The status in a word; of a climb whose process is gone without a word, that it was interrupted."""
-    state = units.clean(units.section(data, "manifest").get("status"))
-    return "interrupted" if state == "running" and not data.get("running") else state
+    state = units.clean(run.manifest.status)
+    return "interrupted" if state == "running" and not run.running else state
 
 
-def resume(data: dict[str, Any]) -> str:
-    return f"rung climb --resume {shlex.quote(units.clean(data.get('directory') or 'DIR'))}"
+def resume(run: ClimbRun) -> str:
+    return f"rung climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
 
 
-def recipe_path(data: dict[str, Any], directory: bool = True) -> str:
-    recipe = units.clean(units.section(data, "result").get("recipe") or "recipe.toml")
-    where = units.clean(data.get("directory"))
+def recipe_path(run: ClimbRun, directory: bool = True) -> str:
+    recipe = units.clean((run.result.recipe if run.result else None) or "recipe.toml")
+    where = units.clean(run.directory)
     return str(PurePath(where) / recipe) if directory and where else recipe
 
 
-def bench_command(data: dict[str, Any]) -> str:
-    target = units.clean(units.section(data, "manifest").get("target") or "TARGET")
-    return f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(data))}"
+def bench_command(run: ClimbRun) -> str:
+    target = units.clean(run.manifest.target or "TARGET")
+    return f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
 
 
-def apply_line(data: dict[str, Any]) -> str:
-    if units.section(data, "manifest", "workload").get("mode") == "train":
-        return f'train = rung.apply(model, "{recipe_path(data)}", loss=loss, optimizer=optimizer)'
-    return f'model = rung.apply(model, "{recipe_path(data)}")'
+def apply_line(run: ClimbRun) -> str:
+    if run.manifest.workload.mode == "train":
+        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer)'
+    return f'model = rung.apply(model, "{recipe_path(run)}")'
 
 
-def before(data: dict[str, Any]) -> dict[str, Any]:
+def before(run: ClimbRun) -> Figure | None:
     """The untouched step: as the final comparison timed it beside the best, where there was one, or by itself."""
-    alone = units.section(data, "baseline", "time")
-    return (units.section(data, "result", "times", "baseline") if kept(data) else {}) or alone
+    beside = result_time(run, "baseline") if kept(run) else None
+    return beside or (run.baseline.time if run.baseline else None)
 
 
-def kept(data: dict[str, Any]) -> list[str]:
-    return [units.clean(k) for k in units.section(data, "result").get("kept") or []]
+def result_time(run: ClimbRun, side: str) -> Figure | None:
+    """A step of a side (`baseline` or `best`) in the final comparison."""
+    return ((run.result.times if run.result else None) or {}).get(side)
 
 
-def total(data: dict[str, Any]) -> str:
+def kept(run: ClimbRun) -> list[str]:
+    return [units.clean(k) for k in run.result.kept] if run.result else []
+
+
+def total(run: ClimbRun) -> str:
     """Such as "9.41× faster (9.22–9.60): 26.6 ms → 2.83 ms, peak memory 3.1 → 1.2 GiB"."""
-    result = units.section(data, "result")
+    result = run.result
     if not result:
         return ""
-    if not kept(data) and not any(attempt.get("log") for attempt in attempts(data)):
+    if not kept(run) and not any(attempt.log for attempt in run.attempts):
         return "Nothing was kept: no rung was tried."
-    if not kept(data):
+    if not kept(run):
         return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
-    text = f"{units.interval(units.section(result, 'speedup'))} over the untouched model"
-    over = units.section(result, "over_plain")
-    if units.number(over.get("value")) is not None:
-        itself = over["value"] == 1 and not units.span(over)
+    text = f"{units.interval(result.speedup)} over the untouched model"
+    over = result.over_plain
+    if over and units.number(over.value) is not None:
+        itself = over.value == 1 and not units.span(over)
         text += (
             ": plain torch.compile itself" if itself else f", {units.interval(over)} over the best plain torch.compile"
         )
-    before = units.section(result, "times", "baseline").get("value")
-    after = units.section(result, "times", "best").get("value")
-    text += f"; {units.duration(before)} → {units.duration(after)} a step"
-    text += f", peak memory {memory(data)}" if memory(data) else ""
+    times = [figure.value if figure else None for figure in (result_time(run, "baseline"), result_time(run, "best"))]
+    text += f"; {units.duration(times[0])} → {units.duration(times[1])} a step"
+    text += f", peak memory {memory(run)}" if memory(run) else ""
     return f"{text}. {standing_of_recipe(result)}"
 
 
-def standing_of_recipe(result: dict[str, Any]) -> str:
+def standing_of_recipe(result: Result) -> str:
     """What the recipe's status means, in a sentence."""
-    status, gain = units.clean(result.get("status")), units.number(units.section(result, "speedup").get("value"))
-    if doubt := units.clean(result.get("doubt")):
+    status, gain = units.clean(result.status), units.number(result.speedup.value) if result.speedup else None
+    if doubt := units.clean(result.doubt):
         return f"Provisional: verified, and not confirmed: {doubt}."
     if status == "provisional" and gain is not None and gain < CLAIMED:
         return "Provisional: verified, and a gain below 8 % is claimed once fresh restarts have shown it."
     return STATUSES.get(status, f"Status: {status or 'unknown'}.")
 
 
-def memory(data: dict[str, Any]) -> str:
-    record = units.section(data, "result", "memory")
-    return units.data_sizes(units.peak(record.get("baseline")), units.peak(record.get("best")))
+def memory(run: ClimbRun) -> str:
+    held = (run.result.memory if run.result else None) or {}
+    return units.data_sizes(units.peak(held.get("baseline")), units.peak(held.get("best")))
 
 
-def floor(baseline: Any) -> str:
+def floor(baseline: Baseline | None) -> str:
     """Such as "1.9 ms in bf16, 7 % of the step"."""
-    record = units.section(baseline, "floor")
-    if units.number(record.get("seconds")) is None:
+    record = baseline.floor if baseline else None
+    if record is None or units.number(record.seconds) is None:
         return ""
-    text = f"{units.duration(record['seconds'] * 1e9)} in {units.clean(record.get('precision'))}"
-    return text + (f", {units.percent(record['share'])} of the step" if units.number(record.get("share")) else "")
+    text = f"{units.duration(record.seconds * 1e9)} in {units.clean(record.precision)}"
+    return text + (f", {units.percent(record.share)} of the step" if units.number(record.share) else "")

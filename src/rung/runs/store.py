@@ -26,7 +26,7 @@ import msgspec
 
 from rung.errors import InputError, UsageError
 from rung.files import read_text
-from rung.records.climb import Attempt, Baseline, DryRun, Manifest, Result
+from rung.records.climb import Attempt, Baseline, ClimbRun, DryRun, Manifest, Result
 from rung.records.record import SCHEMA
 from rung.renamed import with_current_names
 
@@ -194,8 +194,12 @@ class Run:
     def attempts(self) -> list[dict[str, Any]]:
         return [self.read(f"attempts/{p.name}") for p in sorted((self.directory / "attempts").glob("[0-9]*.json"))]
 
+    def record(self) -> ClimbRun:
+        """What reports are made of."""
+        return msgspec.convert(self.data(), ClimbRun)
+
     def data(self) -> dict[str, Any]:
-        """All that a report shows."""
+        """All that is in its files, which may be more than this version knows of: what `--json` prints."""
         manifest = self.read("manifest.json")
         return {
             "kind": "run",

@@ -17,18 +17,19 @@ from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.launch import Worker, log_folder
 from rung.measure import Collected, collect, median_interval
-from rung.measure.core_time import CoreTime, total, waiting
+from rung.measure.core_time import total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
 from rung.records.bench import Bench, TimerFacts, Work
-from rung.records.measured import Environment, Interval, Sensors, Summary
+from rung.records.measured import Interval, Sensors
 from rung.records.record import record_of
 from rung.rungs import chosen
 from rung.side import Limits, Setup, Side
 from rung.timing.climbed import held_beside, measured_by_the_climb
 from rung.timing.compile_cache import compiled_code
 from rung.timing.function import Function, Here, named
+from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.work import UNTOLD, Told, achieved
 from rung.timing.workers import open_worker
 
@@ -135,28 +136,29 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one process showed after its first run. warm: `runs` and `steady`; the rest is None or empty where it was not
-    looked at."""
+    """What one process showed after its first run. warm_up: runs before it was taken to be warm; the rest is None or empty where it
+    was not looked at."""
 
     found: Collected
-    warm: dict[str, Any]
+    warm_up: int | None
     memory: dict[str, int]
-    timer: dict[str, Any] | None = None
-    sensors: dict[str, Any] | None = None
-    work: dict[str, Any] = field(default_factory=dict)
+    timer: TimerFacts | None = None
+    sensors: Sensors | None = None
+    work: Work = field(default_factory=Work)
     trend: float | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def _measured(process: Worker | Here, facts: dict[str, Any], side: Side, wanted: _Wanted) -> Bench:
+def _measured(process: Worker | Here, answer: Any, side: Side, wanted: _Wanted) -> Bench:
     """One process, from its first run to its notes. What it raises carries the samples that were taken until then."""
     samples: list[float] = []
+    facts = record_of(Opened, answer)
     ask = partial(process.call, deadline=wanted.deadline)
     progress.info("the first run, which may compile")
     first = ask("first")
     try:
         seen = (
-            _enough(ask, facts["steps"], wanted, samples)
+            _enough(ask, facts.steps, wanted, samples)
             if PRESETS[wanted.preset].steps is None
             else _few(ask, PRESETS[wanted.preset], samples)
         )
@@ -170,52 +172,54 @@ def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen
     """As many steps as the preset says."""
     if preset.warm:
         ask("block", count=preset.warm)
-    samples += ask("block", count=preset.steps)["samples"]
+    samples += record_of(TimedBlock, ask("block", count=preset.steps)).samples
     found, memory = Collected(samples, None, False), ask("memory")
     notes = [*explain(samples), *ask("doubts")]
-    return _Seen(found, {"runs": preset.warm, "steady": False}, memory, notes=notes)
+    return _Seen(found, preset.warm, memory, notes=notes)
 
 
 def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float]) -> _Seen:
     """Steps until the answer is good enough, and all that can be seen beside them."""
     progress.info("warming up")
-    warm = ask("warm", seconds=min(WARM_SECONDS, wanted.seconds))
-    timer = ask("timer", wanted=wanted.timer, cold=wanted.cold)
-    watch = Watch(sensor_for(timer.pop("gpu")))
-    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(timer.pop("sample_ns"), 1))))
+    warm = record_of(Warmed, ask("warm", seconds=min(WARM_SECONDS, wanted.seconds)))
+    chosen_timer = ask("timer", wanted=wanted.timer, cold=wanted.cold)
+    timer, gpu, sample_ns = record_of(TimerFacts, chosen_timer), chosen_timer["gpu"], chosen_timer["sample_ns"]
+    watch = Watch(sensor_for(gpu))
+    count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(sample_ns, 1))))
     in_use: list[int] = [ask("in_use")]
     calls, cores = 0, []
 
     def block() -> list[float]:
         nonlocal calls
         with watch:
-            taken = ask("block", count=count)
-        if taken["cores"]:
-            cores.append(CoreTime(**taken["cores"]))
-        calls += taken["calls"]
+            taken = record_of(TimedBlock, ask("block", count=count))
+        if taken.cores:
+            cores.append(taken.cores)
+        calls += taken.calls
         in_use.append(ask("in_use"))
-        progress.info("timing: %d samples", len(samples) + len(taken["samples"]))
-        return list(taken["samples"])
+        progress.info("timing: %d samples", len(samples) + len(taken.samples))
+        return list(taken.samples)
 
     found = collect(block, precision=wanted.precision, seconds=wanted.seconds, at_least=at_least, into=samples)
     disturbed = ask("disturbances")
     # A timer's own graphs and buffers are not the step's: then, what was in use while it warmed up.
-    own = timer["cold"] or timer["name"] in ("graph", "batch")
-    memory = warm["memory"] if own else ask("memory")
-    sensors = _sensors(watch.summary(), 0 if timer["cold"] else calls)
+    own = timer.cold or timer.name in ("graph", "batch")
+    memory = warm.memory if own else ask("memory")
+    sensors = _with_energy(watch.summary(), 0 if timer.cold else calls)
     moved = trend(found.kept)
     waited = waiting(total(cores).share_waited)
     notes = [
-        *warm["doubts"],
+        *warm.doubts,
         *of_the_samples(found, moved),
         *([f"{waited}."] if waited else []),
         *of_the_process(disturbed, in_use, len(samples)),
         *of_the_gpu(sensors),
     ]
-    return _Seen(found, warm, memory, timer, sensors, ask("work", flops_in=wanted.work.flops_in), moved, notes)
+    work = record_of(Work, ask("work", flops_in=wanted.work.flops_in))
+    return _Seen(found, warm.runs, memory, timer, sensors, work, moved, notes)
 
 
-def _record(facts: dict[str, Any], side: Side, wanted: _Wanted, first: float, seen: _Seen) -> Bench:
+def _record(facts: Opened, side: Side, wanted: _Wanted, first: float, seen: _Seen) -> Bench:
     samples = seen.found.kept
     time = median_interval(samples)
     return Bench(
@@ -224,34 +228,34 @@ def _record(facts: dict[str, Any], side: Side, wanted: _Wanted, first: float, se
         rungs=list(side.rungs),
         preset=wanted.preset,
         units=UNITS,
-        workload=facts["name"],
-        mode=facts["mode"],
+        workload=facts.name,
+        mode=facts.mode,
         status="complete",
         measured=PRESETS[wanted.preset].steps is None,
         time=record_of(Interval, time),
-        summary=record_of(Summary, summarize(samples)),
+        summary=summarize(samples),
         precision=wanted.precision,
         reached=seen.found.reached,
         samples=samples,
         effective_samples=effective_count(samples),
         first_run_seconds=first,
-        warm_up_runs=seen.warm["runs"],
+        warm_up_runs=seen.warm_up,
         discarded=seen.found.samples[: seen.found.begin or 0],
         steady=seen.found.begin is not None,
         trend=seen.trend,
         memory=seen.memory,
-        timer=record_of(TimerFacts, seen.timer) if seen.timer else None,
-        sensors=record_of(Sensors, seen.sensors) if seen.sensors else None,
-        work=record_of(Work, achieved(seen.work, wanted.work, time.value)),
+        timer=seen.timer,
+        sensors=seen.sensors,
+        work=achieved(seen.work, wanted.work, time.value),
         notes=seen.notes,
-        samples_per_step=facts["samples"],
-        tokens_per_step=facts["tokens"],
-        environment=record_of(Environment, facts["environment"]),
+        samples_per_step=facts.samples,
+        tokens_per_step=facts.tokens,
+        environment=facts.environment,
     )
 
 
-def _sensors(seen: dict[str, Any] | None, calls: int) -> dict[str, Any] | None:
+def _with_energy(seen: Sensors | None, calls: int) -> Sensors | None:
     """What was seen of the GPU, with the joules of one call where nothing else ran in between."""
-    if not seen or seen["energy"] is None or not calls:
+    if not seen or seen.energy is None or not calls:
         return seen
-    return {**seen, "energy_per_step": seen["energy"] / calls}
+    return replace(seen, energy_per_step=seen.energy / calls)

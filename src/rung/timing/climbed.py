@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
-from msgspec import ValidationError
+import msgspec
 
 from rung.recipes.recipe import Recipe
 from rung.records.bench import Climbed, ClimbFigures
+from rung.records.climb import Result
 from rung.records.measured import Interval
 from rung.records.record import record_of
 from rung.renamed import with_current_names
@@ -23,13 +23,19 @@ def measured_by_the_climb(recipe: Path, side: Side) -> ClimbFigures | None:
     """From the result.json beside a recipe. None where there is no such file, or it is of another recipe, target or options."""
     made = Recipe.read(recipe)
     try:
-        result = json.loads(with_current_names((recipe.parent / "result.json").read_text(encoding="utf-8")))
-        same = result["recipe_text"] == made.text() and made.rungs == side.rungs
-        if not same or made.options_for(side.target, {}) != side.options or not made.workload:
+        text = with_current_names((recipe.parent / "result.json").read_text(encoding="utf-8"))
+        result = msgspec.json.decode(text, type=Result)
+        same = result.recipe_text == made.text() and made.rungs == side.rungs
+        if (
+            not same
+            or made.options_for(side.target, {}) != side.options
+            or not made.workload
+            or result.restarts is None
+        ):
             return None
-        time = record_of(Interval, result["times"]["best"])
-        medians = [statistics.median(restart["candidate"]) for restart in result["restarts"]]
-    except (OSError, ValueError, TypeError, LookupError, ValidationError):  # no climb's folder, or a damaged one
+        time = record_of(Interval, (result.times or {})["best"])
+        medians = [statistics.median(restart["candidate"]) for restart in result.restarts]
+    except (OSError, ValueError, LookupError, msgspec.MsgspecError):  # no climb's folder, or a damaged one
         return None
     spread = max(medians) / min(medians) - 1 if len(medians) > 1 else USUAL_SPREAD
     return ClimbFigures(time=time, restarts=max(1, len(medians)), spread=spread, status=made.status)

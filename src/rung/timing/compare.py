@@ -22,11 +22,12 @@ from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE
 from rung.recipes.fit import found_nothing
 from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
-from rung.records.measured import Compared, Environment, Verification
-from rung.records.record import record_of
+from rung.records.measured import Compared, Verification
+from rung.records.record import plain, record_of
 from rung.runs import temporary_folder
 from rung.side import Limits, Setup, Side
 from rung.timing.duel import Duel, SideFailed, fight
+from rung.timing.timed import Warmed
 from rung.timing.workers import open_worker
 from rung.verify.verdict import joined
 from rung.workload.load import KERNELBENCH
@@ -98,9 +99,11 @@ def compare(
         except SideFailed as failure:
             e = failure.error
             raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure
-    found = duel.as_dict()
+    found = duel.record()
+    environments = list(duel.environments.values())
     cpu = duel.by_cpu_time(looks=COMPARE) if len(sides) == 2 else None
-    answer = record_of(Compared, found["comparison"]) if len(sides) == 2 else record_of(Ranked, found["ranking"])
+    answer = found.comparison or found.ranking
+    assert answer is not None
     return document(
         recorded,
         answer,
@@ -109,15 +112,15 @@ def compare(
         verdict=verdict_of(answer),
         verification=verification,
         unit="restart",
-        times=lowered(found["times"]),
-        memory=lowered(found["memory"]),
-        first_run_seconds=lowered(found["first_run_seconds"]),
-        waited=lowered(found["waited"]),
+        times=lowered(found.times),
+        memory=lowered(found.memory),
+        first_run_seconds=lowered(found.first_run_seconds),
+        waited=lowered(found.waited),
         cpu_time=record_of(Compared, cpu) if cpu else None,
         restarts=[lowered(r) for r in duel.samples],
-        warnings=[*found["warnings"], *idle(named, duel.warm[0])],
-        environment=record_of(Environment, list(duel.environments.values())[-1]),
-        differs=differences(list(duel.environments.values())),
+        warnings=[*found.warnings, *idle(named, duel.warm[0])],
+        environment=environments[-1],
+        differs=differences([plain(environment) for environment in environments]),
         seconds=time.monotonic() - began,
     )
 
@@ -163,11 +166,11 @@ def verdict_of(answer: Compared | Ranked) -> str:
     return "inconclusive" if any(pair.answer == "undecided" for pair in answer.pairs) else "ranked"
 
 
-def idle(sides: Mapping[str, Side], warm: Mapping[str, dict[str, Any]]) -> list[str]:
+def idle(sides: Mapping[str, Side], warm: Mapping[str, Warmed]) -> list[str]:
     """What to say of rewrites that a side was given and that found nothing in its graph. warm: what its worker said."""
     said = []
     for side, state in warm.items():
-        applied = state.get("applied", {})
+        applied = state.applied
         for name in (n for n, count in applied.get("matches", {}).items() if not count and n in sides[side].rungs):
             said.append(f"{side}: {found_nothing(name, applied['skipped'])}")
     return said
@@ -244,7 +247,7 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
     same = (a.target, a.options) == (b.target, b.options)
     if a.cwd != b.cwd:
         raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
-    found: list[dict[str, Any]] = []
+    found: list[Verification] = []
     against = None if same else {"target": a.target, "options": a.options}
     with ExitStack() as stack:
         worker = open_worker(stack, setup, b, "verify")
@@ -254,10 +257,11 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
             worker.call("audit", setup.limits.prepare, against=against)
         for numerics in worker.call("precisions", setup.limits.prepare):
             progress.info("verifying: %s", numerics)
-            found.append(worker.call("verify", setup.limits.prepare, numerics=numerics, against=against))
-            if not found[-1]["passed"]:
+            answer = worker.call("verify", setup.limits.prepare, numerics=numerics, against=against)
+            found.append(record_of(Verification, answer))
+            if not found[-1].passed:
                 break
-    return record_of(Verification, joined(found))
+    return joined(found)
 
 
 def _recorded(side: Side) -> ComparedSide:

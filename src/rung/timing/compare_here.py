@@ -29,11 +29,12 @@ from rung.measure import (
 from rung.records.compare import ComparedSide, Ranked
 from rung.records.compare import Comparison as ComparisonDocument
 from rung.records.compare import Ranking as RankingDocument
-from rung.records.measured import Compared, Environment, Interval, Verification
+from rung.records.measured import Compared, Interval, Verification
 from rung.records.record import record_of
 from rung.timing.compare import LETTERS, document, lowered, verdict_of
 from rung.timing.duel import unexplained
 from rung.timing.function import Function, named
+from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.workload import call_model
 
 Document = ComparisonDocument | RankingDocument
@@ -86,14 +87,14 @@ def compare_here(
             )  # fmt: skip
         calls = _on_batches(calls, inputs, device)
     sides = {letter: Function(call, name, device) for letter, (name, call) in zip(LETTERS, calls.items(), strict=False)}
-    facts = {letter: side.open() for letter, side in sides.items()}
-    warm = {letter: side.warm(min(WARM_SECONDS, seconds)) for letter, side in sides.items()}
+    facts = [record_of(Opened, side.open()) for side in sides.values()]
+    warm = {letter: record_of(Warmed, side.warm(min(WARM_SECONDS, seconds))) for letter, side in sides.items()}
     outside: dict[str, float] = {}
 
     def block(letter: str, count: int) -> list[float]:
-        taken = sides[letter].block(count)
-        outside[letter] = max(outside.get(letter, 0.0), taken["outside"])
-        return list(taken["samples"])
+        taken = record_of(TimedBlock, sides[letter].block(count))
+        outside[letter] = max(outside.get(letter, 0.0), taken.outside)
+        return list(taken.samples)
 
     count = _in_step(list(sides.values()))
     blocks = [partial(block, k, count) for k in sides]
@@ -117,7 +118,7 @@ def compare_here(
     if slow:  # then the typical call is what counts, whatever it does to the interval
         said[:] = [_judged(_by_medians(samples, rounds), list(sides), margin, True) or said[0]]
     answer = record_of(Compared, said[0]) if len(sides) == 2 else record_of(Ranked, said[0])
-    never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w["steady"]]
+    never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w.steady]
     return document(
         recorded,
         answer,
@@ -128,10 +129,10 @@ def compare_here(
         unit="round",
         times=lowered({k: record_of(Interval, median_interval(v)) for k, v in taken.items()}),
         memory={},
-        first_run_seconds=lowered({k: w["first_run_seconds"] for k, w in warm.items()}),
+        first_run_seconds=lowered({k: w.first_run_seconds for k, w in warm.items()}),
         restarts=[lowered(taken)],
         warnings=[*never, *unexplained(outside), *slow, ONE_PROCESS],
-        environment=record_of(Environment, facts["A"]["environment"]),
+        environment=facts[0].environment,
         differs={},
         seconds=time.monotonic() - began,
     )
@@ -143,7 +144,7 @@ def _verified(
     from rung.verify.plain_functions import same_results
 
     found, wrong = same_results(calls, inputs, pick(device), gradients)
-    return record_of(Verification, found.as_dict()), wrong
+    return found.record(), wrong
 
 
 def _on_batches(

@@ -29,8 +29,12 @@ from rung.measure import (
     until_next_look,
 )
 from rung.measure.core_time import BUSY, CoreTime, total, waiting
+from rung.records.compare import Interleaved, Ranked, WarmUp
+from rung.records.measured import Compared, Environment, Interval, Witness
+from rung.records.record import record_of
 from rung.side import Setup, Side
 from rung.timing.tasks import Task
+from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.workers import open_worker
 
 progress = logging.getLogger(__name__)
@@ -65,13 +69,13 @@ class Duel:
     ranking: Ranking | None = None
     restarts: list[Restart] = field(default_factory=list)
     samples: list[dict[str, list[float]]] = field(default_factory=list)
-    warm: list[dict[str, dict[str, Any]]] = field(default_factory=list)
-    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    warm: list[dict[str, Warmed]] = field(default_factory=list)
+    environments: dict[str, Environment] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=dict)
     blocks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     compiled: dict[str, int] = field(default_factory=dict)
-    witness: dict[str, Any] = field(default_factory=dict)
+    witness: Witness = field(default_factory=Witness)
     cpu_restarts: list[Restart] = field(default_factory=list)
     cores: dict[str, CoreTime] = field(default_factory=dict)
 
@@ -92,33 +96,35 @@ class Duel:
         Hodges-Lehmann estimate."""
         return {side: _hidden(blocks) for side, blocks in self.blocks.items()}
 
-    def as_dict(self) -> dict[str, Any]:
-        if not self.warm:
-            return {}
+    def record(self) -> Interleaved:
+        """All that restarts gave, of which there is at least one."""
         firsts = self.warm[0]
         anew = [f"{side}: {compiled_anew(count)}" for side, count in self.compiled.items() if count]
         waited = {side: f"{side}: {said}" for side, share in self.waited.items() if (said := waiting(share))}
         sides = list(firsts)
         cpu = self.by_cpu_time() if len(sides) == 2 else None
-        return {
-            "comparison": self.comparison.as_dict() if self.comparison else None,
-            "ranking": self.ranking.as_dict() if self.ranking else None,
-            "restarts": self.samples,
-            "times": {
-                s: median_interval([x for r in self.samples for x in r[s]]).as_dict() for s in sides if self.samples
+        applied = firsts[sides[-1]].applied
+        return Interleaved(
+            comparison=record_of(Compared, self.comparison) if self.comparison else None,
+            ranking=record_of(Ranked, self.ranking) if self.ranking else None,
+            restarts=self.samples,
+            times={
+                s: record_of(Interval, median_interval([x for r in self.samples for x in r[s]]))
+                for s in sides
+                if self.samples
             },
-            "memory": {s: max((w[s]["memory"] for w in self.warm), key=lambda m: max(m.values())) for s in sides},
-            "first_run_seconds": {s: firsts[s]["first_run_seconds"] for s in sides},
-            "warm_up": [{s: {k: w[s][k] for k in ("runs", "steady")} for s in sides} for w in self.warm],
-            "applied": firsts[sides[-1]].get("applied", {}),
-            "matches": firsts[sides[-1]].get("applied", {}).get("matches", {}),
-            "hidden": self.hidden,
-            "witness": self.witness,
-            "compiled_while_timed": self.compiled,
-            "waited": self.waited,
-            "cpu_time": cpu.as_dict() if cpu else None,
-            "warnings": sorted({*self.warnings, *unexplained(self.outside), *anew, *waited.values()}),
-        }
+            memory={s: max((w[s].memory for w in self.warm), key=lambda m: max(m.values())) for s in sides},
+            first_run_seconds={s: firsts[s].first_run_seconds for s in sides},
+            warm_up=[{s: WarmUp(runs=w[s].runs, steady=w[s].steady) for s in sides} for w in self.warm],
+            applied=applied,
+            matches=applied.get("matches", {}),
+            hidden=self.hidden,
+            witness=self.witness,
+            compiled_while_timed=self.compiled,
+            waited=self.waited,
+            cpu_time=record_of(Compared, cpu) if cpu else None,
+            warnings=sorted({*self.warnings, *unexplained(self.outside), *anew, *waited.values()}),
+        )
 
 
 def between(duel: Duel, name: str) -> Duel:
@@ -208,8 +214,8 @@ class Start:
         self.workers = {name: open_worker(stack, setup, side, f"{log}-{name}") for name, side in sides.items()}
         for side in self.workers:
             self._send(side, "warm", seconds=WARM_SECONDS)
-        self.state: dict[str, dict[str, Any]] = {}
-        self.facts: dict[str, dict[str, Any]] = {}
+        self.state: dict[str, Warmed] = {}
+        self.facts: dict[str, Opened] = {}
 
     @classmethod
     def of(cls, setup: Setup, tasks: Mapping[str, Task]) -> Start:
@@ -217,8 +223,8 @@ class Start:
         start = cls.__new__(cls)
         start.limits = setup.limits
         start.workers = {name: task.worker for name, task in tasks.items() if task.worker is not None}
-        start.facts = {name: task.answers["open"] for name, task in tasks.items()}
-        start.state = {name: dict(task.answers["warm"]) for name, task in tasks.items()}
+        start.facts = {name: record_of(Opened, task.answers["open"]) for name, task in tasks.items()}
+        start.state = {name: record_of(Warmed, task.answers["warm"]) for name, task in tasks.items()}
         return start
 
     def warm(self, deadline: float) -> None:
@@ -228,8 +234,8 @@ class Start:
 
     def ready(self, side: str, deadline: float) -> None:
         """Waits for one side."""
-        self.facts[side] = self._receive(side, "open", deadline)
-        self.state[side] = self._receive(side, "warm", deadline)
+        self.facts[side] = record_of(Opened, self._receive(side, "open", deadline))
+        self.state[side] = record_of(Warmed, self._receive(side, "warm", deadline))
 
     def drop(self, side: str) -> None:
         """Goes on without a side."""
@@ -240,11 +246,11 @@ class Start:
     def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
         """Alternates blocks of all sides. briefly: in the fewest rounds, for a first answer."""
         duel.warm.append(self.state)
-        duel.environments = {side: facts["environment"] for side, facts in self.facts.items()}
+        duel.environments = {side: facts.environment for side, facts in self.facts.items()}
         gpu = self._on_gpu()
-        duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w["steady"]]
-        duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.get("original"))]
-        duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.get("doubts", ())]
+        duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w.steady]
+        duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
+        duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
         estimates = {side: self._ask(side, "estimate") for side in self.workers}
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         rounds = FEWEST_ROUNDS if briefly else _rounds(_once(estimates.values(), gpu), gpu)
@@ -266,23 +272,21 @@ class Start:
         progress.debug("timed %s for %.1f s", ", ".join(self.workers), time.monotonic() - began)
         duel.samples.append(dict(zip(self.workers, samples, strict=True)))
         for side in self.workers:
-            self.state[side]["memory"] = self._ask(side, "memory")
+            self.state[side].memory = self._ask(side, "memory")
         return restart
 
     def _block(self, side: str, count: int, duel: Duel, got: dict[str, list[tuple[float, CoreTime]]]) -> list[float]:
         """got: by side, of each block its CPU time a step, and what its threads got of the cores."""
         began = time.monotonic()
-        block = self._ask(side, "block", count=count)
+        block = record_of(TimedBlock, self._ask(side, "block", count=count))
         waited = (time.monotonic() - began) * 1e9
-        claimed = sum(block["samples"]) / len(block["samples"]) * block["calls"]
+        claimed = sum(block.samples) / len(block.samples) * block.calls
         duel.blocks.setdefault(side, []).append((waited, claimed))
-        duel.outside[side] = max(duel.outside.get(side, 0.0), block["outside"])
-        # Another revision's worker may not know of it.
-        duel.compiled[side] = duel.compiled.get(side, 0) + block.get("compiled", 0)
-        if cores := block.get("cores"):
-            got.setdefault(side, []).append((cores["ran"] / block["calls"], CoreTime(**cores)))
-        samples: list[float] = block["samples"]
-        return samples
+        duel.outside[side] = max(duel.outside.get(side, 0.0), block.outside)
+        duel.compiled[side] = duel.compiled.get(side, 0) + block.compiled
+        if block.cores:
+            got.setdefault(side, []).append((block.cores.ran / block.calls, block.cores))
+        return list(block.samples)
 
     def go_to_shape(self, shape: int) -> None:
         """Has all sides run another of the workload's input shapes; `at_shape` waits until they are warmed up."""
@@ -294,13 +298,13 @@ class Start:
         failures = []
         for side in self.workers:
             try:
-                self.state[side] = self._receive(side, "use_shape", deadline)
+                self.state[side] = record_of(Warmed, self._receive(side, "use_shape", deadline))
             except SideFailed as failure:
                 failures.append(failure)
         if failures:
             raise failures[0]
 
-    def witness(self, side: str = "") -> dict[str, Any]:
+    def witness(self, side: str = "") -> Witness:
         """Looks at a block of a side as it was timed, the last one unless another is named."""
         side = side or list(self.workers)[-1]
         if self._ask(side, "watch"):
@@ -308,7 +312,7 @@ class Start:
         began = time.monotonic()
         with self._alone():
             self._send(side, "witness")
-            found: dict[str, Any] = self._receive(side, "witness", self.limits.prepare)
+            found = record_of(Witness, self._receive(side, "witness", self.limits.prepare))
         progress.debug("checked %s for %.1f s", side, time.monotonic() - began)
         return found
 
@@ -319,7 +323,7 @@ class Start:
             worker.call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
 
     def _on_gpu(self) -> bool:
-        return any(facts["environment"]["device"]["kind"] == "cuda" for facts in self.facts.values())
+        return any(facts.environment.device.kind == "cuda" for facts in self.facts.values())
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """On a CPU, what compiles in the background would take the device itself: a look at a step would take ten times as long."""

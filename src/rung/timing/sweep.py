@@ -12,8 +12,6 @@ from rung.errors import RungError
 from rung.launch import WorkerFailed
 from rung.measure.summary import summarize
 from rung.records.bench import Bench, Failed
-from rung.records.measured import Summary
-from rung.records.record import record_of
 from rung.side import Side
 
 
@@ -46,5 +44,5 @@ def _failed(target: str, error: BaseException) -> Failed:
         error="stopped by Ctrl-C or a kill" if stopped else str(error),
         exit_code=error.exit_code if isinstance(error, RungError) else 130,
         samples=samples,
-        summary=record_of(Summary, summarize(samples)) if samples else None,
+        summary=summarize(samples) if samples else None,
     )

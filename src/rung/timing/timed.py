@@ -6,13 +6,53 @@ import statistics
 import time
 from typing import Any
 
+import msgspec
+
 from rung.engine.disturbed import graphs_compiled
 from rung.hardware.device import Device, memory_in_use, peak_memory, synchronize
 from rung.hardware.sensors import identity
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.as_launched import Events
-from rung.measure.core_time import core_time
+from rung.measure.core_time import CoreTime, core_time
 from rung.measure.timers import Timer, choose
+from rung.records.measured import Environment, Seconds
+from rung.records.record import Part
+
+
+class Opened(Part, kw_only=True):
+    """What is opened. samples, tokens: of a step, where they are known; steps: how many of them are timed at the least."""
+
+    name: str
+    mode: str
+    samples: int | float | None
+    tokens: int | float | None
+    steps: int
+    environment: Environment
+
+
+class Warmed(Part, kw_only=True):
+    """What was seen until it was steady, by this version or by that of another revision. first_run_seconds: of the run before; memory:
+    bytes at most, by kind; doubts: why the time may not be the one that is meant; original: elements of inputs that a recipe leaves
+    alone; applied: what the rungs did, which these ask (`rung.rungs.Evidence`)."""
+
+    first_run_seconds: Seconds
+    runs: int
+    steady: bool
+    memory: dict[str, int]
+    doubts: list[str] = msgspec.field(default_factory=list)
+    original: int | None = None
+    applied: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class TimedBlock(Part, kw_only=True):
+    """Samples that were taken in a row, ns a step. outside: the share of the block's time that lies outside of them; calls: steps that they
+    are of; compiled: graphs meanwhile; cores: on a CPU, what its threads got of them, ns."""
+
+    samples: list[int | float]
+    outside: float
+    calls: int
+    compiled: int = 0  # another revision's worker may not know of it, nor of the cores
+    cores: CoreTime | None = None
 
 
 class Timed:

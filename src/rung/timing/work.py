@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec.structs import replace
 
 from rung.errors import UsageError
 from rung.hardware import Device, peaks_of
 from rung.hardware.peaks import Peaks
+from rung.records.bench import Work
 
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 
@@ -41,25 +42,24 @@ def rates(peaks: Peaks) -> dict[str, float]:
     return peaks.flops | ({"fp8": peaks.matrix["fp8"]} if "fp8" in peaks.matrix else {})
 
 
-def roof(device: Device, precision: str | None) -> dict[str, Any]:
+def roof(device: Device, precision: str | None) -> Work:
     """What the chip could do at best: FLOP/s in a precision, bytes/s of its memory; None where it is not known."""
     peaks = peaks_of(device)
-    return {
-        "precision": precision,
-        "peak_flops": rates(peaks).get(precision) if peaks and precision else None,
-        "peak_bandwidth": peaks.bandwidth if peaks else None,
-    }
+    return Work(
+        precision=precision,
+        peak_flops=rates(peaks).get(precision) if peaks and precision else None,
+        peak_bandwidth=peaks.bandwidth if peaks else None,
+    )
 
 
-def achieved(work: Mapping[str, Any], told: Told, step_ns: float) -> dict[str, Any]:
-    """The work of a step with what was told of it, and what is known of `flops_per_second` and `bytes_per_second` and of
-    their shares of the chip's peaks: `of_peak`, `of_bandwidth`."""
-    found = {**work, "flops": told.flops or work.get("flops"), "bytes": told.nbytes}
-    for amount, rate, peak, share in (
-        ("flops", "flops_per_second", "peak_flops", "of_peak"),
-        ("bytes", "bytes_per_second", "peak_bandwidth", "of_bandwidth"),
-    ):
-        if found[amount]:
-            found[rate] = found[amount] / step_ns * 1e9
-            found[share] = found[rate] / found[peak] if found.get(peak) else None
+def achieved(work: Work, told: Told, step_ns: float) -> Work:
+    """The work of a step with what was told of it, and how much a second that is, of FLOP and of bytes, with its share of what the chip
+    could do."""
+    found = replace(work, flops=told.flops or work.flops, bytes=told.nbytes)
+    if found.flops:
+        found.flops_per_second = found.flops / step_ns * 1e9
+        found.of_peak = found.flops_per_second / work.peak_flops if work.peak_flops else None
+    if found.bytes:
+        found.bytes_per_second = found.bytes / step_ns * 1e9
+        found.of_bandwidth = found.bytes_per_second / work.peak_bandwidth if work.peak_bandwidth else None
     return found

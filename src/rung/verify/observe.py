@@ -142,7 +142,7 @@ def _poison(device: Device) -> None:
 def large(model: torch.nn.Module, device: Device | None = None) -> bool:
     """Whether three models of this size, with what is compared of them, do not fit into memory at once. device: of an inference, which
     has no gradients."""
-    count = sum(p.numel() for p in model.parameters())
+    count: int = sum(p.numel() for p in model.parameters())
     return count > (LARGE if device is None else max(LARGE, SHARE * device.memory / IN_THREE_MODELS))
 
 

@@ -81,7 +81,7 @@ def moved_on(t: torch.Tensor) -> torch.Tensor:
 
 def inexact(t: torch.Tensor) -> bool:
     """Whether it holds numbers that rounding moves: real or complex ones."""
-    return t.is_floating_point() or t.is_complex()
+    return bool(t.is_floating_point() or t.is_complex())
 
 
 def put(model: torch.nn.Module, values: dict[str, torch.Tensor]) -> None:

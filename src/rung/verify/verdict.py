@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from rung.plan import Numerics
+from rung.records import measured
+from rung.records.record import record_of
 
 NOTHING = "nothing of it could be compared: its output, a loss or gradients hold nothing that can be seen"
 
@@ -28,6 +29,9 @@ class Check:
     @property
     def passed(self) -> bool:
         return math.isfinite(self.error) and self.error <= self.tolerance
+
+    def record(self) -> measured.Check:
+        return record_of(measured.Check, {**asdict(self), "ratio": self.error / max(self.noise, 1e-30)})
 
     def sentence(self) -> str:
         if not math.isfinite(self.error):
@@ -57,36 +61,42 @@ class Verification:
     def passed(self) -> bool:
         return bool(self.checks) and not self.wrong
 
-    def as_dict(self) -> dict[str, Any]:
+    def record(self) -> measured.Verification:
         bad = [c for c in self.checks if not c.passed]
         ranked = sorted(self.checks, key=lambda c: _rank(c.error / c.tolerance))
-        worst = ranked[-1] if ranked else None
         said = self.failures + [c.sentence() for c in sorted(bad, key=lambda c: -_rank(c.error))[:20]]
-        return {
-            "passed": self.passed,
-            "cases": self.cases,
-            "checks": len(self.checks),
-            "precisions": self.precisions,
-            "reference": self.reference,
-            "failures": said if self.checks or said else [NOTHING],
-            "worst": {**asdict(worst), "ratio": worst.error / max(worst.noise, 1e-30)} if worst else None,
-        }
+        return measured.Verification(
+            passed=self.passed,
+            cases=self.cases,
+            checks=len(self.checks),
+            precisions=self.precisions,
+            reference=self.reference,
+            failures=said if self.checks or said else [NOTHING],
+            worst=ranked[-1].record() if ranked else None,
+        )
 
 
 def _rank(x: float) -> float:
     return x if math.isfinite(x) else math.inf
 
 
-def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One verification out of those of each precision (`Verification.as_dict`), the more exact one first."""
-    worst = [p["worst"] for p in parts if p["worst"]]
-    return {
-        "passed": all(p["passed"] for p in parts),
-        "cases": sum(p["cases"] for p in parts),
-        "checks": sum(p["checks"] for p in parts),
-        "precisions": [n for p in parts for n in p["precisions"]],
-        "reference": parts[0]["reference"] if len({p["reference"] for p in parts}) == 1 else "float32",
-        "failures": [f for p in parts for f in p["failures"]],
-        "worst": max(worst, key=lambda w: _rank(w["error"] / w["tolerance"])) if worst else None,
-        "seconds": sum(p.get("seconds", 0.0) for p in parts),
-    }
+def joined(parts: Sequence[measured.Verification]) -> measured.Verification:
+    """One verification out of those of each precision, the more exact one first."""
+    worst = [p.worst for p in parts if p.worst]
+    return measured.Verification(
+        passed=all(p.passed for p in parts),
+        cases=sum(p.cases for p in parts),
+        checks=sum(p.checks for p in parts),
+        precisions=[n for p in parts for n in p.precisions],
+        reference=parts[0].reference if len({p.reference for p in parts}) == 1 else "float32",
+        failures=[f for p in parts for f in p.failures],
+        worst=max(worst, key=_off) if worst else None,
+        seconds=sum(p.seconds or 0.0 for p in parts),
+    )
+
+
+def _off(check: measured.Check) -> float:
+    """How many times its tolerance a comparison is off; null in a file stands for what is not finite."""
+    if check.error is None or check.tolerance is None:
+        return math.inf
+    return _rank(check.error / check.tolerance)

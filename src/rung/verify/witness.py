@@ -82,7 +82,7 @@ def refill(batch: Batch, other: Batch) -> bool:
 
 def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype
+        return bool(a.shape == b.shape and a.dtype == b.dtype)
     return type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b)
 
 

@@ -12,4 +12,4 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew."""
     kept = [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
     known = {id(t): t.detach().clone() for t in kept if not t.is_leaf}
-    return copy.deepcopy(model, known)  # type: ignore[arg-type]
+    return copy.deepcopy(model, known)

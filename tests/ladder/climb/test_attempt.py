@@ -74,7 +74,7 @@ class Tried:
             }  # fmt: skip
             speedup = Interval(gain, gain - 0.01, gain + 0.01)
             duel: Any = SimpleNamespace(
-                comparison=Comparison(then, speedup, 3, 0.98, None, 0.01, True), as_dict=lambda: seen
+                comparison=Comparison(then, speedup, 3, 0.98, None, 0.01, True), record=lambda: seen
             )
             self.workers.append(answered(f"{name}-1-candidate", state.side(record["stack"])))
             state.challenger = self.workers[-1]

@@ -12,12 +12,13 @@ from rung.ladder.climb.begun import FILE, Begun, forget, keep, keep_verified, re
 from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.state import State
 from rung.measure import Restart
+from rung.records.measured import Witness
 from rung.timing.duel import Duel
 
 
 def begun() -> Begun:
     duel = Duel(restarts=[Restart(((STEP, STEP / 2, STEP / 2, STEP),) * 4)], samples=[{"best": [STEP], "candidate": [STEP / 2]}],
-                blocks={"best": [(1.0, 2.0)]}, witness={"failures": []})  # fmt: skip
+                blocks={"best": [(1.0, 2.0)]}, witness=Witness(failures=[]))  # fmt: skip
     return Begun("02-sdpa", ["compile", "sdpa"], "compile", duel, "sdpa", prepared_seconds=12.5, shapes={1: duel.restarts}, failed={2: ("best", "no")})  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
         "hidden": {"best": 0.0, "candidate": 0.0}, "first_run_seconds": {"best": 1.0, "candidate": 1.0}, "restarts": [{}],
     }  # fmt: skip
     comparison = Comparison("faster", Interval(2.0, 1.9, 2.1), 3, 0.98, None, 0.01, True)
-    duel = SimpleNamespace(comparison=comparison, as_dict=lambda: record)
+    duel = SimpleNamespace(comparison=comparison, record=lambda: record)
     monkeypatch.setattr(attempts, "_compared", lambda *_: duel)
     verified: list[list[str]] = []
 

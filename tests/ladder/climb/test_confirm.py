@@ -21,6 +21,7 @@ from rung.recipes.recipe import Status
 from rung.runs import Run
 from rung.timing.duel import Duel, SideFailed
 from rung.timing.tasks import Task
+from rung.timing.timed import Warmed
 
 WARM = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
 Steps = dict[tuple[str, int], float]  # times STEP, by side and shape; what is not in it takes 1; 0 fails
@@ -73,7 +74,7 @@ def starts(steps: Steps) -> type:
             if failed := next((side for side, ns in took.items() if not ns), None):
                 raise SideFailed(failed, WorkerFailed("no such kernel", "raised"))
             duel.samples.append({side: [ns] * 8 for side, ns in took.items()})
-            duel.warm.append(dict.fromkeys(took, WARM))
+            duel.warm.append(dict.fromkeys(took, Warmed(**WARM)))
             # Restarts differ a little, as processes do.
             off = [ns * (1 + 0.001 * (len(duel.samples) % 3) * k) for k, ns in enumerate(took.values())]
             return Restart(tuple((*off, *reversed(off)) for _ in range(8)))
@@ -373,7 +374,7 @@ def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch
     def timed(start: Any, duel: Duel) -> Restart:
         ns = STEP * (0.99 + 0.03 * (next(luck) % 3 - 1))
         duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
-        duel.warm.append({"best": WARM, "candidate": WARM})
+        duel.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
         return Restart(((STEP, ns, ns, STEP),) * 8)
 
     monkeypatch.setattr(Timed, "timed", timed)
@@ -393,7 +394,7 @@ def test_what_only_noise_hides_is_provisional_again(
     def timed(start: Any, duel: Duel) -> Restart:
         ns = STEP * next(luck)
         duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
-        duel.warm.append({"best": WARM, "candidate": WARM})
+        duel.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
         duel.cores = {"best": cores}
         duel.cpu_restarts.append(Restart(((STEP, STEP / 1.5, STEP / 1.5, STEP * (1 + 0.01 * (ns > STEP))),) * 8))
         return Restart(((STEP, ns, ns, STEP),) * 8)

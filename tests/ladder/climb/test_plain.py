@@ -22,6 +22,7 @@ from rung.rungs import BY_NAME, Context, plan_of
 from rung.side import Limits, Setup
 from rung.timing.duel import Duel, between
 from rung.timing.tasks import Pool, Task
+from rung.timing.timed import Warmed
 
 GPU: dict[str, Any] = {
     "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",
@@ -509,7 +510,7 @@ def seen(*sides: str) -> Duel:
     """A restart of several sides, in which the k-th takes 1 / (k + 1) of the untouched model's time, and all more and more."""
     took = {side: STEP / (k + 1) for k, side in enumerate(sides)}
     slower = [1.2 * ns for ns in reversed(took.values())]
-    warm = {side: {"memory": {"resident": k}, "first_run_seconds": float(k), "runs": 5, "steady": True, "applied": {"of": side}}
+    warm = {side: Warmed(memory={"resident": k}, first_run_seconds=float(k), runs=5, steady=True, applied={"of": side})
             for k, side in enumerate(sides)}  # fmt: skip
     return Duel(
         restarts=[Restart(tuple((*took.values(), *slower) for _ in range(8)))],
@@ -527,13 +528,13 @@ def test_a_comparison_of_many_is_told_as_one_of_two(name: str, times: float) -> 
     two = between(whole, name)
     assert math.exp(two.restarts[0].log_ratio()) == pytest.approx(times)
     assert [len(row) for row in two.restarts[0].rounds] == [4] * 8
-    told = two.as_dict()
-    assert {*told["times"]} == {*told["memory"]} == {*told["hidden"]} == {"best", "candidate"}
-    assert told["times"]["best"]["value"] / told["times"]["candidate"]["value"] == pytest.approx(times)
-    assert told["applied"] == {"of": name}
-    assert told["memory"]["candidate"] == {"resident": times - 1}
-    assert told["compiled_while_timed"] == {"best": 0, "candidate": times - 1}
-    assert "the machine is busy" in told["warnings"]
+    told = two.record()
+    assert {*told.times} == {*told.memory} == {*told.hidden} == {"best", "candidate"}
+    assert told.times["best"].value / told.times["candidate"].value == pytest.approx(times)
+    assert told.applied == {"of": name}
+    assert told.memory["candidate"] == {"resident": times - 1}
+    assert told.compiled_while_timed == {"best": 0, "candidate": times - 1}
+    assert "the machine is busy" in told.warnings
     assert len(whole.restarts[0].rounds[0]) == 8  # which stays as it was
 
 

@@ -7,9 +7,9 @@ import threading
 from collections import Counter
 from itertools import pairwise
 from types import TracebackType
-from typing import Any
 
 from rung.hardware.sensors.reading import Reading, Sensor
+from rung.records.measured import Course, Range, Sensors
 
 EVERY = 0.1  # seconds: sensors are refreshed every 1 to 100 ms
 
@@ -43,8 +43,8 @@ class Watch:
             span.append(sensor.read())
         span.append(sensor.read())
 
-    def summary(self) -> dict[str, Any] | None:
-        """Plain values, None where nothing was read: `seconds` watched; `energy` (J) in them and mean `power` (W), from
+    def summary(self) -> Sensors | None:
+        """None where nothing was read: `seconds` watched; `energy` (J) in them and mean `power` (W), from
         the energy counter where there is one, else from the power readings; `core` and `memory` clocks (MHz: median,
         lowest, highest), `celsius` (first, last, highest), `throttled` (share of the readings by reason), `limit` (W).
         """
@@ -57,17 +57,17 @@ class Watch:
                    if a.energy is not None and b.energy is not None]  # fmt: skip
         energy = sum(counted) if len(counted) == len(spans) and sum(counted) > 0 else _integral(spans)
         reasons = Counter(reason for r in seen for reason in r.throttled)
-        return {
-            "source": self._sensor.source,
-            "seconds": seconds,
-            "energy": energy,
-            "power": energy / seconds if energy is not None and seconds > 0 else None,
-            "limit": self._sensor.limit,
-            "core": _range([r.core for r in seen]),
-            "memory": _range([r.memory for r in seen]),
-            "celsius": _course([r.celsius for r in seen]),
-            "throttled": {reason: n / len(seen) for reason, n in reasons.most_common()},
-        }
+        return Sensors(
+            source=self._sensor.source,
+            seconds=seconds,
+            energy=energy,
+            power=energy / seconds if energy is not None and seconds > 0 else None,
+            limit=self._sensor.limit,
+            core=_range([r.core for r in seen]),
+            memory=_range([r.memory for r in seen]),
+            celsius=_course([r.celsius for r in seen]),
+            throttled={reason: n / len(seen) for reason, n in reasons.most_common()},
+        )
 
 
 def _integral(spans: list[list[Reading]]) -> float | None:
@@ -78,11 +78,11 @@ def _integral(spans: list[list[Reading]]) -> float | None:
     return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for span in known for a, b in pairwise(span))
 
 
-def _range(values: list[float | None]) -> dict[str, float] | None:
-    known = [v for v in values if v is not None]
-    return {"median": statistics.median(known), "low": min(known), "high": max(known)} if known else None
+def _range(values: list[float | None]) -> Range | None:
+    known = [float(v) for v in values if v is not None]
+    return Range(median=statistics.median(known), low=min(known), high=max(known)) if known else None
 
 
-def _course(values: list[float | None]) -> dict[str, float] | None:
-    known = [v for v in values if v is not None]
-    return {"first": known[0], "last": known[-1], "high": max(known)} if known else None
+def _course(values: list[float | None]) -> Course | None:
+    known = [float(v) for v in values if v is not None]
+    return Course(first=known[0], last=known[-1], high=max(known)) if known else None

@@ -32,6 +32,7 @@ from rung.ladder.climb.verdict import conclude, disturbed, finish, no_gain, pay_
 from rung.ladder.climb.waiting import waiting
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
+from rung.records.record import plain
 from rung.rungs import BY_NAME, Evidence, Prediction, Rung
 from rung.rungs.environment import FILES
 from rung.timing.duel import Duel, SideFailed, Start
@@ -84,7 +85,7 @@ def attempt(state: State, rung: Rung) -> None:
         try:
             _rehearse(state, rung, record["stack"], name)
             duel = _compared(state, rung, record, name)
-            record |= duel.as_dict()
+            record |= plain(duel.record())
             if not state.kept and (
                 said := disturbed(state.baseline["time"]["value"], record["times"]["best"]["value"])
             ):
@@ -130,9 +131,9 @@ def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Du
     if clocks_disagree(duel):
         duel.comparison = replace(duel.comparison, answer="undecided")
     gain = duel.comparison.speedup.value
-    if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.as_dict(), gain):
+    if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(plain(duel.record()), gain):
         _offer_provisional(state, stack, duel)
-        begun.verified_stack = with_effect(rung, stack, Evidence(None, None, duel.warm[0]["candidate"]["applied"]))
+        begun.verified_stack = with_effect(rung, stack, Evidence(None, None, duel.warm[0]["candidate"].applied))
         state.verifying = _checks(state, begun.verified_stack, name)
     if rung.spares == "step" and duel.comparison.answer != "undecided":
         return duel
@@ -251,7 +252,7 @@ def _offer_provisional(state: State, stack: Sequence[str], duel: Duel) -> None:
     assert duel.comparison is not None
     over = state.over_untouched() * duel.comparison.speedup.value
     state.offered = list(stack)
-    offer(state, answer_of(state, stack, "provisional", over, duel.as_dict()))
+    offer(state, answer_of(state, stack, "provisional", over, plain(duel.record())))
 
 
 def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: str, seen: Seen) -> None:

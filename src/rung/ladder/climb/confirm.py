@@ -16,6 +16,7 @@ from rung.ladder.climb.schedule import looks, restarts_at_once
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.verdict import refute
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
+from rung.records.record import plain as plain_values
 from rung.side import Side
 from rung.timing.duel import Duel, SideFailed, Start
 from rung.timing.tasks import end_all
@@ -196,7 +197,7 @@ def _offer_confirmed(
     state: State, answer: Answer, duel: Duel, over: Comparison, plain: Comparison | None, shapes: list[dict[str, Any]]
 ) -> None:
     """over, plain: the answer against the untouched model and the best plain mode."""
-    seen = duel.as_dict()
+    seen = plain_values(duel.record())
     names = {"best": "baseline", "plain": "plain", "candidate": "best"}
     measured = max(1, (state.facts.get("shapes") or [{"elements": 1}])[0]["elements"])
     renamed = {of: {names[k]: v for k, v in seen[of].items()} for of in ("times", "memory", "first_run_seconds")}

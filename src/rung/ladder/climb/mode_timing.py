@@ -16,6 +16,7 @@ from rung.ladder.climb.modes import title
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
+from rung.records.record import plain
 from rung.timing.duel import Duel, SideFailed, Start, between
 from rung.timing.tasks import Task
 
@@ -140,7 +141,7 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
         result.task.end()
     result.best, result.task, result.duel = name, task, of_two
     state.champion = task
-    seen = result.duel.as_dict()
+    seen = plain(result.duel.record())
     if record["speedup"] >= PROVISIONAL_GAIN and not distrusted(seen, record["speedup"]):
         answer = Answer(
             tuple(record["rungs"]), "provisional", {"value": record["speedup"]}, {"value": 1.0},

@@ -21,6 +21,7 @@ from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
+from rung.records.record import plain
 from rung.timing.duel import Start
 from rung.timing.tasks import Task, end_all
 
@@ -139,7 +140,7 @@ def _record(state: State, found: Race) -> dict[str, Any]:
     record["log"] = f"workers/01-{NAME}-{found.best}.log"
     record["prepared_seconds"] = mode["prepared_seconds"]
     found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
-    record |= found.duel.as_dict()
+    record |= plain(found.duel.record())
     if mode["speedup"] < PROVISIONAL_GAIN:
         record["verdict"] = "inconclusive"
         record["why"] = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."

@@ -21,6 +21,8 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
+from rung.records.measured import Verification
+from rung.records.record import plain, record_of
 from rung.rungs import Rung
 from rung.timing.tasks import Task, end_all
 from rung.verify.verdict import joined
@@ -81,10 +83,10 @@ def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain:
         record["verdict"], record["why"] = "failed", f"{failed.kind}: {failed}"
         return
     # What one precision refuses needs no other.
-    record["verification"] = joined([task.answers["verify"] for task in refused or checks])
-    record["gain"] = gain
-    if not record["verification"]["passed"]:
-        failure = record["verification"]["failures"][0]
+    found = joined([record_of(Verification, task.answers["verify"]) for task in refused or checks])
+    record["verification"], record["gain"] = plain(found), gain
+    if not found.passed:
+        failure = found.failures[0]
         record["verdict"] = "reverted"
         record["why"] = f"it does not compute what the baseline computes: {failure}."
         return
