@@ -236,8 +236,11 @@ class Climbed(_Result[climb.ClimbRun]):
         return found
 
     def _interval(self, name: str) -> Interval | None:
-        figure = (self._record["result"] or {}).get(name)
-        return Interval(figure["value"], figure["low"], figure["high"]) if figure and "low" in figure else None
+        result = self.document.result
+        figure: climb.Figure | None = getattr(result, name) if result else None
+        if figure is None or not isinstance(figure.low, float) or not isinstance(figure.high, float):
+            return None
+        return Interval(figure.value, figure.low, figure.high)
 
     def _repr_html_(self) -> str:
         from rung.report.notebook import panel
@@ -254,6 +257,6 @@ class Climbed(_Result[climb.ClimbRun]):
     def __repr__(self) -> str:
         from rung.report.units import interval
 
-        gain = self._record["result"] and self._record["result"]["speedup"]
+        gain = self.document.result and self.document.result.speedup
         name = self.document.manifest.workload.name
         return f"<Climb of {name}: {f'{interval(gain)}, {self.status}' if gain and self.kept else 'nothing kept'}>"

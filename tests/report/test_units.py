@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from rung.records.measured import Ratio
 from rung.report import units
 
 
@@ -48,8 +49,8 @@ def test_two_sizes_say_a_shared_unit_once() -> None:
 
 
 def test_a_ratio_carries_its_interval() -> None:
-    assert units.interval({"value": 1.4234, "low": 1.381, "high": 1.469}) == "1.42× (1.38–1.47)"
-    assert units.interval({"value": 12.34, "low": None, "high": 13}) == "12.3×"
+    assert units.interval(Ratio(value=1.4234, low=1.381, high=1.469)) == "1.42× (1.38–1.47)"
+    assert units.interval(Ratio(value=12.34, low=None, high=13.0)) == "12.3×"
     assert units.interval(None) == units.NONE
 
 
