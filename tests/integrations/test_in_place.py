@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from rung.errors import UsageError
+from rung.hardware.device import cpu
 from rung.integrations.in_place import Loop, TrainsInPlace
+from rung.recipes import store
+from rung.recipes.fit import structure
 from rung.recipes.recipe import Recipe
 
 
@@ -102,6 +105,26 @@ def test_replays_are_left_out_where_gradients_are_summed_up() -> None:
 def test_a_recipe_for_inference_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="made for mode 'infer', and this is 'train'"):
         trained(Attention(), Recipe(("fused-qkv",), mode="infer"))
+
+
+def test_auto_is_the_recipe_for_training() -> None:
+    model = Attention()
+    here = {"device": cpu().name, "torch": str(torch.__version__), "structure": structure(model)}
+    for mode, rung in (("train", "fused-qkv"), ("infer", "sdpa")):
+        store.keep(Recipe((rung,), mode=mode, numerics="exact", status="verified", made_on=here))
+    assert repr(trained(model, "auto").applied) == "Attention under fused-qkv"
+
+
+def test_evaluation_runs_blocks_that_are_compiled_in_training_as_they_are() -> None:
+    blocks = torch.nn.Sequential(Attention(), Attention())
+    bound = trained(blocks, ("compile-regions",))
+    assert all(vars(block)["_compiled_call_impl"] for block in blocks)
+    seen = []
+    blocks[0].register_forward_hook(lambda block, args, output: seen.append(vars(block)["_compiled_call_impl"]))
+    blocks.eval()(torch.ones(1, 4, 16))
+    assert seen == [None]
+    bound.undo()
+    assert not any("_compiled_call_impl" in vars(block) for block in blocks)
 
 
 def test_variables_that_the_process_lacks_are_said() -> None:
