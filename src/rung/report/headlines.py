@@ -207,7 +207,7 @@ def _roofline(frame: pl.DataFrame, per: Per) -> str:
         "collective_ns": "collectives",
     }
     left, why = max((facts[key] / facts["total_ns"], text) for key, text in rest.items())
-    beside = ((facts["inferred_ns"] / facts["total_ns"], "inferred"), (left, why))
+    beside = ((facts["inferred_share"], "inferred"), (left, why))
     aside = ", ".join(f"{_percent(share)} {text}" for share, text in beside if share >= 0.01)
     base = f"models cover {_percent(facts['share'])} of GPU time" + (f" ({aside})" if aside else "")
     time, floor = (sum(row[name] for row in known) for name in ("time_ns", "floor_ns"))
