@@ -24,6 +24,19 @@ def test_the_operator_furthest_above_its_floor_is_named_with_what_it_loses():
     )
 
 
+def test_inferred_work_is_said_so():
+    near = {
+        "op": "vllm::moe_forward",
+        "inputs": "8x8 bf16",
+        "time_ns": 3_000_000,
+        "floor_ns": 2_500_000,
+        "inferred": True,
+    }
+    far = {"op": "aten::_softmax", "inputs": "64x64 bf16", "time_ns": 2_000_000, "floor_ns": 500_000, "inferred": False}
+    said = HEADLINES["roofline"](table(near, far), ONE)
+    assert said.startswith("models cover 100 % of GPU time (60 % inferred), what they cover")
+
+
 def test_what_is_lost_is_of_a_step_and_gpu():
     far = {"op": "aten::_softmax", "inputs": "64x64 bf16", "time_ns": 2_000_000, "floor_ns": 500_000}
     said = HEADLINES["roofline"](table(far), Per(" a step", gpus=2, ranks=2, time_ns=1.0))

@@ -120,8 +120,8 @@ def coverage(table: pl.DataFrame) -> dict[str, float]:
 
     total_ns: of all GPU events, which is the sum of the others: modelled_ns; outside_ns, launched outside of the trace;
     collective_ns, of collectives of unknown size; graph_ns, replayed by graphs; no_operator_ns, launched by none;
-    unknown_ns, of operators without a model. share: modelled of all; linked_share: of all but outside_ns;
-    operator_share: of what an operator answers for, modelled or unknown.
+    unknown_ns, of operators without a model. share: modelled of all; inferred_share: modelled by inference of all;
+    linked_share: of all but outside_ns; operator_share: of what an operator answers for, modelled or unknown.
     """
     groups = {
         None: "modelled_ns",
@@ -134,12 +134,14 @@ def coverage(table: pl.DataFrame) -> dict[str, float]:
     for reason, time_ns in table.group_by("reason").agg(pl.col("time_ns").sum()).iter_rows():
         found[groups.get(reason, "unknown_ns")] += time_ns
         found["total_ns"] += time_ns
+    inferred = int(table.filter("inferred", pl.col("reason").is_null())["time_ns"].sum())
     bases = {
         "share": found["total_ns"],
         "linked_share": found["total_ns"] - found["outside_ns"],
         "operator_share": found["modelled_ns"] + found["unknown_ns"],
     }
-    return {**found, **{name: found["modelled_ns"] / base if base else 0.0 for name, base in bases.items()}}
+    shares = {name: found["modelled_ns"] / base if base else 0.0 for name, base in bases.items()}
+    return {**found, **shares, "inferred_share": inferred / max(1, found["total_ns"])}
 
 
 def _rates(cost: Cost, count: float, time_ns: float, tf32: bool, host: bool, peaks: Peaks | None) -> dict[str, Any]:

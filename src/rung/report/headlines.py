@@ -207,9 +207,9 @@ def _roofline(frame: pl.DataFrame, per: Per) -> str:
         "collective_ns": "collectives",
     }
     left, why = max((facts[key] / facts["total_ns"], text) for key, text in rest.items())
-    base = f"models cover {_percent(facts['share'])} of GPU time" + (
-        f" ({_percent(left)} {why})" if left >= 0.01 else ""
-    )
+    beside = ((facts["inferred_share"], "inferred"), (left, why))
+    aside = ", ".join(f"{_percent(share)} {text}" for share, text in beside if share >= 0.01)
+    base = f"models cover {_percent(facts['share'])} of GPU time" + (f" ({aside})" if aside else "")
     time, floor = (sum(row[name] for row in known) for name in ("time_ns", "floor_ns"))
     worst = max(known, key=lambda row: row["time_ns"] - row["floor_ns"])
     lost = f"{units.duration((worst['time_ns'] - worst['floor_ns']) / per.gpus)}{per.gpu}"
