@@ -122,17 +122,20 @@ def test_fused_steps_of_the_trainers_own_are_as_good(tmp_path: Path) -> None:
     assert recipe.left_out == {}
 
 
-def test_arguments_that_a_recipe_cannot_stand_beside_are_refused(tmp_path: Path) -> None:
+def test_arguments_that_a_recipe_cannot_stand_beside_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="torch_compile=True"):
         trainer(tmp_path, RecipeCallback(REWRITE), torch_compile=True).train()
     args = transformers.TrainingArguments(str(tmp_path), use_cpu=True)
-    for name, value, words in (("_n_gpu", 2, "2 GPUs"), ("fsdp", True, "FSDP"), ("deepspeed", {}, "")):
+    for name, value, words in (("_n_gpu", 2, "2 GPUs"), ("fsdp", True, "FSDP"), ("deepspeed", {"a": 1}, "DeepSpeed")):
         asked = copy.copy(args)
         setattr(asked, name, value)
-        callback = RecipeCallback(REWRITE)
-        if words:
-            with pytest.raises(UsageError, match=words):
-                callback.on_train_begin(asked, None, None)
+        with pytest.raises(UsageError, match=words):
+            RecipeCallback(REWRITE).on_train_begin(asked, None, None)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UsageError, match="beside FSDP"):
+        RecipeCallback(REWRITE).on_train_begin(args, None, None)
 
 
 def test_a_loss_that_passes_the_model_by_is_warned_of(tmp_path: Path) -> None:

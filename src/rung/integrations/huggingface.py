@@ -5,6 +5,7 @@ Trainer(model, args, ..., callbacks=[RecipeCallback("recipe.toml"), ProfileCallb
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,15 @@ class ProfileCallback(TrainerCallback):
 
 def _refuse(args: Any) -> None:
     """Raises UsageError for what a recipe cannot be applied beside."""
-    several = {"deepspeed": "DeepSpeed", "fsdp": "FSDP"}
-    if used := [name for key, name in several.items() if getattr(args, key, None)]:
-        raise UsageError(
-            f"a recipe is not applied beside {used[0]}, which takes the model's weights apart: train with DDP (torchrun), or without RecipeCallback."
-        )
+    sharded = {"DeepSpeed": ("deepspeed", "ACCELERATE_USE_DEEPSPEED"), "FSDP": ("fsdp", "ACCELERATE_USE_FSDP")}
+    for name, (option, variable) in sharded.items():
+        launched = (
+            os.environ.get(variable, "").lower() == "true"
+        )  # by `accelerate launch`, of which the arguments say nothing
+        if getattr(args, option, None) or launched:
+            raise UsageError(
+                f"a recipe is not applied beside {name}, which takes the model's weights apart: train with DDP (torchrun), or without RecipeCallback."
+            )
     if args.n_gpu > 1:
         raise UsageError(
             f"the Trainer would copy the model to {args.n_gpu} GPUs at every step (DataParallel), and copies run without the recipe: start it with torchrun, or show it one GPU (CUDA_VISIBLE_DEVICES=0)."
