@@ -42,7 +42,7 @@ class OnInputs:
 
     def distrusted(self, sides: Mapping[str, Function], taken: Mapping[str, Sequence[float]]) -> tuple[str, str]:
         """The first side that is not believed, and why, as a sentence; two empty texts where there is none. taken: samples, nanoseconds of a
-        call."""
+        call. Raises torch.OutOfMemoryError where copies of the results find no room."""
         from rung.verify.timed_functions import TimedFunctions
 
         first = next(iter(self._calls))
@@ -82,20 +82,17 @@ class OnInputs:
 
         time_block(watched, len(self._batches), self._device)
         if isinstance(side._timer, Graph):
-            cases += self._replayed(judge, call)
+            cases.append(self._replayed(judge, call))
         return cases
 
-    def _replayed(self, judge: Any, call: Callable[..., Any]) -> list[Any]:
-        """The same of a graph, as those that were timed: what is recorded has to compute, too."""
+    def _replayed(self, judge: Any, call: Callable[..., Any]) -> Any:
+        """The same of a graph, as those that were timed: what is recorded has to compute, too. Of one call: several may write to one place."""
+        batch = self._batches[1]  # whose content is renewed
         results: list[Any] = []
-
-        def all_of_them() -> None:
-            results.extend(call_model(call, batch) for batch in self._batches)
-
-        graph = recorded(lambda: call_model(call, self._batches[0]), all_of_them, self._device)
+        graph = recorded(lambda: call_model(call, batch), lambda: results.append(call_model(call, batch)), self._device)
         judge.renew(self._batches)
         graph.replay()
-        return [judge.case(batch, result) for batch, result in zip(self._batches, results, strict=True)]
+        return judge.case(batch, results[0])
 
 
 def excess(side: Function, reported: float) -> float:
