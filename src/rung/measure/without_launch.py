@@ -51,31 +51,11 @@ class Graph:
     def _capture(self) -> None:
         flushes, n = self._flush or (lambda: None), self._calls
         if self._flush:
-            self._small = self._recorded(lambda: repeat(n, flushes))
-            self._large = self._recorded(lambda: repeat(n, flushes, self._step))
+            self._small = recorded(self._step, lambda: repeat(n, flushes), self._device)
+            self._large = recorded(self._step, lambda: repeat(n, flushes, self._step), self._device)
         else:
-            self._small = self._recorded(lambda: repeat(n, self._step))
-            self._large = self._recorded(lambda: repeat(2 * n, self._step))
-
-    def _recorded(self, calls: Callable[[], None]) -> Any:
-        import torch
-
-        side = torch.cuda.Stream(self._device.index)
-        side.wait_stream(torch.cuda.current_stream(self._device.index))
-        try:
-            with torch.cuda.stream(side):
-                for _ in range(3):  # what a library does at its first call on a stream cannot be captured
-                    self._step()
-            synchronize(self._device)
-            graph = torch.cuda.CUDAGraph()
-            with recording(graph, side, self._device):
-                calls()
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0][:200] if str(error) else type(error).__name__
-            raise UsageError(
-                f"the step cannot be recorded as a graph ({type(error).__name__}: {reason}); use --timer events."
-            ) from error
-        return graph
+            self._small = recorded(self._step, lambda: repeat(n, self._step), self._device)
+            self._large = recorded(self._step, lambda: repeat(2 * n, self._step), self._device)
 
     def _flush_ns(self) -> float:
         begin, end = event(), event()
@@ -112,6 +92,28 @@ class Graph:
             "launch_ns": launch(self._step, self._device),
             "empty_pair_ns": empty_pair(self._device),
         }
+
+
+def recorded(step: Step, calls: Callable[[], None], device: Device) -> Any:
+    """A graph of what `calls` launches. step: what is called in them. Raises UsageError where that cannot be captured."""
+    import torch
+
+    side = torch.cuda.Stream(device.index)
+    side.wait_stream(torch.cuda.current_stream(device.index))
+    try:
+        with torch.cuda.stream(side):
+            for _ in range(3):  # what a library does at its first call on a stream cannot be captured
+                step()
+        synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        with recording(graph, side, device):
+            calls()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:200] if str(error) else type(error).__name__
+        raise UsageError(
+            f"the step cannot be recorded as a graph ({type(error).__name__}: {reason}); use --timer events."
+        ) from error
+    return graph
 
 
 class Batch:

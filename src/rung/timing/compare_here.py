@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from rung.errors import UsageError
 from rung.hardware import pick
-from rung.hardware.device import to_device
 from rung.measure import (
     ROUNDS,
     SIGNED_RANK,
@@ -34,8 +34,8 @@ from rung.records.record import record_of
 from rung.timing.compare import LETTERS, document, lowered, verdict_of
 from rung.timing.duel import unexplained
 from rung.timing.function import Function, named
+from rung.timing.function_witness import OnInputs
 from rung.timing.timed import Opened, TimedBlock, Warmed
-from rung.workload import call_model
 
 Document = ComparisonDocument | RankingDocument
 
@@ -44,7 +44,6 @@ Document = ComparisonDocument | RankingDocument
 BLOCK, CALLS = 1.5e6, 3  # ns
 SLOW = 20e6  # ns: a call that takes longer is a block by itself
 WARM_SECONDS = 8.0
-BATCHES = 4  # of inputs, which take turns
 ONE_PROCESS = (
     "all sides ran in one process: what differs from process to process (where memory landed, which code came first) is "
     "not covered; fresh=True starts every side afresh several times."
@@ -68,7 +67,8 @@ def compare_here(
     as the only restart.
 
     inputs: makes the arguments of a seed, and it is verified first that all compute what the first does, `gradients` among it
-    (`rung.verify.plain_functions`); where one does not, nothing is timed. Without, calls take no arguments.
+    (`rung.verify.plain_functions`); where one does not, nothing is timed. Afterwards it is asked whether what was timed is what was
+    verified (`rung.timing.function_witness`). Without, calls take no arguments.
     """
     if not 2 <= len(calls) <= len(LETTERS):
         raise UsageError(f"a comparison needs 2 to {len(LETTERS)} callables; {len(calls)} were given.")
@@ -85,7 +85,9 @@ def compare_here(
                 recorded, margin=margin, results_compared=True, verdict="not equal", not_equal=LETTERS[list(calls).index(wrong)],
                 verification=verification, seconds=time.monotonic() - began,
             )  # fmt: skip
-        calls = _on_batches(calls, inputs, device)
+    given = OnInputs(dict(zip(LETTERS, calls.values(), strict=False)), inputs, pick(device)) if inputs else None
+    if given:
+        calls = {name: given.of(letter) for letter, name in zip(LETTERS, calls, strict=False)}
     sides = {letter: Function(call, name, device) for letter, (name, call) in zip(LETTERS, calls.items(), strict=False)}
     facts = [record_of(Opened, side.open()) for side in sides.values()]
     warm = {letter: record_of(Warmed, side.warm(min(WARM_SECONDS, seconds))) for letter, side in sides.items()}
@@ -113,6 +115,21 @@ def compare_here(
     # state, the fastest is the one that nothing interrupted (Chen and Revels 2016).
     _, samples = interleaved(blocks, 1, more, typical=min if cpu else statistics.median)
     taken = dict(zip(sides, samples, strict=True))
+    unseen: list[str] = []
+    if given and not isinstance(verification, UnsetType):
+        import torch
+
+        letter = why = ""
+        try:
+            letter, why = given.distrusted(sides, taken)
+        except torch.OutOfMemoryError:
+            unseen = ["there was no memory to look at what the functions gave while they were timed"]
+        if why:
+            verification = msgspec.structs.replace(verification, passed=False, failures=[why])
+            return document(
+                recorded, margin=margin, results_compared=True, verdict="not equal", not_equal=letter,
+                verification=verification, seconds=time.monotonic() - began,
+            )  # fmt: skip
     rounds = said[0].restarts
     slow = _slow_calls(said[0], taken) if cpu else []
     if slow:  # then the typical call is what counts, whatever it does to the interval
@@ -131,7 +148,7 @@ def compare_here(
         memory={},
         first_run_seconds=lowered({k: w.first_run_seconds for k, w in warm.items()}),
         restarts=[lowered(taken)],
-        warnings=[*never, *unexplained(outside), *slow, ONE_PROCESS],
+        warnings=[*never, *unexplained(outside), *slow, *unseen, ONE_PROCESS],
         environment=facts[0].environment,
         differs={},
         seconds=time.monotonic() - began,
@@ -145,19 +162,6 @@ def _verified(
 
     found, wrong = same_results(calls, inputs, pick(device), gradients)
     return found.record(), wrong
-
-
-def _on_batches(
-    calls: Mapping[str, Callable[..., object]], inputs: Callable[[int], Any], device: str | None
-) -> dict[str, Callable[[], object]]:
-    """The calls on a few batches, which take turns: what remembers its last arguments gains nothing by that."""
-    batches = [to_device(inputs(seed), pick(device)) for seed in range(1, BATCHES + 1)]
-
-    def on(call: Callable[..., object]) -> Callable[[], object]:
-        turns = itertools.cycle(batches)
-        return lambda: call_model(call, next(turns))
-
-    return {name: on(call) for name, call in calls.items()}
 
 
 def _slow_calls(said: Comparison | Ranking, taken: Mapping[str, list[float]]) -> list[str]:

@@ -13,6 +13,7 @@ from rung.errors import UsageError
 from rung.hardware import Device, environment, pick
 from rung.hardware.device import cpu, synchronize
 from rung.measure import MINIMUM_RUNS
+from rung.measure.tampered import refuse_tampered
 from rung.records.record import plain
 from rung.timing.timed import Timed
 from rung.timing.work import roof
@@ -57,6 +58,7 @@ class Function(Timed):
             )
         self.device = self._used()
         synchronize(self.device)
+        refuse_tampered(self.name)
         self._first = time.perf_counter() - begin
         return {"name": self.name, "mode": "call", "samples": None, "tokens": None, "steps": 10,
                 "environment": environment(self.device)}  # fmt: skip
@@ -89,6 +91,11 @@ class Function(Timed):
         call = self._call
         for _ in range(self.loops):
             call()
+
+    def block(self, count: int) -> dict[str, Any]:
+        found = super().block(count)
+        refuse_tampered(self.name)
+        return found
 
     def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
         if cold and self.loops > 1:

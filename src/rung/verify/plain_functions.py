@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from rung.engine.step import Step
-from rung.hardware.device import Device
+from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
 from rung.verify.audit import audit, one_shape_only
 from rung.verify.reference import LOW
@@ -51,15 +51,16 @@ def same_results(
     Raises WorkloadError where the first function cannot be asked: it raises, is not finite, or does not depend on its inputs alone.
     """
     names = list(calls)
-    reference = _workload(names[0], calls[names[0]], inputs, gradients)
+    reference = as_workload(names[0], calls[names[0]], inputs, gradients)
     reference = replace(reference, one_shape=gradients or bool(one_shape_only(reference, device)))
     audit(reference, device)
     # A kernel for half precision need not run in another: it is judged by what the first function is off at that precision.
-    low = any(t.dtype in LOW for t in pytree.tree_leaves(inputs(1)) if isinstance(t, torch.Tensor))
-    precisions: list[Numerics] | None = ["bf16"] if low else None
+    precisions: list[Numerics] | None = ["bf16"] if in_half_precision(inputs) else None
+    batch = to_device(inputs(1), device)
+    kinds = _kinds(call_model(calls[names[0]], batch))
     found = Verification()
     for name in names[1:]:
-        other = replace(_workload(name, calls[name], inputs, gradients), one_shape=reference.one_shape)
+        other = replace(as_workload(name, calls[name], inputs, gradients), one_shape=reference.one_shape)
 
         def built(model: nn.Module, plan: Plan, other: Workload = other) -> Step:
             made = other.model().to(device.torch_name)
@@ -67,12 +68,27 @@ def same_results(
             return Step(other, made, plan, device)
 
         found = verify(reference, Plan(), device, built, precisions)
+        if found.passed and (odd := _kinds(call_model(calls[name], batch)) - kinds):
+            found.failures.append(
+                f"its output is a {odd.pop().__name__}, which may compute only when it is read; return a torch.Tensor."
+            )
         if not found.passed:
             return found, name
     return found, ""
 
 
-def _workload(name: str, call: Callable[..., Any], inputs: Inputs, gradients: bool) -> Workload:
+def in_half_precision(inputs: Inputs) -> bool:
+    return any(t.dtype in LOW for t in pytree.tree_leaves(inputs(1)) if isinstance(t, torch.Tensor))
+
+
+def _kinds(output: Any) -> set[type]:
+    """Classes of the output's tensors beside torch's own: what these do, and when, is theirs to say."""
+    found = {type(t) for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor)}
+    return found - {torch.Tensor, nn.Parameter}
+
+
+def as_workload(name: str, call: Callable[..., Any], inputs: Inputs, gradients: bool) -> Workload:
+    """A function as a workload without weights."""
     example = inputs(1) if gradients else None
 
     def loss(output: Any, batch: Any) -> torch.Tensor:

@@ -1,0 +1,97 @@
+"""Are the clocks the real ones? What is timed runs in the process that times it, and could change them for everybody."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import rung
+from rung.errors import WorkloadError
+
+_CLOCKS = (
+    "perf_counter_ns",
+    "perf_counter",
+    "monotonic_ns",
+    "monotonic",
+    "process_time_ns",
+    "process_time",
+    "time_ns",
+    "time",
+)
+# What a GPU is timed with: of torch.cuda, and of classes there.
+_OF_TORCH = ("synchronize", "current_stream", "Event", "Stream", "CUDAGraph")
+_METHODS = ("record", "wait", "query", "synchronize", "elapsed_time", "replay")
+_OURS = ("clock", "gpu_clock", "as_launched", "without_launch", "timers", "interleave")
+_FOLDERS = os.path.dirname(rung.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep
+
+
+def refuse_tampered(name: str) -> None:
+    """Raises WorkloadError where a clock, or what asks it, is another than Python's, torch's or Rung's own. name: of what is timed.
+    Takes microseconds where nothing has changed since it was asked last."""
+    modules = _loaded()
+    if _good.get("modules") == modules and all(place.get(what) is made for place, what, made in _good["places"]):
+        return
+    for what in tampered():
+        raise WorkloadError(
+            f"{name} cannot be timed: {what} is not the real one in this process. A function that is measured, or the file "
+            "that it is in, replaced it; leave it as it is."
+        )
+    places = [(place, what, place[what]) for _, place, names in _asked() for what in names if what in place]
+    _good.update(modules=modules, places=places)
+
+
+_good: dict[str, Any] = {}  # what was found to be the real ones
+
+
+def tampered() -> list[str]:
+    """What of the clocks was replaced, by name."""
+    found = []
+    for label, place, names in _asked():
+        for what in (name for name in names if name in place):
+            if not _real(label, what, place[what]):
+                found.append(f"{label}.{what}")
+    return found
+
+
+def _loaded() -> list[str]:
+    return [name for name in ("torch.cuda", *(f"rung.measure.{name}" for name in _OURS)) if name in sys.modules]
+
+
+def _asked() -> Iterator[tuple[str, Mapping[str, Any], Iterable[str]]]:
+    """Modules and classes that tell times, with their names and what in them is looked at."""
+    yield "time", vars(time), _CLOCKS
+    for name in _loaded():
+        module = vars(sys.modules[name])
+        if name != "torch.cuda":
+            yield (
+                name,
+                module,
+                [what for what, made in module.items() if what == "time" or isinstance(made, types.FunctionType)],
+            )
+            continue
+        yield name, module, _OF_TORCH
+        for kind in _OF_TORCH:
+            if isinstance(made := module.get(kind), type):
+                yield f"torch.cuda.{kind}", vars(made), _METHODS
+
+
+def _real(label: str, name: str, made: Any) -> bool:
+    if made is time:
+        return True
+    if label == "time":
+        return type(made) is types.BuiltinFunctionType and (made.__module__, made.__name__) == ("time", name)
+    if isinstance(made, type):
+        return made.__module__.startswith("torch.")
+    folders = (
+        (*_FOLDERS, os.path.dirname(os.path.dirname(sys.modules["torch.cuda"].__file__ or "")) + os.sep)
+        if label.startswith("torch")
+        else _FOLDERS
+    )
+    return name != "time" and (
+        not isinstance(made, types.FunctionType) or made.__code__.co_filename.startswith(folders)
+    )

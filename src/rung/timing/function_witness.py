@@ -1,0 +1,111 @@
+"""Functions on inputs under the clock, and afterwards: are they believed? What is verified need not be what was timed.
+
+After the timing each function is called once more by the same calls, half of the inputs with new content in the same memory. A function
+that keeps answers by its inputs' identity, or computes only where it is verified, gives old ones there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rung.hardware.device import Device, synchronize, to_device
+from rung.measure.clock import time_block
+from rung.measure.gpu_clock import launch, repeat
+from rung.measure.without_launch import Graph, recorded
+from rung.timing.function import Function
+from rung.workload import call_model
+
+BATCHES = 4  # of inputs, which take turns
+SLOWER = 1.25  # times as long on new inputs, beside the function that it is compared with: data alone does less
+ELSEWHERE = 2.0  # times as long until all of a GPU's streams are done, beside the function that it is compared with
+WAITING = 20_000  # ns that waiting itself may take
+CALLS, LONG, TRIES = 50, 2e8, 3  # back to back, and in so many nanoseconds; the fastest of a few tries counts
+
+
+class OnInputs:
+    """Functions on a few batches, which take turns: what remembers its last arguments gains nothing by that. calls: by letter; the first is
+    the one that the others are compared with."""
+
+    def __init__(self, calls: Mapping[str, Callable[..., Any]], inputs: Callable[[int], Any], device: Device) -> None:
+        self._calls, self._inputs, self._device = calls, inputs, device
+        self._batches = [to_device(inputs(seed), device) for seed in range(1, BATCHES + 1)]
+
+    def of(self, letter: str) -> Callable[[], object]:
+        """The function without arguments, for the timing."""
+        call, turns = self._calls[letter], itertools.cycle(self._batches)
+        return lambda: call_model(call, next(turns))
+
+    def distrusted(self, sides: Mapping[str, Function], taken: Mapping[str, Sequence[float]]) -> tuple[str, str]:
+        """The first side that is not believed, and why, as a sentence; two empty texts where there is none. taken: samples, nanoseconds of a
+        call. Raises torch.OutOfMemoryError where copies of the results find no room."""
+        from rung.verify.timed_functions import TimedFunctions
+
+        first = next(iter(self._calls))
+        judge = TimedFunctions(first, self._calls[first], self._inputs, self._device)
+        on_new: dict[str, float] = {}
+        hidden: dict[str, float] = {}
+        for letter, side in sides.items():
+            if judge.renew(self._batches) and (wrong := judge.wrong(self._cases(judge, letter, side))):
+                return letter, f"{wrong[0]}: it is another result than where it was verified"
+            if self._device.is_gpu:
+                hidden[letter] = excess(side, statistics.median(taken[letter]))
+                if hidden[letter] > ELSEWHERE * max(1.0, hidden[first]):
+                    return letter, (
+                        f"until all streams of the GPU are done, its calls take {hidden[letter]:.1f} times as long as they report: work on "
+                        "another stream, or work that is put off"
+                    )
+            on_new[letter] = judge.on_new_inputs(self._calls[letter], self._batches)
+            longer = on_new[letter] / max(1.0, on_new[first])  # below 1 is chance
+            faster = min(taken[first]) / min(taken[letter])  # of calls that nothing interrupted, as `longer` is
+            if longer > SLOWER and faster > 1 and math.log(faster / longer) < 0.5 * math.log(faster):
+                return letter, (
+                    f"on inputs that it has not seen before, a call takes {on_new[letter]:.1f} times as long: what it gained is "
+                    "work that was not done again"
+                )
+        return "", ""
+
+    def _cases(self, judge: Any, letter: str, side: Function) -> list[Any]:
+        """What a function gives on each batch, called as it was timed."""
+        call, turns = self._calls[letter], itertools.cycle(self._batches)
+        cases: list[Any] = []
+
+        def watched() -> object:
+            batch = next(turns)
+            result = call_model(call, batch)
+            cases.append(judge.case(batch, result))
+            return result
+
+        time_block(watched, len(self._batches), self._device)
+        if isinstance(side._timer, Graph):
+            cases.append(self._replayed(judge, call))
+        return cases
+
+    def _replayed(self, judge: Any, call: Callable[..., Any]) -> Any:
+        """The same of a graph, as those that were timed: what is recorded has to compute, too. Of one call: several may write to one place."""
+        batch = self._batches[1]  # whose content is renewed
+        results: list[Any] = []
+        graph = recorded(lambda: call_model(call, batch), lambda: results.append(call_model(call, batch)), self._device)
+        judge.renew(self._batches)
+        graph.replay()
+        return judge.case(batch, results[0])
+
+
+def excess(side: Function, reported: float) -> float:
+    """How many times as long calls take by a clock that waits for all streams of the GPU as they report, or as the host needs to launch
+    them, whichever is longer. reported: nanoseconds of a call."""
+    count = int(min(CALLS, max(1, LONG / max(reported, 1.0))))
+    explained = max(reported, launch(side.call, side.device)) + WAITING / count
+    return min(_waited(side, count) for _ in range(TRIES)) / explained
+
+
+def _waited(side: Function, count: int) -> float:
+    synchronize(side.device)
+    begin = time.perf_counter_ns()
+    repeat(count, side.call)
+    synchronize(side.device)
+    return (time.perf_counter_ns() - begin) / count

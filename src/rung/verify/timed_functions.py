@@ -1,0 +1,66 @@
+"""Did functions do, while they were timed, what they were verified to do? A function could compute only where it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.engine.step import Step
+from rung.hardware.device import Device, to_device
+from rung.plan import Numerics, Plan
+from rung.verify.observe import Row, Seen, missing, noted, observe, rows
+from rung.verify.plain_functions import Inputs, as_workload, in_half_precision
+from rung.verify.reference import Reference
+from rung.verify.tolerance import judge
+from rung.verify.witness import CASE, NEW, SLACK, refill, unseen
+from rung.workload import Batch, call_model
+
+Case = tuple[Batch, Seen]
+
+
+class TimedFunctions:
+    """Judges what functions gave by the one that they are compared with, `call`, and by it in float64."""
+
+    def __init__(self, name: str, call: Callable[..., Any], inputs: Inputs, device: Device) -> None:
+        self._inputs, self._device = inputs, device
+        self._numerics: Numerics = "bf16" if in_half_precision(inputs) else "exact"
+        workload = as_workload(name, call, inputs, gradients=False)
+        model = workload.model()
+        self._baseline, self._reference = Step(workload, model, Plan(), device), Reference(workload, model, device)
+        self._seeds = NEW
+
+    def renew(self, batches: Sequence[Batch]) -> bool:
+        """Writes new content into the memory of every second batch; False where inputs of other seeds do not fit in."""
+        return all(refill(batch, self._new()) for batch in batches[1::2])
+
+    def _new(self) -> Batch:
+        self._seeds += 1
+        return to_device(self._inputs(self._seeds), self._device)
+
+    def case(self, batch: Batch, result: Any) -> Case:
+        """A batch and what a call gave, copied. Nothing is waited for: what is written later is not there yet."""
+        return pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch), noted(
+            self._baseline, None, result
+        )
+
+    def wrong(self, cases: Sequence[Case]) -> list[str]:
+        """What of them is not what the function gives that they are compared with, in sentences."""
+        said: list[str] = []
+        found: list[Row] = []
+        for batch, theirs in cases:
+            truth, mine = self._reference.run({}, batch), observe(self._baseline, {}, batch)
+            if truth.finite and mine.finite:
+                said += missing(mine, theirs, CASE)
+                found += rows(truth, mine, theirs, CASE)
+        bad = [c for c in judge(found, self._numerics) if not c.error <= SLACK * c.tolerance]
+        return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
+
+    def on_new_inputs(self, call: Callable[..., Any], batches: Sequence[Batch]) -> float:
+        """How many times as long a call takes on new inputs as on the same ones again (`rung.verify.witness.unseen`)."""
+        step: Any = lambda batch: call_model(call, batch)  # noqa: E731
+        return (
+            unseen(step, batches, lambda _: self._new(), self._device) or 1.0
+        )  # never a seed that another function was given
