@@ -251,3 +251,12 @@ def test_real_traces_have_pages_that_say_what_the_tables_say(name: str) -> None:
         for dur in row["dur"]
     ]
     assert sum(times) == classified(found)["dur"].sum()
+
+
+def test_the_time_that_is_divided_is_not_called_the_recording(tmp_path: Path) -> None:
+    """The GPU's window may be far shorter than what was recorded: one name for each, at every place."""
+    page = page_of(trace(tmp_path))
+    assert re.search(r"<h1><span>[^<]+ of the time from the first to the last GPU event</span>", page)
+    assert re.search(r'class="barlabel"[^>]*>From the first to the last GPU event: ', page)
+    assert "<dt>Whole recording</dt>" in page
+    assert "of the recording" not in page
