@@ -132,5 +132,6 @@ def test_a_server_is_told_by_its_phases_without_the_waiting_between_them():
 
 def test_a_finding_that_makes_no_step_faster_does_not_say_so():
     assert gain({"speedup_low": 1.0, "speedup_high": 1.0}) == "throughput stays"
-    assert gain({"speedup_low": 1.0, "speedup_high": 1.4}) == "at most 1.40x faster"
-    assert gain({"speedup_low": 1.2, "speedup_high": 1.2}) == "1.20x faster"
+    assert gain({"speedup_low": 1.0, "speedup_high": 1.4}) == "at most 1.40× faster"
+    assert gain({"speedup_low": 1.2, "speedup_high": 1.2}) == "1.20× faster"
+    assert gain({"speedup_low": 1.19, "speedup_high": 3.19}) == "1.19–3.19× faster"

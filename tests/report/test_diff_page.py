@@ -45,7 +45,7 @@ def test_nothing_that_changed_is_no_picture_and_many_changes_are_the_first() -> 
 
 def test_a_page_has_both_totals_and_a_table_of_each_kind(tmp_path: Path) -> None:
     page = diff_page_of(trace(tmp_path), trace(tmp_path, slow=3.0))
-    assert re.search(r"The step is [\d.]+x slower", page)
+    assert re.search(r"The step is [\d.]+× slower", page)
     assert re.search(r"Base: [\d.]+ ms per step of a GPU", page)
     assert re.search(r"New: [\d.]+ ms per step of a GPU", page)
     for name in ("category", "op", "module", "kernel"):

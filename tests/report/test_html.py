@@ -203,7 +203,10 @@ def test_an_answer_that_was_not_decided_in_time_is_on_the_staircase() -> None:
     picture = charts.ladder(data)
     assert ">plain, provisional<" in picture
     assert ">sdpa<" in picture
-    assert len(heights(data, "kept")) == 2
+    assert len(heights(data, "kept")) == 1
+    assert len(heights(data, "provisional")) == 1  # the table calls it inconclusive: not the mark of what was kept
+    assert 'class="key provisional"' in render(data)
+    assert 'class="key provisional"' not in render(climb())
 
 
 def test_two_tries_of_one_rung_are_told_apart() -> None:
@@ -264,3 +267,54 @@ def test_what_disturbed_an_attempt_is_on_the_page() -> None:
     page = render(data)
     assert said in page
     assert "1 restart," in page
+
+
+def test_how_it_was_measured_says_what_the_record_shows() -> None:
+    """Not that both sides were restarted and gradients compared, where the headline says that they were not."""
+    full = render(climb())
+    assert "Both were restarted" in full
+    assert "Outputs, loss, gradients and optimizer steps were compared" in full
+    data = climb()
+    for each in data.attempts:
+        each.verification = None
+        if each.comparison:
+            each.comparison.restarts = 1
+    data.result.restarts = []
+    page = render(data)
+    assert "restarted" not in page
+    assert "Each side ran in one process" in page
+    assert "No attempt was verified" in page
+    timed = [each for each in data.attempts if each.comparison]
+    timed[0].verification = climb().attempts[0].verification
+    assert f"Of 1 of the {len(timed)} attempts that were timed, outputs" in render(data)
+
+
+def test_an_answer_that_was_not_profiled_has_no_column_and_a_sentence() -> None:
+    assert "<th>After</th>" in render(climb())
+    data = climb()
+    data.result.breakdown = None
+    page = render(data)
+    assert "<th>After</th>" not in page
+    assert "The step of the answer was not profiled" in page
+
+
+@pytest.mark.parametrize(("high", "heads"), [(2.5, 0), (40.0, 1)])
+def test_a_prediction_is_inside_the_picture_or_ends_in_an_arrow_head(high: float, heads: int) -> None:
+    data = replace(climb(), result=None)
+    data.attempts = [climb_sample.attempt(1, "tf32", "kept", "", 2.0, 1.0)]
+    assert data.attempts[0].prediction
+    data.attempts[0].prediction.high = high
+    picture = ET.fromstring(charts.ladder(data))
+    [band] = picture.findall(".//line[@class='predicted']")
+    assert len(picture.findall(".//path[@class='beyond']")) == heads
+    if not heads:
+        assert float(str(band.get("y2"))) > 26  # the top of the plot
+
+
+def test_each_step_of_the_staircase_has_its_own_factor_and_a_phone_keeps_the_last() -> None:
+    data = replace(climb(), result=None)
+    data.attempts = [climb_sample.attempt(k, name, "kept", "", 4.0, 2.0) for k, name in ((1, "tf32"), (2, "sdpa"))]
+    texts = [(t.text, t.get("class")) for t in ET.fromstring(charts.ladder(data)).findall("text")]
+    assert texts.count(("2.00×", "tick minor")) == 2
+    assert ("2.00×", "value minor") in texts
+    assert ("4.00×", "value") in texts

@@ -136,7 +136,7 @@ def lane(page: Any, title: str) -> float:
     """How far below the top of the timeline the first row of a lane is, in pixels."""
     return page.evaluate(
         """(title) => { let y = 22;
-        for (const group of rung.record.groups) { if (group.title || group.note) y += 26;
+        for (const group of rung.record.groups) { if (group.title) y += 26; if (group.note) y += 18;
           for (const lane of group.lanes) { y += 18; if (lane.title === title) return y + 8; y += 18 * lane.rows.length } } }""",
         title,
     )
@@ -244,9 +244,8 @@ def test_the_timeline_of_a_climb_sums_before_and_after(opened: Open, tmp_path: P
     page = opened(climb_with_traces(tmp_path))
     page.wait_for_selector("#timeline .live[data-frames]")
     page.get_by_label("Search the timeline").fill("Cijk")
-    assert (
-        page.locator("#timeline .bar span").inner_text().startswith("28 found, 1.4 ms")
-    )  # 14 of 80 µs and 14 of 20 µs
+    said = page.locator("#timeline .bar span").inner_text()
+    assert said.startswith("GPU: 28 found, 1.4 ms")  # 14 of 80 µs and 14 of 20 µs
     assert page.locator("a[href$='run/traces/baseline.json.gz']").count() == 1
 
 
@@ -255,13 +254,22 @@ def test_search_counts_and_goes_to_what_it_finds(page: Any) -> None:
     search = page.get_by_label("Search the timeline")
     search.fill("softmax")
     said = page.locator("#timeline .bar span").inner_text()
-    assert said.startswith("13 found, 260 µs")
+    assert said.startswith("GPU: 13 found, 260 µs")
+    canvas = page.locator("#timeline canvas")
+    canvas.scroll_into_view_if_needed()
+    box, (begin, end) = canvas.bounding_box(), span(page)
+    page.mouse.move(box["x"] + box["width"] * 15_000 / (end - begin), box["y"] + lane(page, "GPU 0 stream 0"))
+    assert page.locator("#tip").is_visible()
     search.press("Enter")
+    assert not page.locator("#tip").is_visible()  # it was of what has moved away
     low, high = span(page)
     assert high - low < (end - begin)
     assert low < 45_000 < high  # the first of them begins 45 µs after the start
     search.fill("nothing of the kind")
     assert page.locator("#timeline .bar span").inner_text() == "Nothing found."
+    search.fill("k")  # kernels; modules of 28 µs, and within each of them a launch of 3 µs
+    said = page.locator("#timeline .bar span").inner_text()
+    assert said.startswith("GPU: 40 found, 800 µs; host: 80 found, 1.12 ms")
 
 
 def test_a_range_is_summed_by_name(page: Any) -> None:

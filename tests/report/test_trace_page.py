@@ -18,6 +18,7 @@ from rung.analysis.lanes import MOST, lanes
 from rung.cli.main import main
 from rung.report.embedded import embedded_json
 from rung.report.table_html import html_table
+from rung.report.templates import environment
 from rung.report.trace_record import record
 from rung.trace import read
 from rung.trace.table import CURVES
@@ -251,3 +252,21 @@ def test_real_traces_have_pages_that_say_what_the_tables_say(name: str) -> None:
         for dur in row["dur"]
     ]
     assert sum(times) == classified(found)["dur"].sum()
+
+
+def test_the_time_that_is_divided_is_not_called_the_recording(tmp_path: Path) -> None:
+    """The GPU's window may be far shorter than what was recorded: one name for each, at every place."""
+    page = page_of(trace(tmp_path))
+    assert re.search(r"<h1><span>[^<]+ of the time from the first to the last GPU event</span>", page)
+    assert re.search(r'class="barlabel"[^>]*>From the first to the last GPU event: ', page)
+    assert "<dt>Whole recording</dt>" in page
+    assert "of the recording" not in page
+
+
+def test_texts_on_pages_are_sentences_without_backticks() -> None:
+    filters = environment().filters
+    assert filters["ticked"]("use `a<b>` & go") == "use <code>a&lt;b&gt;</code> &amp; go"
+    assert filters["ticked"]("one ` alone") == "one ` alone"
+    assert filters["sentence"]("replay the step") == "Replay the step"
+    assert filters["sentence"]("aten::mm 40 %") == "aten::mm 40 %"
+    assert filters["title_of"]("what_if") == "What if"

@@ -15,8 +15,9 @@ from rung.report.forest_chart import Restarts
 from rung.report.svg import arrow, dot, escaped, line, positive, positives, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
-_TOP, _PLOT, _LABELS = 26.0, 230.0, 104.0  # heights of the ladder's parts, in pixels
+_TOP, _PLOT, _OWN, _LABELS = 26.0, 230.0, 18.0, 104.0  # heights of the ladder's parts, in pixels
 _HEAD = 4.0  # pixels by which an arrow head stands out of the plot
+_PREDICTED = 1.5  # times the most that was measured: a prediction may stretch the scale so far
 _LOG_FROM = 4.0  # a wider range than this is drawn on a log scale
 MOST_POINTS = 200  # a side of a strip
 
@@ -26,7 +27,7 @@ MOST_POINTS = 200  # a side of a strip
 
 def ladder(run: ClimbRun) -> str:
     """The speedup over the untouched model after each attempt: the staircase of what was kept, faint marks for what was not, and at
-    the end the answer in fresh restarts.
+    the end the answer in fresh restarts. Below the axis, what each attempt itself gave.
 
     An attempt is timed beside the best before it, in turns, so its place is that best's place times what it gave. Times of different
     moments are not joined: on a machine whose speed changes, a kept rung would go down.
@@ -35,12 +36,13 @@ def ladder(run: ClimbRun) -> str:
     if not attempts:
         return ""
     result, before = run.result, words.before(run)
+    last = next((a for a in reversed(attempts) if words.stands(a, result)), None)
     final = result.speedup if result and result.status == "confirmed" else None
     confirmed = positive(final.value) if final else None
     plain = positive(result.plain.speedup) if result and result.plain else None
     steps = _steps(attempts, result)
     gains = [1.0, *(g for g in (*(step.value for _, step in steps), plain, confirmed) if g)]
-    place, ticks = _scale(gains)
+    place, ticks = _scale([*gains, *_ends([step for _, step in steps], gains)])
     slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1 + bool(final))
     bottom = _TOP + _PLOT
     body = []
@@ -62,7 +64,7 @@ def ladder(run: ClimbRun) -> str:
     for attempt, step in steps:
         x += slot
         middle, verdict, gain = x + slot / 2, units.clean(attempt.verdict), step.value
-        kept = _stands(attempt, result) and gain is not None
+        kept = words.stands(attempt, result) and gain is not None
         name = words.name(attempt)
         tries[name] = tries.get(name, 0) + 1
         named = name if tries[name] == 1 else f"{name} ({tries[name]})"
@@ -71,17 +73,19 @@ def ladder(run: ClimbRun) -> str:
         tip = f"{named}: {verdict}" + (
             f", {units.interval(words.speedup(attempt))} of the best before it" if gain else ""
         )
-        expected = attempt.prediction
-        low, high = (positive(expected.low), positive(expected.high)) if expected else (None, None)
-        if low is not None and high is not None:
-            body.append(line(middle, place(best * low), middle, place(best * high), "predicted"))
+        if step.predicted:
+            body += _predicted(step.predicted, middle, place)
         if kept and gain is not None:
             stairs.append(line(x, place(best), x, place(gain), "stair"))
             best = gain
-            values.append(text(units.ratio(gain), middle, _above(step, gain, place), "value minor", "middle"))
+            css = "value" if attempt is last and not final else "value minor"  # on a phone there is room for the last
+            values.append(text(units.ratio(gain), middle, _above(step, gain, place), css, "middle"))
         stairs.append(line(x, place(best), x + slot, place(best), "stair"))
         if gain is not None:
-            marks += _mark(step, middle, place, "kept" if kept else "tried", tip)
+            css = "tried" if not kept else "kept" if verdict == "kept" else "provisional"
+            marks += _mark(step, middle, place, css, tip)
+            own = words.speedup(attempt)
+            values.append(text(units.ratio(own and own.value), middle, bottom + 14, "tick minor", "middle"))
         else:
             marks.append(text("×", middle, bottom - 3, "cross", "middle"))
         names.append(_name(named, middle, bottom, "name" if kept else "name faint"))
@@ -92,40 +96,55 @@ def ladder(run: ClimbRun) -> str:
         values.append(text(units.ratio(confirmed), x + slot / 2, _above(final, confirmed, place), "value", "middle"))
         names.append(_name("confirmed", x + slot / 2, bottom, "name"))
     body += [line(0, bottom, 100, bottom, "axis"), *stairs, *marks, *values, *names]
-    return svg(bottom + _LABELS, "ladder", "Speedup over the untouched model after each attempt", body)
+    return svg(bottom + _OWN + _LABELS, "ladder", "Speedup over the untouched model after each attempt", body)
 
 
 class _Step(NamedTuple):
-    """The speedup of an attempt over the untouched model, with the ends of what the attempt itself gave; None where one has no place."""
+    """The speedup of an attempt over the untouched model, with the ends of what the attempt itself gave, and of what was predicted; None
+    where one has no place."""
 
     value: float | None
     low: float | None
     high: float | None
-
-
-def _stands(attempt: Attempt, result: Result | None) -> bool:
-    """Whether an attempt was kept; or is the answer, though its time was over before it was decided."""
-    of_answer = result is not None and bool(result.kept) and attempt.stack == result.kept
-    return attempt.verdict == "kept" or (attempt.verdict == "inconclusive" and of_answer)
+    predicted: tuple[float, float] | None
 
 
 def _steps(attempts: Sequence[Attempt], result: Result | None) -> list[tuple[Attempt, _Step]]:
     best, steps = 1.0, []
     for attempt in attempts:
-        gain = words.speedup(attempt)
+        gain, expected = words.speedup(attempt), attempt.prediction
         ends = [positive(end) for end in (gain.value, gain.low, gain.high)] if gain else [None] * 3
-        step = _Step(*(None if end is None else best * end for end in ends))
+        low, high = (positive(expected.low), positive(expected.high)) if expected else (None, None)
+        step = _Step(
+            *(None if end is None else best * end for end in ends),
+            None if low is None or high is None else (best * low, best * high),
+        )
         steps.append((attempt, step))
-        if _stands(attempt, result) and step.value is not None:
+        if words.stands(attempt, result) and step.value is not None:
             best = step.value
     return steps
+
+
+def _ends(steps: Sequence[_Step], gains: Sequence[float]) -> list[float]:
+    """The ends of predictions that the scale shows: none far from all that was measured."""
+    least, most = min(gains) / _PREDICTED, max(gains) * _PREDICTED
+    return [min(max(end, least), most) for step in steps for end in step.predicted or ()]
+
+
+def _predicted(ends: tuple[float, float], x: float, place: Callable[[float], float]) -> list[str]:
+    """A band, with an arrow head where it goes on beyond the picture."""
+    below, above = place(ends[0]), place(ends[1])
+    drawn = [line(x, below, x, above, "predicted")]
+    drawn += [arrow(x, above - _HEAD, "beyond")] if above <= _TOP else []
+    drawn += [arrow(x, below + _HEAD, "beyond", down=True)] if below >= _TOP + _PLOT else []
+    return drawn
 
 
 def _name(name: str, x: float, bottom: float, css: str) -> str:
     """A slanted name under the axis; the inner svg carries the place, so that the text can turn around it."""
     short = name if len(name) <= 18 else name[:17] + "…"
     return (
-        f'<svg x="{x:.2f}%" y="{bottom + 12:.1f}" overflow="visible"><text class="{css}" text-anchor="end" '
+        f'<svg x="{x:.2f}%" y="{bottom + _OWN + 12:.1f}" overflow="visible"><text class="{css}" text-anchor="end" '
         f'transform="rotate(-55)">{escaped(short)}</text></svg>'
     )
 

@@ -55,7 +55,7 @@ def verdict(ratio: float) -> str:
     faster = ratio < 1
     word = "faster" if faster else "slower"
     times = 1 / ratio if faster else ratio
-    return f"The step is {times:.2f}x {word}." if times < 9.995 else f"The step is {units.count(round(times))}x {word}."
+    return f"The step is {times:.2f}× {word}." if times < 9.995 else f"The step is {units.count(round(times))}× {word}."
 
 
 def _side(side: dict[str, Any]) -> str:

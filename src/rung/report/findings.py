@@ -55,12 +55,12 @@ def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
 
 
 def gain(row: dict[str, Any]) -> str:
-    """ "1.1-1.4x faster", "at most 1.4x faster"; or that throughput stays, where what gets better is how long one request waits."""
+    """ "1.10–1.40× faster", "at most 1.40× faster"; or that throughput stays, where what gets better is how long one request waits."""
     low, high = (
         f"{row[key]:.2f}" if row[key] < 9.995 else f"{row[key]:.0f}" for key in ("speedup_low", "speedup_high")
     )
     if low == high == "1.00":
         return STAYS
     if low == high:
-        return f"{low}x faster"
-    return f"at most {high}x faster" if low == "1.00" else f"{low}-{high}x faster"
+        return f"{low}× faster"
+    return f"at most {high}× faster" if low == "1.00" else f"{low}–{high}× faster"

@@ -62,7 +62,7 @@ def forest(effects: Sequence[Effect], label: str) -> str:
         return _LEFT + _WIDE * min(max(math.log(ratio / low) / reach, 0.0), 1.0)
 
     bottom = _ROW * len(effects)
-    body = [line(x(1), 0, x(1), bottom, "reference")]
+    body = []
     for tick in round_values(low, high, high / low > 3):
         body += [line(x(tick), bottom, x(tick), bottom + 4, "axis"), text(f"{tick:.6g}×", x(tick), bottom + 17, "tick", "middle")]  # fmt: skip
     body.append(line(0, bottom, 100, bottom, "axis"))
@@ -70,6 +70,7 @@ def forest(effects: Sequence[Effect], label: str) -> str:
     for place, row in enumerate(effects):
         y = place * _ROW + 30
         said = units.interval(row)
+        body.append(line(x(1), y - 9, x(1), y + 9, "reference"))  # not through the labels
         drawn = [text(row.label, 0, y - 14, "name"), text(said, 100, y - 14, "tick", "end")]
         if row.low is not None and row.high is not None:
             drawn.append(line(x(row.low), y, x(row.high), y, "interval"))

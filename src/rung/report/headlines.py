@@ -91,7 +91,10 @@ def _sums(frame: pl.DataFrame, by: str, share: str = "share") -> list[tuple[str,
 
 def _targets(frame: pl.DataFrame) -> str:
     missed = [row for row in frame.to_dicts() if row["met"] is False]
-    said = ", ".join(f"{row['metric']} {_percent(row['share'])} ({row['target']})" for row in missed)
+    said = ", ".join(
+        f"{row['metric']} {_percent(row['share'])} (target {row['target'].replace('<', 'below').replace('%', ' %')})"
+        for row in missed
+    )
     return f"not met: {said}" if said else "all met" if frame.height else ""
 
 

@@ -58,10 +58,10 @@ def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
 
 
 def _bars(run: ClimbRun) -> list[tuple[str, Breakdown | None]]:
-    """Where the time of a step goes, before and, where something was kept, after."""
+    """Where the time of a step goes, before and, where something was kept and profiled, after."""
     breakdown = run.baseline.breakdown if run.baseline else None
     bars = [("Before", words.as_measured(breakdown, words.before(run)))]
-    if words.kept(run) and run.result:
+    if words.kept(run) and run.result and run.result.breakdown:
         bars.append(("After", words.as_measured(run.result.breakdown, words.result_time(run, "best"))))
     return bars
 

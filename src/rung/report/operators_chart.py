@@ -12,12 +12,13 @@ from rung.report import units
 from rung.report.roofline_chart import Point, Roof, roofline
 
 _MATRIX = ("gemm", "attention", "convolution", "moe")  # families whose work the matrix units can do
+_LEAST = 0.1  # of the GPU's time: with less, a picture of the dots would say nothing of the trace
 _LINKED = 0.005  # of the time: smaller dots have no line from before to after
 
 
 @dataclass(frozen=True)
 class OperatorRoofline:
-    """picture: "" where no dot or no peaks are known. note: what there is to say of the roofs, and of what has no dot."""
+    """picture: "" where no peaks are known, or the dots cover less than a tenth of the time. note: what there is to say of the roofs, and of what has no dot."""
 
     picture: str
     note: str
@@ -42,15 +43,16 @@ def before_and_after(before: Roofs, after: Roofs, names: tuple[str, str]) -> lis
 def _drawn(sides: Sequence[tuple[Roofs, str, str]]) -> OperatorRoofline:
     """sides: the roofs, the name (as of a trace) and the class of its dots."""
     peaks = sides[0][0].peaks
-    notes, rows = [], []
+    notes, rows, shares = [], [], []
     for roofs, name, css in sides:
         known = _known(roofs)
-        notes.append((f"{name}: " if name else "") + _without(roofs, known))
+        shares.append(sum(row["time_ns"] for row in known) / max(1, coverage(roofs.table)["total_ns"]))
+        notes.append((f"{name}: " if name else "") + _covered(roofs, shares[-1]))
         rows.append([(row, _point(row, roofs, name, css)) for row in known])
-    if peaks is None or not any(rows):
-        return OperatorRoofline(
-            "", " ".join([*notes, *(["The peaks of this GPU are not known."] if peaks is None else [])])
-        )
+    if peaks is None:
+        return OperatorRoofline("", " ".join([*notes, "The peaks of this GPU are not known."]))
+    if max(shares) < _LEAST:
+        return OperatorRoofline("", " ".join([*notes, "That is too little for a picture."]))
     rates = {(r["precision"], r["family"] in _MATRIX) for side in rows for r, _ in side if r["precision"]}
     lines = [Roof("HBM", peaks.bandwidth / 1e12, slope=True)]
     for precision, matrix in sorted(rates):
@@ -71,13 +73,18 @@ def _known(roofs: Roofs) -> list[dict[str, Any]]:
     ]
 
 
-def _without(roofs: Roofs, known: Sequence[dict[str, Any]]) -> str:
-    facts = coverage(roofs.table)
-    left = 1 - sum(row["time_ns"] for row in known) / max(1, facts["total_ns"])
-    return (
-        f"{units.percent(round(left, 2))} of GPU time has no dot: copies and other work without floating-point operations, "
-        f"and {units.percent(round(1 - facts['share'], 2))} that has no model."
-    )
+def _covered(roofs: Roofs, dots: float) -> str:
+    """How much of the GPU's time has a dot, and what the rest is."""
+    modelled = coverage(roofs.table)["share"]
+    rest = [
+        f"{units.percent(round(share, 2))} {what}"
+        for share, what in (
+            (modelled - dots, "is copies and other work without floating-point operations"),
+            (1 - modelled, "has no model"),
+        )
+        if share >= 0.005
+    ]
+    return "; ".join([f"Dots cover {units.percent(round(dots, 2))} of the GPU's time", *rest]) + "."
 
 
 def _point(row: dict[str, Any], roofs: Roofs, name: str, css: str) -> Point:

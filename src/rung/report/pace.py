@@ -36,7 +36,7 @@ def critical_path_line(table: pl.DataFrame) -> str:
 
 
 def what_if_line(table: pl.DataFrame) -> str:
-    """ "at most -34.5 % if aten::_softmax took no time (-27.6 % at its floor), -33.2 % if aten::bmm did" """
+    """ "the end comes at most 34.5 % sooner if aten::_softmax takes no time (27.6 % at its floor), 33.2 % if aten::bmm takes none" """
     said: list[str] = []
     kinds = {"host": "the host", "communication": "collectives", "memcpy": "copies"}
     for row in table.to_dicts()[:3]:
@@ -45,7 +45,8 @@ def what_if_line(table: pl.DataFrame) -> str:
         name = shortened(readable(row["name"]), 40) if row["name"] else kinds.get(row["what"], row["what"])
         name = "unnamed collectives" if (row["what"], name) == ("communication", "unnamed") else name
         floor = row["floor_saved_share"]
-        at_floor = f" (-{units.percent(round(floor, 3))} at its floor)" if floor is not None else ""
-        verb = "did" if said else "took no time"
-        said.append(f"-{units.percent(round(row['saved_share'], 3))} if {name} {verb}{at_floor}")
-    return f"at most {', '.join(said)}" if said else ""
+        at_floor = f" ({units.percent(round(floor, 3))} at its floor)" if floor is not None else ""
+        verb = "takes none" if said else "takes no time"
+        sooner = "" if said else " sooner"
+        said.append(f"{units.percent(round(row['saved_share'], 3))}{sooner} if {name} {verb}{at_floor}")
+    return f"the end comes at most {', '.join(said)}" if said else ""

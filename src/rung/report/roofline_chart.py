@@ -11,6 +11,7 @@ from rung.report.svg import dot, line, svg, text
 
 _TOP, _PLOT, _BELOW = 30.0, 360.0, 44.0  # pixels
 _LEFT, _RIGHT = 7.0, 1.0  # percent
+_SHOWN = 0.95  # of the dots' time has a place on the axes: tiny operators would stretch them over many decades
 _LINE = 18.0  # pixels that a roof's name needs
 LEVELS = {"HBM": "hbm", "Infinity Cache": "cache", "L2": "l2", "L1": "l1", "LDS": "lds"}  # roof → class of its colour
 
@@ -46,6 +47,10 @@ class Scale(NamedTuple):
     def across(self, intensity: float) -> float:
         return _LEFT + (100 - _LEFT - _RIGHT) * (math.log10(intensity) - self.x[0]) / (self.x[1] - self.x[0])
 
+    def holds(self, point: Point) -> bool:
+        low, high = 10 ** self.x[0], 10 ** self.x[1]
+        return low <= point.intensity <= high and 10 ** self.y[0] <= point.tflop_per_s <= 10 ** self.y[1]
+
     def of(self, point: Point) -> tuple[float, float]:
         return self.across(point.intensity), self.up(point.tflop_per_s)
 
@@ -54,7 +59,8 @@ class Scale(NamedTuple):
 
 
 def roofline(points: Sequence[Point], roofs: Sequence[Roof], links: Sequence[tuple[Point, Point]] = ()) -> str:
-    """The picture; "" without a kernel that computes. links: pairs of points with a line from the first to the second."""
+    """The picture; "" without a kernel that computes. The axes hold 95 % of the dots' time, and the picture counts the dots beyond.
+    links: pairs of points with a line from the first to the second."""
     if not points:
         return ""
     scale = _scale(points, roofs)
@@ -65,19 +71,42 @@ def roofline(points: Sequence[Point], roofs: Sequence[Roof], links: Sequence[tup
             body += _sloped(roof, scale, max(flat, default=10 ** scale.y[1]))
         else:
             body += _flat(roof, roofs, scale)
-    body += _names([roof for roof in roofs if not roof.slope and not roof.measured], scale)
+    shown = [point for point in points if scale.holds(point)]
     for a, b in links:
-        body.append(line(*scale.of(a), *scale.of(b), "moved"))
-    for point in sorted(points, key=lambda point: -point.share):
+        if scale.holds(a) and scale.holds(b):
+            body.append(line(*scale.of(a), *scale.of(b), "moved"))
+    for point in sorted(shown, key=lambda point: -point.share):
         tip = f"{point.kernel}: {units.digits(point.tflop_per_s)} TFLOP/s, {units.digits(point.intensity)} FLOP a byte of {point.level}, {point.share:.0%} of the time"  # fmt: skip
         tip += f", {point.gap}" if point.gap else ""
         radius = 3 + 12 * math.sqrt(point.share)
         css = f"p-{LEVELS[point.level]} {point.css}".rstrip()
         body.append(dot(*scale.of(point), round(radius, 1), css, tip))
+    body += _names([roof for roof in roofs if not roof.slope and not roof.measured], scale)  # over the dots
+    beyond = [point for point in points if not scale.holds(point)]
+    if beyond:
+        share = sum(point.share for point in beyond)
+        said = f"beyond the axes: {len(beyond)} dot{'s' if len(beyond) > 1 else ''}, {_little(share)} of the time"
+        body.append(text(said, 100 - _RIGHT, 12, "tick", "end"))
     return svg(_TOP + _PLOT + _BELOW, "roofline", "Roofline: FLOP a byte across, TFLOP/s up", body)
 
 
+def _little(share: float) -> str:
+    return units.percent(round(share, 3)) if share >= 0.001 else "under 0.1 %"
+
+
+def _largest(points: Sequence[Point]) -> list[Point]:
+    """Those that have most of the time of all."""
+    enough, taken, found = _SHOWN * sum(point.share for point in points), 0.0, []
+    for point in sorted(points, key=lambda point: -point.share):
+        if found and taken >= enough:
+            break
+        found.append(point)
+        taken += point.share
+    return found
+
+
 def _scale(points: Sequence[Point], roofs: Sequence[Roof]) -> Scale:
+    points = _largest(points)
     flat = [roof.height for roof in roofs if not roof.slope]
     ridges = [height / roof.height for roof in roofs if roof.slope for height in flat]
     across = [point.intensity for point in points] + ridges

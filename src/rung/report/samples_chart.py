@@ -12,6 +12,7 @@ from rung.report.svg import line, positive, positives, svg, text
 BINS, HIGH, MOST = 60, 150.0, 1500
 COLOURS = 6  # classes s0 to s5; further sides begin anew
 _TICK_BELOW = 16.0  # pixels
+_LEFT = 11.0  # percent, for the times beside the samples over time
 
 
 def drawable(sides: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
@@ -85,14 +86,18 @@ def over_time(
     """A dot a sample, evenly thinned where there are many, hollow at the edge where the scale ends before it. What was discarded stands
     left of a line. The broken line is the median."""
     body, heights = [], []
+
+    def across(share: float) -> float:
+        return _LEFT + (100 - _LEFT) * share
+
     for ns, said in axis.ticks():
         y = HIGH * (1 - axis.place(ns))
-        body.append(line(0, y, 100, y, "grid"))
-        heights.append(text(said, 0, max(11.0, y - 3), "tick"))
+        body.append(line(_LEFT, y, 100, y, "grid"))
+        heights.append(text(said, 0, max(11.0, y + 4), "tick"))
     for place, (name, samples) in enumerate(sides.items()):
         every = max(1, math.ceil(len(samples) * len(sides) / MOST))
         dots = [
-            f'<circle cx="{100 * (k + 0.5) / len(samples):.2f}%" cy="{HIGH * (1 - axis.place(ns)):.1f}" r="1.6"'
+            f'<circle cx="{across((k + 0.5) / len(samples)):.2f}%" cy="{HIGH * (1 - axis.place(ns)):.1f}" r="1.6"'
             + ("/>" if axis.holds(ns) else ' class="cut"/>')
             for k, ns in enumerate(samples)
             if k % every == 0
@@ -102,11 +107,11 @@ def over_time(
         median = positive(estimate.value) if estimate else None
         if median is not None and axis.holds(median):
             y = HIGH * (1 - axis.place(median))
-            body.append(line(0, y, 100, y, f"median {colour(place)} across"))
+            body.append(line(_LEFT, y, 100, y, f"median {colour(place)} across"))
     if discarded:
-        at = 100 * discarded / max(len(samples) for samples in sides.values())
+        at = across(discarded / max(len(samples) for samples in sides.values()))
         body.append(line(at, 0, at, HIGH, "axis"))
-    body += [line(0, HIGH, 100, HIGH, "axis"), *heights]
+    body += [line(_LEFT, HIGH, 100, HIGH, "axis"), *heights]
     return svg(HIGH + 4, "dots", "Samples over time", body)
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from rung.analysis.analyses import ANALYSES
 from rung.analysis.pictures import Pictures, Roofs
+from rung.records.climb import Breakdown
 from rung.report import charts, units, words
 from rung.report.analyze import breakdown_of, step_of
 from rung.report.curve_chart import memory
@@ -75,8 +76,18 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
 
 
 def _headline(found: dict[str, Any]) -> str:
-    text = words.bottleneck(step_of(found), "step" if found["steps"] > 1 else "recording")
-    return f"{text[:1].upper()}{text[1:]}" if text else "Nothing to break down"
+    record = step_of(found)
+    text = words.bottleneck(record, "step" if found["steps"] > 1 else f"time {_window(record)}")
+    return _title(text) if text else "Nothing to break down"
+
+
+def _title(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _window(record: Breakdown | None) -> str:
+    """What the breakdown of an unmarked trace divides: the GPU may have begun long after the recording did."""
+    return f"from the first to the last {'operator' if record and record.clock == 'cpu' else 'GPU event'}"
 
 
 def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
@@ -87,9 +98,9 @@ def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
     facts = [
         ("GPU", f"{', '.join(map(units.clean, found.get('gpus') or []))}{f' ({gpus} GPUs)' if gpus > 1 else ''}"),
         ("Recorded with", units.clean(found["format"])),
-        ("Span", units.duration(span) if span else ""),
+        ("Whole recording", units.duration(span) if span else ""),
         ("Steps", str(found["steps"]) if found["steps"] > 1 else ""),
-        ("A step" if found["steps"] > 1 else "GPU time from first to last event", step),
+        ("A step" if found["steps"] > 1 else _title(_window(first)), step),
         ("Ranks", str(found["ranks"]) if found["ranks"] > 1 else ""),
         ("Events", units.count(found["events"])),
         ("GPU kernels a step" if found["steps"] > 1 else "GPU kernels", units.count(first.kernels) if first else ""),
@@ -101,7 +112,7 @@ def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
 def _bars(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, float]]]]:
     """A bar a rank: (its label, the parts of its step)."""
     parts = [(part["rank"], record) for part in found["parts"] if (record := breakdown_of(part))][:_MOST_BARS]
-    what = "A step" if found["steps"] > 1 else "The recording"
+    what = "A step" if found["steps"] > 1 else _title(_window(parts[0][1] if parts else None))
     return [
         (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record.step_ns)}", words.parts(record))
         for rank, record in parts

@@ -42,12 +42,9 @@ STATUSES = {
 }
 CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/climb/answer.py)
 OTHER = "each for a reason of its own"
-_COMPARED = (
-    "The best so far and the candidate ran in separate worker processes in alternating blocks, and both were "
-    "restarted, so an interval covers drift and the luck of a process as well as noise. Outputs, and in "
-    "training the loss, gradients and optimizer steps, were compared with a reference of higher precision on "
-    "fresh inputs, and the error was judged against the noise of the unchanged model."
-)
+_TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
+_RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
+_ONE_RESTART = "Each side ran in one process: an interval covers noise and drift, and not how much one process differs from another."
 _ALONE = "The untouched workload was timed and profiled in a worker process of its own. Nothing was compared with it."
 
 
@@ -91,8 +88,36 @@ def grouped(attempts: Sequence[Attempt]) -> dict[str, list[str]]:
 
 
 def measured(run: ClimbRun) -> str:
-    """How, as far as anything was."""
-    return _COMPARED if any(a.log for a in run.attempts) else _ALONE
+    """How, as far as anything was: what the attempts' own restarts and checks show."""
+    if not any(a.log for a in run.attempts):
+        return _ALONE
+    timed = [a for a in run.attempts if a.comparison]
+    if not timed:
+        return "No candidate was timed to the end."
+    restarts = max([a.comparison.restarts or 0 for a in timed if a.comparison] + [len(_restarts(run))])
+    return " ".join([_TURNS, _RESTARTED if restarts > 1 else _ONE_RESTART, _checked(run, timed)])
+
+
+def _restarts(run: ClimbRun) -> Sequence[object]:
+    return (run.result.restarts if run.result else None) or ()
+
+
+def _checked(run: ClimbRun, timed: Sequence[Attempt]) -> str:
+    """What was compared with a reference, and of how many of the timed attempts."""
+    checked = sum(bool(a.verification) for a in timed)
+    what = "outputs, loss, gradients and optimizer steps" if run.manifest.workload.mode == "train" else "outputs"
+    compared = (
+        f"{what} were compared with a reference of higher precision on fresh inputs, and the error was judged against the "
+        "noise of the unchanged model."
+    )
+    if checked == len(timed):
+        return compared[:1].upper() + compared[1:]
+    if checked:
+        return f"Of {checked} of the {len(timed)} attempts that were timed, {compared} The others were not verified."
+    return (
+        f"No attempt was verified: {what} were not compared with a reference of higher precision on fresh inputs. At most the "
+        "outputs of the timed steps were checked."
+    )
 
 
 def name(attempt: Attempt) -> str:
@@ -128,6 +153,17 @@ def rests_on(attempt: Attempt) -> str:
 
 def speedup(attempt: Attempt) -> Ratio | None:
     return attempt.comparison.speedup if attempt.comparison else None
+
+
+def stands(attempt: Attempt, result: Result | None) -> bool:
+    """Whether an attempt was kept; or is the answer, though its time was over before it was decided."""
+    of_answer = result is not None and bool(result.kept) and attempt.stack == result.kept
+    return attempt.verdict == "kept" or (attempt.verdict == "inconclusive" and of_answer)
+
+
+def provisional(run: ClimbRun) -> bool:
+    """Whether the answer is an attempt that was not decided."""
+    return any(a.log and a.verdict != "kept" and speedup(a) and stands(a, run.result) for a in run.attempts)
 
 
 def worst(attempt: Attempt) -> Check | None:

@@ -13,7 +13,7 @@ const rung = (() => {
   const TIMES = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9]];
   const SIZES = [["B", 1], ["KiB", 2 ** 10], ["MiB", 2 ** 20], ["GiB", 2 ** 30], ["TiB", 2 ** 40]];
   const duration = (ns, digits = 3) => scaled(ns, TIMES, digits);
-  const amount = (value, unit) => (unit === "bytes" ? scaled(value, SIZES, 3) : `${Number(value.toPrecision(3))} ${unit}`);
+  const amount = (value, unit) => (unit === "bytes" ? scaled(value, SIZES, 3) : `${Number(value.toPrecision(3))} ${value === 1 && unit.length > 1 ? unit.replace(/s$/, "") : unit}`);
   const percent = (share) => `${Number((share * 100).toPrecision(3))} %`;
   const count = (number) => number.toLocaleString("en");
 

@@ -36,7 +36,8 @@ rung.Timeline = class {
       y += height;
     };
     for (const group of this.record.groups) {
-      if (group.title || group.note) put(GROUP, { title: [group.title, group.note].filter(Boolean).join(": "), strong: true });
+      if (group.title) put(GROUP, { title: group.title, strong: true });
+      if (group.note) put(TITLE, { title: group.note });
       for (const lane of group.lanes) {
         put(TITLE, { title: lane.title });
         for (const row of lane.rows) put(ROW, { row: this.decoded(row), side: lane.side, lane: lane.title, group: group.title });
@@ -100,7 +101,7 @@ rung.Timeline = class {
       else {
         context.fillStyle = item.strong ? palette.ink : palette.soft;
         context.font = item.strong ? "600 13px system-ui, sans-serif" : "12px system-ui, sans-serif";
-        context.fillText(item.title, 6, y + item.height / 2 + 1);
+        context.fillText(this.fitted(context, item.title, width - 12), 6, y + item.height / 2 + 1);
       }
     }
     this.drawAxis(context, palette, width, ticks);
@@ -114,6 +115,13 @@ rung.Timeline = class {
     this.box.dataset.from = this.from;
     this.box.dataset.to = this.to;
     this.box.dataset.frames = Number(this.box.dataset.frames ?? 0) + 1;
+  }
+
+  // As much of a text as there is room for, with an ellipsis where it is cut.
+  fitted(context, text, room) {
+    let shown = text;
+    while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
+    return shown;
   }
 
   // Round times at least 90 pixels apart.
@@ -279,20 +287,42 @@ rung.Timeline = class {
       const wanted = (texts) => texts.map((one) => one.toLowerCase().includes(text));
       const [byName, byDetail] = [wanted(names), wanted(details)];
       this.matches = kinds.name.map((name, kind) => byName[name] || byDetail[kinds.detail[kind]]);
-      let events = 0;
-      let time = 0;
-      for (const { row } of this.items) {
-        if (!row) continue;
-        for (let i = 0; i < row.size; i++) {
-          if (!this.matches[row.kind[i]]) continue;
-          events += row.many.get(i)?.events ?? 1;
-          time += row.many.get(i)?.busy ?? row.end[i] - row.start[i];
-        }
-      }
-      if (!events) this.matches = null;
-      this.found.textContent = events ? `${rung.count(events)} found, ${rung.duration(time)}. Enter goes to the next.` : "Nothing found.";
+      const sides = this.totals();
+      if (!sides.length) this.matches = null;
+      const said = sides.map(({ side, events, time }) => `${rung.Timeline.SIDES[side]}: ${rung.count(events)} found, ${rung.duration(time)}`);
+      if (sides.some(({ side }) => side === "host")) said[said.length - 1] += " (calls within others counted once)";
+      this.found.textContent = sides.length ? `${said.join("; ")}. Enter goes to the next.` : "Nothing found.";
     }
     this.canvas.changed();
+  }
+
+  // For each side how many events match, and how long they took: a call on the host within another that matches adds no time.
+  totals() {
+    const found = new Map();
+    const lanes = new Map(); // the calls of a host lane
+    for (const { row, side, group, lane } of this.items) {
+      if (!row) continue;
+      const total = found.get(side) ?? { side, events: 0, time: 0 };
+      for (let i = 0; i < row.size; i++) {
+        if (!this.matches[row.kind[i]]) continue;
+        const { events, busy } = row.many.get(i) ?? { events: 1, busy: row.end[i] - row.start[i] };
+        total.events += events;
+        if (side === "host") {
+          const key = `${group}\n${lane}`;
+          if (!lanes.has(key)) lanes.set(key, []);
+          lanes.get(key).push([row.start[i], row.start[i] + busy]);
+        } else total.time += busy;
+      }
+      if (total.events) found.set(side, total);
+    }
+    for (const calls of lanes.values()) {
+      let covered = -Infinity;
+      for (const [start, end] of calls.sort((a, b) => a[0] - b[0])) {
+        found.get("host").time += Math.max(0, end - Math.max(start, covered));
+        covered = Math.max(covered, end);
+      }
+    }
+    return Object.keys(rung.Timeline.SIDES).filter((side) => found.has(side)).map((side) => found.get(side));
   }
 
   // To the next slice that is searched for, behind the middle of what is shown.
@@ -310,6 +340,7 @@ rung.Timeline = class {
     if (!best) return;
     const wide = Math.min(this.to - this.from, Math.max((best.end - best.start) * 8, this.span / 200));
     const middle = (best.start + best.end) / 2;
+    rung.tip.hide(); // what was below the pointer has moved
     this.show(middle - wide / 2, middle + wide / 2);
     this.canvas.box.scrollTop = best.item.y - 120;
   }
