@@ -105,7 +105,7 @@ def test_sides_that_are_not_equal_have_no_figure() -> None:
 
 
 def test_a_climb_has_its_answer_and_leaves_the_rest_to_its_directory() -> None:
-    whole = climb()
+    whole = plain(climb())
     whole["result"]["status"] = "confirmed"
     entry = entry_of("climb", whole, Call())
     assert entry.directory == str(Path(whole["directory"]).absolute())

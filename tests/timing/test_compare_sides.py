@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from climbing import MICRO, rung
@@ -10,6 +11,7 @@ from climbing import MICRO, rung
 from rung.cli.main import main
 from rung.side import Side
 from rung.timing.compare import idle
+from rung.timing.timed import Warmed
 
 SUMS = """
 import time
@@ -199,13 +201,17 @@ def test_three_functions_are_ranked_against_the_first(functions: Path) -> None:
     assert "pairs judged together (Holm)" in done.stdout
 
 
+def warmed(applied: dict[str, Any]) -> Warmed:
+    return Warmed(first_run_seconds=1.0, runs=5, steady=True, memory={}, applied=applied)
+
+
 def test_a_rewrite_that_found_nothing_is_named_with_its_reason() -> None:
     applied = {
         "matches": {"sdpa": 4, "triton-rope": 0, "sdpa-no-mask": 0},
         "skipped": ["triton-rope: it runs on a GPU"],
     }
     asked = {"A": Side("m.py"), "B": Side("m.py", rungs=("sdpa", "triton-rope", "sdpa-no-mask"))}
-    said = idle(asked, {"A": {}, "B": {"applied": applied}})
+    said = idle(asked, {"A": warmed({}), "B": warmed(applied)})
     assert said == ["B: triton-rope rewrote nothing: it runs on a GPU", "B: sdpa-no-mask rewrote nothing"]
     brought = {"matches": {"sdpa": 0, "tf32-attention": 4}, "skipped": []}
-    assert idle({"B": Side("m.py", rungs=("tf32-attention",))}, {"B": {"applied": brought}}) == []
+    assert idle({"B": Side("m.py", rungs=("tf32-attention",))}, {"B": warmed(brought)}) == []

@@ -65,4 +65,4 @@ def test_variables_that_the_process_lacks_are_pending() -> None:
     assert missing_variables(recipe, {"GPU_MAX_HW_QUEUES": "2"}) == {}
     assert rung.apply(nn.Linear(2, 2), recipe).pending == ("hw-queues",)
     assert "{" not in "".join(missing_variables(Recipe(("tunableop",)), {}).values())
-    assert [c["rung"] for c in changes(recipe)] == ["hw-queues"]
+    assert [c.rung for c in changes(recipe)] == ["hw-queues"]
