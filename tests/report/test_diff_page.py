@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from made_pages import diff_page_of, document, trace
 
 from rung.cli.main import main
@@ -84,3 +85,23 @@ def test_the_csv_has_every_row_of_every_table(tmp_path: Path, capsys: Any) -> No
     assert written == [row for row in rows if row["by"] == "op"]
     assert main([*command, "--csv", "-", "--json"]) == 2
     assert "both write to stdout" in capsys.readouterr().err
+
+
+def test_parts_and_kinds_have_the_words_of_other_pages(tmp_path: Path) -> None:
+    page = diff_page_of(trace(tmp_path), trace(tmp_path, slow=3.0))
+    step = page[page.index("A step of a GPU") : page.index("By kind of work")]
+    assert "matrix products" in step
+    assert "computation" not in step
+    kinds = page[page.index("By kind of work") : page.index("By operator")]
+    assert ">matrix products<" in kinds
+    assert ">gemm<" not in kinds
+    shares = [float(share) for share in re.findall(r"<title>[^<]*, ([\d.]+) %</title>", step)]
+    assert sum(shares) == pytest.approx(200, abs=1)  # each bar is the whole step
+
+
+def test_long_names_that_differ_somewhere_look_different() -> None:
+    names = [f"{'Cijk_Alik_' * 9}MT{size}{'_SB' * 30}" for size in (64, 128)]
+    picture = diff_bars([row(name, 100, 200) for name in (*names, "x" * 200)], "x")
+    shown = re.findall(r'class="name"[^>]*>([^<]+)<', picture)
+    assert len(set(shown)) == 3
+    assert all(len(name) <= 44 and "…" in name for name in shown)

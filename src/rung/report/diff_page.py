@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
+
+from rung.analysis.breakdown import part_of
 from rung.analysis.diff import Diff
 from rung.analysis.pictures import Roofs
-from rung.report import charts, units
+from rung.report import charts, units, words
 from rung.report.diff import verdict
 from rung.report.diff_chart import MOST, diff_bars
 from rung.report.embedded import page_of
@@ -22,9 +25,9 @@ BY = {
     "instance": "By module, one by one",
     "kernel": "By kernel name",
 }
-# The parts of a step, each in the colour of the part of a breakdown that is nearest to it.
-_PARTS = {
-    "computation_ns": ("gemm", "computation"),
+# The parts of a step where the kinds of work were not compared (`--by op`): (class of the colour, title).
+_COARSE = {
+    "computation_ns": ("other", "computation"),
     "exposed_communication_ns": ("communication", "exposed communication"),
     "exposed_memcpy_ns": ("copy", "exposed copies"),
     "idle_ns": ("idle", "idle"),
@@ -36,7 +39,9 @@ def page(found: Diff, roofs: Sequence[Roofs]) -> str:
     from markupsafe import Markup
 
     tables = []
-    for name, frame in found.tables.items():
+    sides = _parts(found)
+    for name, table in found.tables.items():
+        frame = table.with_columns(what=_kinds(table["what"])) if name == "category" else table
         picture = diff_bars(
             frame.to_dicts(), f"{BY[name]}: what takes less time to the left, what takes more to the right"
         )
@@ -51,20 +56,54 @@ def page(found: Diff, roofs: Sequence[Roofs]) -> str:
         new=found.new,
         notes=found.notes,
         bars=Markup(charts.stacked(_bars(found))),
-        parts=[(css, title, *(units.duration(side.parts[key] / side.per) for side in (found.base, found.new))) for key, (css, title) in _PARTS.items() if found.base.parts[key] or found.new.parts[key]],
+        parts=[(css, title, *(units.duration(side.get(css, ("", 0.0))[1]) for side in sides)) for css, title in _legend(sides)],
         kernels=[units.count(round(side.kernels / side.per, 1)) for side in (found.base, found.new)],
         rooflines=[(Markup(one.picture), one.note) for one in before_and_after(roofs[0], roofs[1], ("Base", "New"))],
         tables=tables,
     )  # fmt: skip
 
 
+def _parts(found: Diff) -> list[dict[str, tuple[str, float]]]:
+    """Of the base and of the new side: class of the colour to (title, ns of a step of a GPU), in the order of the bars."""
+    frame = found.tables.get("category")
+    sides = []
+    for side, column in ((found.base, "base_ns"), (found.new, "new_ns")):
+        if frame is None:
+            parts = {css: (title, side.parts[key] / side.per) for key, (css, title) in _COARSE.items()}
+        else:  # its rows are the busy time, each moment once
+            sums = dict.fromkeys(words.PARTS, 0.0)
+            for kind, ns in frame.select("what", column).iter_rows():
+                sums[part_of(kind)] += ns
+            sums["idle"] = side.parts["idle_ns"] / side.per
+            parts = {key: (words.PARTS[key], ns) for key, ns in sums.items()}
+        sides.append({css: part for css, part in parts.items() if part[1]})
+    return sides
+
+
+def _legend(sides: Sequence[dict[str, tuple[str, float]]]) -> list[tuple[str, str]]:
+    known = {css: title for side in sides for css, (title, _) in side.items()}
+    order = [*words.PARTS]
+    return sorted(known.items(), key=lambda part: order.index(part[0]))
+
+
+def _kinds(categories: pl.Series) -> pl.Series:
+    """Categories of work in the words of the parts: elementwise -> "pointwise: elementwise"."""
+
+    def said(category: str) -> str:
+        if category in words.PARTS:
+            return words.PARTS[category]
+        return f"{words.PARTS['pointwise']}: {category}" if part_of(category) == "pointwise" else category
+
+    return pl.Series(categories.name, [said(category) for category in categories], dtype=pl.String)
+
+
 def _bars(found: Diff) -> list[tuple[str, list[tuple[str, str, float]]]]:
     return [
         (
             f"{name}: {units.duration(side.step_ns)} per step of a GPU",
-            [(css, title, side.parts[key] / side.per) for key, (css, title) in _PARTS.items() if side.parts[key]],
+            [(css, title, ns) for css, (title, ns) in parts.items()],
         )
-        for name, side in (("Base", found.base), ("New", found.new))
+        for (name, side), parts in zip((("Base", found.base), ("New", found.new)), _parts(found), strict=True)
     ]
 
 
