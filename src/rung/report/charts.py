@@ -115,10 +115,8 @@ def _steps(attempts: Sequence[Attempt], result: Result | None) -> list[tuple[Att
         gain, expected = words.speedup(attempt), attempt.prediction
         ends = [positive(end) for end in (gain.value, gain.low, gain.high)] if gain else [None] * 3
         low, high = (positive(expected.low), positive(expected.high)) if expected else (None, None)
-        step = _Step(
-            *(None if end is None else best * end for end in ends),
-            None if low is None or high is None else (best * low, best * high),
-        )
+        value, least, most = (None if end is None else best * end for end in ends)
+        step = _Step(value, least, most, None if low is None or high is None else (best * low, best * high))
         steps.append((attempt, step))
         if words.stands(attempt, result) and step.value is not None:
             best = step.value

@@ -96,7 +96,8 @@ def _little(share: float) -> str:
 
 def _largest(points: Sequence[Point]) -> list[Point]:
     """Those that have most of the time of all."""
-    enough, taken, found = _SHOWN * sum(point.share for point in points), 0.0, []
+    enough, taken = _SHOWN * sum(point.share for point in points), 0.0
+    found: list[Point] = []
     for point in sorted(points, key=lambda point: -point.share):
         if found and taken >= enough:
             break
