@@ -178,7 +178,7 @@ def test_a_cell_has_its_own_value_where_what_is_shown_is_not_all_of_it() -> None
     )
     table = html_table("kernels", "?", frame)
     assert '<td class=number data-v="1234567">1.23 ms</td>' in table.html
-    assert '<td data-v="void at::native::copy&lt;int&gt;(int)">copy&lt;int&gt;</td>' in table.html
+    assert '<td class=kernel-name data-v="void at::native::copy&lt;int&gt;(int)">copy&lt;int&gt;</td>' in table.html
     assert "<td class=number>3</td>" in table.html
     assert "&lt;b&gt;" in table.html
     assert "never" not in table.html
@@ -270,3 +270,10 @@ def test_texts_on_pages_are_sentences_without_backticks() -> None:
     assert filters["sentence"]("replay the step") == "Replay the step"
     assert filters["sentence"]("aten::mm 40 %") == "aten::mm 40 %"
     assert filters["title_of"]("what_if") == "What if"
+
+
+def test_a_table_leaves_out_empty_columns_and_gives_names_room() -> None:
+    frame = pl.DataFrame({"kernel": ["gemm"], "detail": [""], "share": [0.5], "ranks": [None]})
+    text = str(html_table("kernels", "", frame).html)
+    assert re.findall('data-name="(.*?)"', text) == ["kernel", "share"]
+    assert "<td class=kernel-name>gemm" in text

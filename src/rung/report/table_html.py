@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rung.report import units
 from rung.report.svg import escaped
-from rung.report.tables import cell_text, heading
+from rung.report.tables import NAMES, cell_text, heading
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,11 +32,11 @@ class HtmlTable:
 
 
 def html_table(name: str, question: str, frame: pl.DataFrame, most: int = MOST) -> HtmlTable:
-    """The first rows of a table. Columns in which nothing is known are left out."""
+    """The first rows of a table. Columns in which nothing is known, or nothing would be seen, are left out."""
     from markupsafe import Markup
 
     shown = frame.head(most)
-    columns = [column for column in frame.columns if shown[column].null_count() < shown.height]
+    columns = [column for column in frame.columns if _says_something(column, shown[column].to_list())]
     numbers = {column: frame.schema[column].is_numeric() for column in columns}
     head = "".join(
         f'<th scope="col" data-name="{escaped(column)}"{" class=number" if numbers[column] else ""}>{escaped(heading(column, frame.columns))}</th>'
@@ -53,7 +54,12 @@ def _cell(column: str, value: Any, number: bool) -> str:
     shown = "" if value is None else cell_text(column, value)
     whole = _whole(value)
     told = f' data-v="{escaped(whole)}"' if whole != shown else ""
-    return f"<td{' class=number' if number else ''}{told}>{escaped(shown)}</td>"
+    css = " class=number" if number else " class=kernel-name" if column in NAMES else ""
+    return f"<td{css}{told}>{escaped(shown)}</td>"
+
+
+def _says_something(column: str, values: Sequence[Any]) -> bool:
+    return any(value is not None and cell_text(column, value) for value in values)
 
 
 def _whole(value: Any) -> str:

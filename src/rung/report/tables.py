@@ -112,7 +112,7 @@ def cell_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no" if name == "met" else ""
     if isinstance(value, str):
-        return units.one_line(readable(value) if name in _KERNELS else value)
+        return units.one_line(readable(value) if name in NAMES else value)
     if isinstance(value, (list, tuple)):
         return ", ".join(cell_text("", item) for item in value)
     if name.endswith("_ns"):
@@ -130,5 +130,5 @@ def cell_text(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and name not in _NUMBERS else str(value)
 
 
-_KERNELS = ("name", "kernel", "largest", "next")
+NAMES = ("name", "kernel", "largest", "next")
 _NUMBERS = ("device", "stream", "rank", "step", "pid", "tid", "correlation", "ts", "end")  # names, not amounts
