@@ -103,6 +103,7 @@ def sitting(directory: Path) -> tuple[Path, list[str]]:
     return directory, [MICRO, "--rungs", "fused-optimizer", "--seconds", "0.004", "--out", str(directory)]
 
 
+@pytest.mark.long  # tests/ladder/test_going_on.py kills one at random moments, too
 def test_a_climb_that_is_killed_again_and_again_loses_nothing_and_ends(tmp_path: Path, mark: str) -> None:
     killed_often(tmp_path / "run", 2, mark, 4.0, 9.0)
 
