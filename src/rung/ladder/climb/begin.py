@@ -109,28 +109,29 @@ def _fills(state: State, peak: float) -> bool:
 def _survey_first(state: State, untouched: Task) -> None:
     """Waits for the survey of a workload that takes much of the GPU: beside the untouched workload, or alone where that lacks memory. Then
     the modes may begin."""
-    if not _seen(state):
+    survey = _survey(state)
+    if not _seen(state, survey):
         return
-    assert state.surveying is not None
-    if state.surveying.error and state.surveying.error.lacked_memory:
+    if survey.error and survey.error.lacked_memory:
         untouched.end()
         state.untouched = state.champion = state.surveying = None
-        _survey(state)
-        _seen(state)
+        _seen(state, _survey(state))
     elif state.on_ready:
         state.on_ready(untouched.answers["warm"])
 
 
-def _seen(state: State) -> bool:
+def _seen(state: State, survey: Task) -> bool:
     """Waits until the survey is done or has failed; False where the time is over, which others will notice."""
     progress.info("looking at its graph")
-    return state.pool.wait(lambda: state.surveying is None or state.surveying.done, state.left)
+    return state.pool.wait(lambda: survey.done, state.left)
 
 
-def _survey(state: State) -> None:
+def _survey(state: State) -> Task:
+    """The survey, which begins unless it has."""
     if state.surveying is None:
         memory = state.untouched_bytes() if state.baseline else 0.0  # not known before
         state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})], memory))
+    return state.surveying
 
 
 def surveyed(state: State, *, wait: bool = True) -> bool:

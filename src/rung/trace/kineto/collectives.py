@@ -9,6 +9,7 @@ import msgspec
 import polars as pl
 
 from rung.trace.kineto.exact import integer
+from rung.trace.kineto.text import events_that_say
 from rung.trace.table import COLLECTIVES
 
 _SAID = re.compile(b'"Collective name"')
@@ -43,12 +44,7 @@ class Collectives:
 
     def take(self, text: bytes | memoryview) -> None:
         """Reads a JSON list of events. What is no list of events is for the event reader to refuse."""
-        if not _SAID.search(text):
-            return
-        try:
-            events = _decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
+        events = events_that_say(_SAID, text, _decode)
         self._rows += [
             (
                 integer(args.rank, limit=2**31),

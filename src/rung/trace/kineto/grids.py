@@ -13,6 +13,7 @@ import msgspec
 import polars as pl
 
 from rung.trace.kineto.exact import integer
+from rung.trace.kineto.text import events_that_say
 from rung.trace.table import GRIDS
 
 _BEGINNINGS = ("bmm_", "_matmul_ogs_")
@@ -50,12 +51,7 @@ class Grids:
 
     def take(self, text: bytes | memoryview) -> None:
         """Reads a JSON list of events that may have such kernels. What is no list of events is for the event reader to refuse."""
-        if not _SAID.search(text):
-            return
-        try:
-            events = _decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
+        events = events_that_say(_SAID, text, _decode)
         for event in events:
             args = event.args
             if args is None or not any(

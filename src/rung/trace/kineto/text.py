@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from rung.trace.source import MAX_VALUE
+
+E = TypeVar("E")
 
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -285,3 +287,16 @@ def _boundaries(text: bytes) -> tuple[list[int], bool]:
         elif token == b"," and depth == 0:
             cuts.append(found.start())
     return cuts, False
+
+
+def events_that_say(
+    said: re.Pattern[bytes], text: bytes | memoryview, decode: Callable[[bytes | memoryview], list[E]]
+) -> list[E]:
+    """The events of a JSON list in which a pattern is found. None of other texts, which cost one search, and none of what is no list
+    of events: the event reader refuses that."""
+    if not said.search(text):
+        return []
+    try:
+        return decode(text)
+    except BROKEN:
+        return []
