@@ -451,3 +451,10 @@ def test_on_paper_there_are_the_pictures_and_no_controls(page: Any) -> None:
     assert not page.locator(".bar").first.is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 4
+
+
+def test_a_climb_on_paper_has_its_evidence_and_not_the_closed_lists(opened: Open, tmp_path: Path) -> None:
+    page = opened(climb_with_traces(tmp_path))
+    page.emulate_media(media="print")
+    assert not page.get_by_text("facts and settings").is_visible()
+    assert page.locator("details:not(.aside) table.pairs").first.is_visible()

@@ -7,6 +7,14 @@ from rung.report import units
 
 
 @pytest.mark.parametrize(
+    ("value", "significant", "text"),
+    [(20_000_000, 3, "20 ms"), (100_000_000, 1, "100 ms"), (150_000_000, 2, "150 ms"), (1_250_000, 2, "1.2 ms")],
+)
+def test_a_round_duration_has_no_power_of_ten(value: float, significant: int, text: str) -> None:
+    assert units.round_duration(value, significant) == text
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [
         (2_750_000, "2.75 ms"),

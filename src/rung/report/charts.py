@@ -58,7 +58,7 @@ def ladder(run: ClimbRun) -> str:
     marks = [dot(x + slot / 2, place(best), 3.5, "kept", start)]
     values = [text("1×", x + slot / 2, place(best) - 9, "value", "middle")]
     if plain and plain > 1:  # at the left, where the staircase is still low
-        values.append(text(f"best plain torch.compile: {units.ratio(plain)}", _LEFT, place(plain) - 5, "tick"))
+        values.append(text(f"best plain torch.compile: {units.ratio(plain)}", _LEFT, place(plain) - 5, "tick over"))
     names = [_name("untouched", x + slot / 2, bottom, "name")]
     tries: dict[str, int] = {}
     for attempt, step in steps:

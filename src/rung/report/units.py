@@ -100,7 +100,8 @@ def duration(nanoseconds: Any) -> str:
 def round_duration(nanoseconds: float, significant: int = 3) -> str:
     """A duration that is a round number, as on an axis: 20_000_000 -> "20 ms"."""
     value, unit = _scaled(nanoseconds, _TIMES, significant)
-    return f"{float(value):.{significant}g} {unit}"
+    whole = len(str(int(float(value))))  # with fewer digits than this, Python writes 1e+02
+    return f"{float(value):.{max(significant, whole)}g} {unit}"
 
 
 def seconds(value: Any) -> str:
