@@ -101,6 +101,17 @@ def test_trees_and_curves_are_in_the_record(tmp_path: Path) -> None:
     assert "GPU 0: allocated by tensors" in titles
 
 
+def test_it_says_where_the_allocator_numbers_the_gpus_otherwise(tmp_path: Path) -> None:
+    said = "number the GPUs differently"
+    assert said not in page_of(trace(tmp_path))
+    made = document()
+    for event in made["traceEvents"]:
+        if event.get("cat") == "kernel":
+            event["args"]["device"] = 2
+    (tmp_path / "other.json").write_text(json.dumps(made))
+    assert said in page_of(read(tmp_path / "other.json"))
+
+
 def test_without_a_script_there_are_pictures_tables_and_findings(tmp_path: Path) -> None:
     page = page_of(trace(tmp_path))
     shown = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)

@@ -67,6 +67,7 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
         roofline=Markup(chart.picture),
         without=chart.note,
         memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
+        other_numbers=_other_numbers(found, drawn),
         causes=_causes(frames["idle"]),
         below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
         rest=[table for name, table in tables.items() if name not in placed],
@@ -149,6 +150,13 @@ def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
         (cause, units.duration(time_ns), units.count(round(count, 1)), 100 * share)
         for cause, time_ns, count, share in sums.iter_rows()
     ]
+
+
+def _other_numbers(found: dict[str, Any], drawn: Pictures) -> bool:
+    """Whether tensors lie on a GPU without kernels: a process that may see some of the GPUs counts those from 0, a driver all."""
+    working = {gpu["device"] for part in found["parts"] for gpu in part["timeline"]}
+    tensors = drawn.curves.filter(pl.col("name") == "allocated by tensors")
+    return bool(working) and not working.issuperset(tensors["device"])
 
 
 def _memory(drawn: Pictures) -> Iterable[tuple[str, list[str], str]]:
