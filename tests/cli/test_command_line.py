@@ -140,6 +140,20 @@ def test_an_error_is_one_sentence_with_its_exit_code(
     assert not list(tmp_path.glob(".rung/*"))
 
 
+@pytest.mark.parametrize("command", ["climb", "bench", "compare", "profile"])
+@pytest.mark.parametrize("words", [["tiny-transfomer"], ["none.py:make"], ["tiny-transformer", "--device", "cudax"]])
+def test_what_is_misspelt_is_refused_before_a_process_is_started(
+    command: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", started)
+    assert main([command, *words]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("rung: ")
+
+
 def test_an_error_is_a_document_where_json_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rung.cli.common import (
     add_command,
     after_the_answer,
+    check_early,
     need_torch,
     regular_file,
     rung_names,
@@ -98,8 +99,10 @@ def run(parsed: argparse.Namespace) -> int:
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
+    options = target_options(parsed)
+    check_early(parsed.target, parsed.device)
     stop_when_asked()
-    side = side_of(parsed.target, target_options(parsed), parsed.rungs, parsed.recipe, call=parsed.call)
+    side = side_of(parsed.target, options, parsed.rungs, parsed.recipe, call=parsed.call)
     say(f"measuring {side.target}" + (f" with {' + '.join(side.rungs)}" if side.rungs else "") + " ...")
     measure = partial(
         bench,

@@ -13,6 +13,7 @@ from rung.cli.common import (
     add_command,
     after_the_answer,
     at_least,
+    check_early,
     need_torch,
     no_rest,
     rung_names,
@@ -125,6 +126,9 @@ def run(parsed: argparse.Namespace) -> int:
     chosen(parsed.rungs or ())
     if parsed.write_workload:
         return write_workload(parsed.target or "", target_options(parsed), parsed.write_workload)
+    options = target_options(parsed)
+    if parsed.target:
+        check_early(parsed.target, parsed.device)
     new: Run | None = None
 
     def told(event: str, data: dict[str, Any]) -> None:
@@ -139,7 +143,7 @@ def run(parsed: argparse.Namespace) -> int:
         else:
             request = Request(
                 parsed.target,
-                target_options(parsed),
+                options,
                 parsed.numerics,
                 parsed.rungs,
                 parsed.device,

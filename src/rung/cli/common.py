@@ -224,6 +224,16 @@ def rung_name(text: str) -> str:
     return name
 
 
+def check_early(target: str, device: str | None = None) -> None:
+    """Refuses a misspelt target or device at once: a worker would say the same once it has loaded torch."""
+    from rung.hardware.device import check_device
+    from rung.workload.load import check_target
+
+    check_target(target)
+    if device is not None:
+        check_device(device)
+
+
 def no_rest(rest: Sequence[str]) -> None:
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; `--help` shows what the command takes.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rung.cli.common import (
     add_command,
     after_the_answer,
+    check_early,
     need_torch,
     no_rest,
     regular_file,
@@ -183,6 +184,8 @@ def in_processes(parsed: argparse.Namespace) -> Comparison | Ranking:
     if parsed.gradients:
         raise UsageError("--gradients is for functions with arguments: add --call and --inputs.")
     options = target_options(parsed)
+    for target in (parsed.a, parsed.b or parsed.a, *parsed.more):
+        check_early(target, parsed.device)
     a = side(parsed.a, options, parsed.a_recipe, parsed.a_rungs, parsed.a_env, parsed.call)
     b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call)
     rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rung.cli.common import (
     ROOT,
     add_command,
+    check_early,
     listed_names,
     need_torch,
     no_rest,
@@ -119,6 +120,7 @@ def run(parsed: argparse.Namespace) -> int:
     target, wanted, notes, rate = asked(parsed)
     if parsed.target and wanted.tool == "torch":
         need_torch()
+        check_early(parsed.target, parsed.device)
     folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
     plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch or "", torch=torch_options(parsed),
                    dry=parsed.dry_run, notes=notes, sample=rate, kernels=parsed.kernels, rocm=parsed.rocm)  # fmt: skip

@@ -53,12 +53,18 @@ def matmul_precision_name() -> str:
         return _PRECISIONS.get(torch.backends.cuda.matmul.fp32_precision, "highest")
 
 
+def check_device(wanted: str) -> None:
+    """Raises UsageError where the text is no name of a device. Whether it is there, torch has to be asked."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", wanted):
+        raise UsageError(f"unknown device {wanted!r}: use cpu, cuda or cuda:N (ROCm GPUs are cuda:N in torch, too).")
+
+
 def pick(wanted: str | None = None) -> Device:
     """The best device there is, or the one asked for (`cpu`, `cuda`, `cuda:1`)."""
     import torch
 
-    if wanted is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", wanted):
-        raise UsageError(f"unknown device {wanted!r}: use cpu, cuda or cuda:N (ROCm GPUs are cuda:N in torch, too).")
+    if wanted is not None:
+        check_device(wanted)
     if wanted == "cpu" or (wanted is None and not torch.cuda.is_available()):
         return cpu()
     if not torch.cuda.is_available():

@@ -79,16 +79,7 @@ def find(target: str) -> Workload | Callable[..., Any]:
     if by_name.family(target):
         with _told_what_to_install(target):
             return by_name.factory(target)
-    where, _, name = BUILTIN.get(target, target).rpartition(":")
-    if target.endswith(".py") and Path(target).is_file():
-        raise UsageError(f"{target} is a file: name the function in it that makes the workload, as in {target}:make.")
-    if not where or not name:
-        near = get_close_matches(target, BUILTIN, 1)
-        raise UsageError(
-            f"unknown target {target!r}: did you mean {near[0]!r}?"
-            if near
-            else f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME."
-        )
+    where, name = _place(target)
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where, target)
     try:
         made = getattr(module, name)
@@ -101,6 +92,30 @@ def find(target: str) -> Workload | Callable[..., Any]:
     if not isinstance(made, Workload) and not callable(made):
         raise UsageError(f"{target} is a {type(made).__name__}; it must be a rung.Workload or a function.")
     return made
+
+
+def check_target(target: str) -> None:
+    """Raises UsageError where the text of a target or the lack of its file says that it is none. Nothing is imported, so the answer
+    comes at once."""
+    if not target.startswith(KERNELBENCH) and not by_name.family(target):
+        _place(target)
+
+
+def _place(target: str) -> tuple[str, str]:
+    """A file that is there or a module, and a name in it."""
+    where, _, name = BUILTIN.get(target, target).rpartition(":")
+    if target.endswith(".py") and Path(target).is_file():
+        raise UsageError(f"{target} is a file: name the function in it that makes the workload, as in {target}:make.")
+    if not where or not name:
+        near = get_close_matches(target, BUILTIN, 1)
+        raise UsageError(
+            f"unknown target {target!r}: did you mean {near[0]!r}?"
+            if near
+            else f"unknown target {target!r}: give a built-in workload ({', '.join(BUILTIN)}), path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME."
+        )
+    if where.endswith(".py") and not Path(where).is_file():
+        raise UsageError(f"there is no file {where}; give the path of a Python file, as in model.py:make.")
+    return where, name
 
 
 def _kernelbench(target: str) -> Workload:
@@ -153,8 +168,6 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _module_of_file(path: Path) -> types.ModuleType:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}; give the path of a Python file, as in model.py:make.")
     path = path.resolve()
     # Of one name in all processes, because pickles name the modules of classes.
     name = f"rung_target_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
