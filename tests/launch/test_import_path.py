@@ -47,7 +47,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_what_lies_in_the_current_folder_is_not_imported(hostile: Path, bench: Bench, tmp_path: Path) -> None:
-    done = bench("tiny-transformer", cwd=hostile)
+    small = ["--hidden-dim=32", "--num-layers=1", "--num-heads=2", "--seq-len=8", "--batch-size=2"]
+    done = bench("tiny-transformer", *small, cwd=hostile)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "ran").exists()
 
