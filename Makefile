@@ -11,7 +11,7 @@ BUDGET ?= 75
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test test-torch lint schemas clean
+.PHONY: demo test test-torch lint schemas docs clean
 
 demo: $(READY)
 	@set -- $(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET); echo "$$@"; "$$@" || { code=$$?; \
@@ -29,6 +29,12 @@ test-torch:
 # Writes docs/schemas/ anew, after a change of src/rung/records.
 schemas: $(READY)
 	$(VENV)/bin/python -m rung.records.schemas docs/schemas
+
+# The pages of docs/ with the Python API, as HTML in build/docs. A broken link or docstring ends it.
+docs: $(READY)
+	$(VENV)/bin/python -m pip install -q -e '.[docs]'
+	$(VENV)/bin/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "open build/docs/index.html"
 
 lint: $(TOOLS)
 	$(VENV)/bin/ruff check .

@@ -46,20 +46,39 @@ def bench(
     flops_in: str | None = None,
     nbytes: float | None = None,
 ) -> Measurement:
-    """How long a target (`model.py:make`, in a fresh process) or a callable without arguments (in this one) takes.
+    """How long one step or call takes::
 
-    Runs until the 95 % interval of the median lies within `precision` (a share) of it, or for `seconds`. options,
-    rungs, recipe: of a target, as on the command line; call: the target names a plain function, to be timed itself;
-    name: what a callable is called in reports; preset: sanity, quick, proper or compile; device: cpu, cuda or cuda:N
-    (default: the best for a workload, and for a callable the one that it is seen to use); deadline: seconds that a
-    target may take for compiling; timer: on a GPU, `events` (as launched), `graph` or `batch` (launches hidden), or
-    `auto`, which hides them for calls under 100 us; cold: the caches are written over before every call;
-    flops, nbytes: what one step computes, and reads and writes, where you know it: FLOP/s and bytes/s are then reported with
-    their shares of the chip's peaks; flops_in: the precision of the FLOP (fp64, fp32, tf32, fp16, bf16, fp8). The matrix
-    products of a workload are counted unless flops are given.
+        print(rung.bench(lambda: model(x)))
 
-    A GPU is drained before and after what is timed. Raises UsageError where it was asked for wrongly; WorkloadError
-    where a target fails, with the `samples` taken until then; what a callable raises is raised as it is.
+    It measures until the 95 % interval of the median lies within `precision` of the median, or until `seconds` are spent. A GPU is
+    drained before and after what is timed.
+
+    Args:
+        what: a target, as `"model.py:make"`, which runs in a fresh process; or a callable without arguments, which runs in this one.
+        options: of a target: values of the options that its function takes.
+        rungs, recipe: of a target: it is measured under these rungs, or under the recipe of this file.
+        call: the target names a plain function. That function is timed, not a workload.
+        name: of a callable, in reports.
+        preset: sanity, quick, proper or compile.
+        precision: half the width of the interval to reach, as a share of the median.
+        seconds: the most to spend.
+        device: cpu, cuda or cuda:N. By default the best there is for a workload, and the one that a callable is seen to use.
+        deadline: seconds that a target may take to compile.
+        timer: on a GPU. `events` times calls as they are launched; `graph` and `batch` hide the launches; `auto` hides them for calls
+            below 100 µs.
+        cold: the caches are overwritten before each call.
+        flops: floating-point operations of one step, where you know them. Those in matrix products of a workload are counted otherwise.
+        flops_in: the precision of these: fp64, fp32, tf32, fp16, bf16 or fp8.
+        nbytes: bytes that one step reads and writes, where you know them.
+
+    Returns:
+        Times in nanoseconds; with FLOP or bytes, their rates and shares of the peaks of the device.
+
+    Raises:
+        UsageError: where it was asked for wrongly.
+        WorkloadError: where a target fails; its `samples` are those that were taken until then.
+
+    What a callable raises is raised as it is.
     """
     from rung.timing.bench import bench as target_bench
     from rung.timing.bench import bench_here
@@ -91,16 +110,35 @@ def compare(
     deadline: float = 900.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Which of two or more is faster: targets, `rung.Side`s (a target with options, rungs, variables) or callables.
+    """Which of two or more is faster::
 
-    Targets run in fresh processes of each, restarted together until the answer is clear. Callables alternate in this
-    process, which is quick but leaves out what differs between processes; fresh=True runs them as targets do, which
-    needs functions that a fresh process can import. inputs: callables take arguments, which this makes from a seed (a tensor; a tuple
-    or list, by position; a dict, by name), and it is verified first that all compute what the first does, against float64 and
-    within a few times its own error; with gradients=True, those of all floating-point inputs, too.
-    options: of every target; call: the targets name plain functions;
-    margin: the share within which two count as the same; verify: first show that all compute what the first does;
-    seconds: the most to spend (callables: 20 by default; targets: until it is clear, and the restart under way ends).
+        result = rung.compare(old, new, inputs=make)
+        assert result.verdict != "slower"
+
+    Targets run in fresh processes, which are restarted together until the answer is clear. Callables alternate in this process. That is
+    quick, but it leaves out how much one process differs from another.
+
+    Args:
+        what: all callables; or all targets, each as text or as a `rung.Side` (a target with options, rungs and variables).
+        options: of every target.
+        call: the targets name plain functions.
+        fresh: runs callables as targets are run. A fresh process must be able to import them.
+        inputs: makes the arguments of the callables from a seed: a tensor, a tuple or list (by position) or a dict (by name). It is
+            verified first that all compute what the first does: against float64, within a few times the error of the first.
+        gradients: with `inputs`: those of all floating-point arguments are verified, too.
+        margin: the share of a time within which two count as the same.
+        verify: of targets: shows first that all compute what the first does.
+        seconds: the most to spend. By default 20 for callables; targets run until the answer is clear. A restart that was begun ends.
+        device: cpu, cuda or cuda:N; by default the best there is.
+        deadline: seconds that a target may take to compile.
+        say: is called with a line for each step of the comparison.
+
+    Returns:
+        The verdict with its evidence. What computes something else than the first has the verdict "not equal".
+
+    Raises:
+        UsageError: where it was asked for wrongly.
+        WorkloadError: where a target fails.
     """
     from rung.timing.compare import compare as compare_sides
     from rung.timing.compare_here import by_name, compare_here

@@ -45,7 +45,7 @@ def climb(
     slower_at_most: float = 0.01,
     progress: bool = True,
 ) -> Climbed:
-    """Climbs a model, a workload or a target: looks for what makes it faster, and keeps what is faster and computes the same.
+    """Climbs a model, a workload or a target: looks for what makes it faster, and keeps what is faster and computes the same::
 
         result = rung.climb(model, inputs=batch)            # in a script or a notebook
         fast = result.apply()                               # the model under the recipe that was found
@@ -62,8 +62,9 @@ def climb(
             first dimension by a number of rows of its own; of a single row, the last dimension is permuted. So all values stay in the
             range of their column. Masks (at most two different values) and positions or offsets (ascending along the last dimension)
             stay as they are. Where the values of a tensor depend on each other otherwise, give a function.
-        loss, optimizer: of a module that is trained: `(output, batch) -> scalar`, `(parameters) -> torch.optim.Optimizer`. Without
-            both, inference is climbed.
+        loss: of a module that is trained: `(output, batch) -> scalar`.
+        optimizer: of a module that is trained: `(parameters) -> torch.optim.Optimizer`. Without loss and optimizer, inference is
+            climbed.
         forward: `(model, batch) -> output`; left out: `model(**batch)`, `model(*batch)` or `model(batch)`.
         name: of a module, in reports; by default that of its class.
         resume: the run directory of a climb that was interrupted, or whose budget ended: goes on with it, in the place of `what`.
@@ -72,7 +73,10 @@ def climb(
         rungs: tries only these, in this order.
         budget: seconds after which it ends with the best recipe so far.
         device: cpu, cuda or cuda:N; by default the one on which a module lies, and for all else the best there is.
-        jobs, deadline, slower_at_most: as on the command line (seconds; a share of the step's time).
+        jobs: how many processes may compile side by side. By default half as many as there are cores; on a CPU one, and two from 8
+            cores on.
+        deadline: seconds after which a candidate that still prepares counts as hung.
+        slower_at_most: the share by which a rung that is there to save memory or compiling may make a step slower.
         progress: shows what is being done: in a notebook below the cell, else on stderr.
 
     Raises:

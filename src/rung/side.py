@@ -18,12 +18,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class Side:
-    """One of those that are compared: what its workers load, with which variables, and where they start.
+    """One of those that are compared: what its processes load, and how they start.
 
-    call: the target names a plain function, which is timed itself, and not a workload; shape: which of the workload's
-    input shapes is timed, the measured one first; original: inputs for which a recipe does not hold, by their
-    `elements_at_most` and `elements_at_least`; made_for: what a recipe was made for, by mode, device, torch and model;
-    one_shape: the workload runs on the measured shape alone; saved_model: a file that holds its model, made before.
+    Args:
+        target: as on the command line, `"model.py:make"`.
+        options: of the target, as texts.
+        rungs: under which it runs.
+        env: variables of its processes.
+        cwd: the folder in which they start.
+        call: the target names a plain function. That function is timed, not a workload.
+        shape: which of the workload's input shapes is timed; the one that is measured first is 0.
+        original: inputs for which a recipe does not hold, by `elements_at_most` and `elements_at_least`.
+        made_for: what a recipe was made for: mode, device, torch and model.
+        one_shape: the workload runs on the measured shape alone.
+        saved_model: a file that holds its model, made before.
     """
 
     target: str

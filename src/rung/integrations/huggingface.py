@@ -32,20 +32,26 @@ class RecipeCallback(TrainerCallback):
     """Trains the Trainer's model under a recipe; evaluation, and what is saved, are the model's own.
 
     The recipe is in effect from the start of `train()` to its end, in calls of the model that train. The Trainer goes on to clip
-    gradients, step, accumulate, save and resume, so `capture` and `fused-optimizer` are its business and left out. `left_out` has every rung
-    that is not in effect, with the reason; each is warned of. `applied` is what `rung.apply` returned.
+    gradients, step, accumulate, save and resume, so `capture` and `fused-optimizer` are its business and left out. `left_out` has every
+    rung that is not in effect, with the reason; each is warned of.
 
-    Training starts with a UsageError for DeepSpeed, FSDP, DataParallel, torch_compile=True, and fp16=True with a recipe in bfloat16.
+    Args:
+        recipe: as `rung.apply` takes it: a file, "auto", a `Recipe`, a rung's name, or several.
+        dynamic: as `rung.apply` takes it.
+
+    Raises:
+        UsageError: when training starts with DeepSpeed, FSDP, DataParallel or torch_compile=True, or with fp16=True and a recipe in
+            bfloat16.
     """
 
     def __init__(self, recipe: Recipe | str | Path | Iterable[str], *, dynamic: bool | None = None) -> None:
-        """recipe, dynamic: as `rung.apply` takes them; a recipe is a file, "auto", a Recipe, a rung's name, or several."""
         self._recipe, self._dynamic = recipe, dynamic
         self._trains: TrainsInPlace | None = None
         self.left_out: dict[str, str] = {}
 
     @property
     def applied(self) -> Any:
+        """What `rung.apply` returned; None before a training."""
         return self._trains.applied if self._trains else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -77,6 +83,12 @@ class ProfileCallback(TrainerCallback):
     """Records the optimizer steps `first` to `last` of a `train()`, counted from 1 where it starts or is resumed, and analyzes them.
 
     `folder` then has trace.json.gz, analysis.txt and analysis.html. A failure is warned of, and the training goes on.
+
+    Args:
+        first, last: the steps to record.
+        out: a new folder; by default one below `.rung/profiles`.
+        ranks: which processes record.
+        options: what else torch.profiler records (`rung.profilers.torch_profiler.Options`).
     """
 
     def __init__(
@@ -88,11 +100,11 @@ class ProfileCallback(TrainerCallback):
         ranks: Collection[int] = (0,),
         options: Options | None = None,
     ) -> None:
-        """out: a new folder (default: one below .rung/profiles); ranks: which processes record; options: what else torch.profiler records."""
         self._steps = ProfiledSteps(first, last, out, ranks, options)
 
     @property
     def folder(self) -> Path | None:
+        """Where the profile lies; None before the first step is recorded."""
         return self._steps.folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

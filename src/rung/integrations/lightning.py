@@ -41,11 +41,19 @@ _Callback: Any = _callback_class()
 class RecipeCallback(_Callback):
     """Trains a module of a LightningModule under a recipe; validation, and what is saved, are the model's own.
 
-    The recipe is in effect from the start of the training to its end, in calls of the module that train. Lightning goes on to clip gradients,
-    step, accumulate, save and resume, so `capture` and `fused-optimizer` are its business and left out. `left_out` has every rung that is not
-    in effect, with the reason; each is warned of. `applied` is what `rung.apply` returned.
+    The recipe is in effect from the start of the training to its end, in calls of the module that train. Lightning goes on to clip
+    gradients, step, accumulate, save and resume, so `capture` and `fused-optimizer` are its business and left out. `left_out` has every
+    rung that is not in effect, with the reason; each is warned of.
 
-    Training starts with a UsageError for strategies but a single device and DDP, and for precision="16-mixed" with a recipe in bfloat16.
+    Args:
+        recipe: as `rung.apply` takes it: a file, "auto", a `Recipe`, a rung's name, or several.
+        module: the name of what was climbed in the LightningModule, as "model"; "" is its own forward. Left out, it is the only child
+            with parameters, else the module's own forward.
+        dynamic: as `rung.apply` takes it.
+
+    Raises:
+        UsageError: when training starts with another strategy than a single device or DDP, or with precision="16-mixed" and a recipe in
+            bfloat16.
     """
 
     def __init__(
@@ -55,15 +63,13 @@ class RecipeCallback(_Callback):
         *,
         dynamic: bool | None = None,
     ) -> None:
-        """recipe, dynamic: as `rung.apply` takes them; a recipe is a file, "auto", a Recipe, a rung's name, or several. module: the name of
-        what was climbed in the LightningModule, as "model"; "" is its own forward. Left out: its only child with parameters, else its own
-        forward."""
         self._recipe, self._name, self._dynamic = recipe, module, dynamic
         self._trains: TrainsInPlace | None = None
         self.left_out: dict[str, str] = {}
 
     @property
     def applied(self) -> Any:
+        """What `rung.apply` returned; None before a training."""
         return self._trains.applied if self._trains else None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -99,6 +105,12 @@ class ProfileCallback(_Callback):
     """Records the training batches `first` to `last` of a `fit()`, counted from 1 where it starts or is resumed, and analyzes them.
 
     `folder` then has trace.json.gz, analysis.txt and analysis.html. A failure is warned of, and the training goes on.
+
+    Args:
+        first, last: the steps to record.
+        out: a new folder; by default one below `.rung/profiles`.
+        ranks: which processes record.
+        options: what else torch.profiler records (`rung.profilers.torch_profiler.Options`).
     """
 
     def __init__(
@@ -110,11 +122,11 @@ class ProfileCallback(_Callback):
         ranks: Collection[int] = (0,),
         options: Options | None = None,
     ) -> None:
-        """out: a new folder (default: one below .rung/profiles); ranks: which processes record; options: what else torch.profiler records."""
         self._steps = ProfiledSteps(first, last, out, ranks, options)
 
     @property
     def folder(self) -> Path | None:
+        """Where the profile lies; None before the first step is recorded."""
         return self._steps.folder
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

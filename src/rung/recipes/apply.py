@@ -78,21 +78,18 @@ def _rates(made: torch.optim.Optimizer) -> list[Any]:
 
 
 class Applied:
-    """A model under a recipe: call it as you call the model; `step(batch)` runs a whole training step.
+    """A model under a recipe, made by `rung.apply`: call it as you call the model; `step(batch)` runs a whole training step.
 
-    `model` is the object that was given, its class, state dict and hooks untouched: save and load that one.
-    `pending` names the rungs that are not in effect: they need `loss` and `optimizer`, or variables that the process
-    was not started with (`rung apply` prints them), or a device or model of another kind, which is warned of. Inputs of a size at which the recipe was found to lose go to the
-    model as it is, in `step` too.
-    With `capture` or `reduce-overhead` in the recipe, results are overwritten by the next call: clone what you keep. With
-    `reduce-overhead` so are gradients: step and clear them before the next call, or sum them up elsewhere. With `bf16`,
-    outputs that autocast made bfloat16 are cast back to the dtype of the model's weights, so that they have the
-    dtype that they have without the recipe. With `compile` or a rewrite, Dynamo's limit on compilations of one
-    function is raised for every thread that calls it: a model called with more than eight shapes would run uncompiled otherwise; and
-    hooks are run that are registered later on, which it leaves out by itself.
-
-    `train` and `eval` and what is read of a model (PASSED_ON) go to the model; `model` has the rest, and does not run under
-    the recipe.
+    - `model` is the object that was given. Its class, state dict and hooks are untouched.
+    - `pending` names the rungs that are not in effect. They need `loss` and `optimizer`; or variables that the process was not started
+      with (`rung apply` prints them); or they were warned of, because the device or the model is of another kind.
+    - `train`, `eval` and what else is usually read of a model go to the model.
+    - Inputs of a size at which the recipe was found to lose go to the model as it is, in `step` too.
+    - With `capture` or `reduce-overhead` in the recipe, the next call overwrites results: clone what you keep. With `reduce-overhead`, it
+      overwrites gradients, too: step and clear them before, or sum them up elsewhere.
+    - With `bf16`, outputs that autocast made bfloat16 are cast back to the dtype of the model's weights.
+    - With `compile` or a rewrite, Dynamo's limit on compilations of one function is raised in every thread that calls it. Otherwise a
+      model that is called with more than eight shapes would run uncompiled. Hooks that are registered later are run.
     """
 
     def __init__(
@@ -293,22 +290,13 @@ def apply(
     dynamic: bool | None = None,
     numerics: Numerics | None = None,
 ) -> Applied:
-    """Applies a recipe (a file, a Recipe, a rung's name, or several) to a model, or to a Workload. "auto" takes the one that a climb has
-    verified for a model of this structure, in this mode, on this device and with this torch (`rung.recipes.store`).
+    """A model under a recipe.
 
-    numerics: of "auto", what may change at most, of which the fastest is taken; left out, the recipe that changes the least.
+    With `loss` and `optimizer`, `step(batch)` of what is returned runs a whole training step with every rung in effect. The optimizer
+    that steps is its `.optimizer`: `optimizer` is called more than once, and a rung may make anew what it returned. Schedulers and
+    hooks belong to that one::
 
-    forward, loss, optimizer, output: as in `rung.Workload`; with loss and optimizer, `step(batch)` runs the whole
-    training step with every rung in effect. The model stays on the device on which it is.
-
-    dynamic: as of torch.compile. None: the first input shape has a graph of its own, and all others share one with symbolic sizes. The
-    shared graph is compiled without the recipe's rewrites, which need to know the sizes. False: each shape has a graph of its own, with
-    the whole recipe. For one graph for all shapes, the first among them, there is the rung dynamic-shapes.
-
-    `optimizer` is called more than once, and a rung may make anew what it returned: the optimizer that steps is `.optimizer`
-    of what is returned here, and a scheduler or a hook that clips gradients belongs there:
-
-        trainer = rung.apply(model, "recipe.toml", loss=loss, optimizer=lambda parameters: torch.optim.AdamW(parameters))
+        trainer = rung.apply(model, "recipe.toml", loss=loss, optimizer=torch.optim.AdamW)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, T_max=1000)
 
         def clip(optimizer, args, kwargs):
@@ -319,10 +307,26 @@ def apply(
             loss, output = trainer.step(batch)
             scheduler.step()
 
-    Where what `optimizer` returns has a hook or a scheduler already, rungs that would lose it are warned of and left out. A
-    hook of a step is Python, which no replay runs: with one, the steps of a recipe with `capture` run uncaptured.
+    If what `optimizer` returns has a hook or a scheduler already, rungs that would lose it are left out with a warning. A hook of a
+    step is Python, which no graph replays. With one, a recipe with `capture` runs its steps uncaptured.
 
-    Raises UsageError for an unknown rung or what is no model, InputError for a file that is no recipe.
+    Args:
+        target: the model, which stays on its device; or a Workload, whose model is made on the best device there is.
+        recipe: a file, a `Recipe`, a rung's name, or several. "auto" takes the recipe that a climb has verified for a model of this
+            structure, in this mode, on this device and with this torch.
+        forward, loss, optimizer, output: as in `Workload`.
+        dynamic: None: the first input shape has a graph of its own, and all others share one with symbolic sizes. That one is compiled
+            without the recipe's rewrites, which need to know the sizes. False: each shape has a graph of its own, with the whole
+            recipe. The rung dynamic-shapes makes one graph for all shapes, the first among them.
+        numerics: of "auto": exact, tf32, bf16 or fp8, what may change at most; the fastest such recipe is taken. Left out, the one
+            that changes the least.
+
+    Returns:
+        What to call in the place of the model. The model itself stays as it was. Save and load that one.
+
+    Raises:
+        UsageError: for an unknown rung, or what is no model.
+        InputError: for a file that is no recipe.
     """
     if dynamic:
         raise UsageError("rung.apply takes dynamic=None or dynamic=False; for True, add the rung dynamic-shapes.")

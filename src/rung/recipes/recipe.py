@@ -34,10 +34,20 @@ TABLES: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """rungs: names, in the order in which they are applied; workload and options: what was climbed, as typed;
-    variables: what its process is to be started with; original: for which inputs the recipe loses, and the model runs
-    as it is (`elements_at_most`, `elements_at_least`, of all tensors together); status: how far a climb has checked it, empty
-    where none did; the rest is for the record."""
+    """What a climb found, as its file says it.
+
+    Args:
+        rungs: names, in the order in which they are applied.
+        workload, options: what was climbed, as typed.
+        mode: `train` or `infer`.
+        numerics: what the rungs may change: exact, tf32, bf16 or fp8.
+        made_on: device, architecture, torch and model.
+        measured: `speedup` over the untouched model, and `over_plain` over the best plain mode of torch.compile.
+        variables: what its process is to be started with.
+        original: inputs for which the recipe loses, and the model runs as it is: `elements_at_most` and `elements_at_least`, of all
+            tensors together.
+        status: how far a climb has checked it: provisional, verified or confirmed; empty where none did.
+    """
 
     rungs: tuple[str, ...]
     workload: str = ""
@@ -62,7 +72,11 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str, where: str = "the recipe") -> Recipe:
-        """The recipe that a text holds; InputError names `where` it came from, and what to put right."""
+        """The recipe that a text holds.
+
+        Raises:
+            InputError: names `where` the text came from, and what to put right.
+        """
         try:
             data: dict[str, Any] = parse_toml(text)
         except (ValueError, RecursionError) as error:
@@ -122,6 +136,11 @@ class Recipe:
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
+        """The recipe of a file.
+
+        Raises:
+            InputError: where the file cannot be read, or holds no recipe.
+        """
         try:
             return cls.parse(read_text(path, "utf-8-sig"), str(path))
         except OSError as error:

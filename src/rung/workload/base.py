@@ -28,28 +28,32 @@ def call_model(model: Callable[..., Any], batch: Batch) -> Any:
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to make faster.
+    """One thing to make faster: a model, its inputs and, for training, its loss and optimizer.
 
-    name        shown in reports.
-    model       makes a fresh `torch.nn.Module`, in float32 unless the user's own choice is another, on the
-                CPU. It is called with torch's generators seeded, so equal seeds give equal weights.
-    inputs      makes the batch of a seed, on the CPU. Different seeds must give different data of one shape:
-                a benchmark on one fixed batch cannot tell a model from a cached answer.
-    forward     `(model, batch) -> output`; by default the batch is passed to the model by keyword or position.
-    mode        `train`: forward, loss, backward, optimizer. `infer`: forward without gradients. Left out, it is `train`
-                where loss and optimizer are given, and `infer` where neither is.
-    loss        `(output, batch) -> scalar tensor`, for training.
-    optimizer   `(parameters) -> torch.optim.Optimizer`, for training. Any object with `step()` and `zero_grad()` will do, as
-                one that holds two optimizers; no rung remakes that.
-    other_shapes  more input makers, of other shapes: what is verified must hold for more than one. Left empty,
-                one is derived by taking another number of rows of every tensor's first dimension.
-    one_shape   the model runs on inputs of one shape alone (a fixed batch, an exported model): no other is derived.
-    amp         the dtype of the workload's own autocast, if it runs under one.
-    samples, tokens   how much one step processes, for throughput.
-    steps       how many steps a plain measurement takes (`--num-steps`).
-    options     what it was made with, for the record.
-    output      False where a training step is asked for its loss alone: it does not hand out what forward returns, and
-                logits that nothing else needs never have to exist as a whole.
+    Args:
+        name: in reports.
+        model: makes a fresh `torch.nn.Module` on the CPU, in float32 unless you want another dtype. Torch's generators are seeded
+            before each call, so equal seeds give equal weights.
+        inputs: makes the batch of a seed on the CPU: a tensor, or a dict, tuple or list of tensors. Different seeds must give
+            different values in one shape. On one fixed batch, a model cannot be told from a cached answer.
+        forward: `(model, batch) -> output`. By default a dict is passed by keyword, a tuple or list by position, a tensor as it is.
+        mode: `train` (forward, loss, backward, optimizer) or `infer` (forward without gradients). By default `train` where there are
+            a loss and an optimizer, and `infer` where there is neither.
+        loss: `(output, batch) -> scalar tensor`, for training.
+        optimizer: `(parameters) -> torch.optim.Optimizer`, for training. Another object with `step()` and `zero_grad()` will do, for
+            example one that holds two optimizers; no rung remakes such an object.
+        other_shapes: makers of batches of other shapes. A recipe is verified on these, too. Without any, one shape is derived: another
+            number of rows in the first dimension of every tensor.
+        amp: the dtype of the workload's own autocast.
+        samples, tokens: how many one step processes, for the throughput.
+        steps: how many steps a plain measurement takes (`--num-steps`).
+        options: what it was made with, for the record.
+        output: False where a training step gives its loss alone. Then no step hands out what forward returns, and logits that
+            nothing else needs never have to exist as a whole.
+        one_shape: the model runs on one shape alone (a fixed batch, an exported model). No other shape is derived.
+
+    Raises:
+        WorkloadError: where the arguments do not make a workload.
     """
 
     name: str

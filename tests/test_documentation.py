@@ -1,0 +1,34 @@
+"""The pages of docs/: each is in the contents, and they build with the API that docstrings describe."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rung
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed = re.findall(r"^([a-z-]+)$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    described = set(re.findall(r"auto(?:function|class):: (\w+)", (DOCS / "api.md").read_text()))
+    errors = set(re.findall(r"\w+Error", (DOCS / "api.md").read_text()))
+    assert {name for name in rung.__all__ if not name.startswith("__")} <= described | errors
+
+
+@pytest.mark.long
+def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
+    if not all(importlib.util.find_spec(name) for name in ("sphinx", "myst_parser", "furo")):
+        pytest.skip("Sphinx is not installed: pip install 'rung[docs]'")
+    words = ["-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "sphinx", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "rung.climb" in (tmp_path / "api.html").read_text()
