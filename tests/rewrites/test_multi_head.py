@@ -319,8 +319,7 @@ class Layers(nn.Module):
         return (self.decoder(y, kept, mask, tgt_is_causal=True, memory_key_padding_mask=padding),)
 
 
-@pytest.mark.parametrize("padding", [None, PADDED])
-@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize(("norm_first", "padding"), [(True, None), (False, PADDED)])
 def test_transformer_decoder(norm_first, padding):
     model, masks = (
         Layers(True, norm_first=norm_first, activation="gelu"),
