@@ -218,6 +218,23 @@ def test_what_runs_its_own_model_is_not_copied(way: Callable[[Any], Any]) -> Non
         way(applied)
 
 
+def test_what_a_step_has_bound_to_the_model_is_undone_too() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x).relu()
+
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    before = [dict(vars(block)) for block in model]
+    made = rung.apply(model, ["compile-regions"], loss=lambda y, x: y.sum(), optimizer=torch.optim.AdamW)
+    assert all(block._compiled_call_impl is not None for block in model)
+    made.undo()
+    assert [vars(block) for block in model] == before
+
+
 def test_regions_of_a_model_without_repeated_blocks_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="^compile-regions found no list of equal blocks"):
         rung.apply(Two(), ["compile-regions"])(torch.randn(4, 8))

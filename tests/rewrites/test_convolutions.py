@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import rung
 from rung import Workload
 from rung.engine.channels_last import ChannelsLast
 from rung.engine.step import Step
@@ -91,9 +92,72 @@ def test_weights_lie_channels_last_until_it_is_undone():
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert step._forward.applied()["channels_last"] == 2
     torch.testing.assert_close(step(X)[1], want, rtol=1e-4, atol=1e-5)
-    step._forward.undo()
+    step.undo()
     assert [p.stride() for p in model.parameters()] == places
     assert torch.equal(model(X), want)
+
+
+def trained(trainer, optimizer, steps=3):
+    """A state of weights and one of the optimizer, after some steps."""
+    for seed in range(steps):
+        trainer(torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed)))
+    return copy.deepcopy(optimizer().state_dict())
+
+
+@pytest.mark.parametrize("there", ["loaded", "saved", "undone"])
+def test_the_states_of_a_fused_optimizer_lie_as_the_weights_do(there):
+    """Else torch's fused steps read a weight's value and its state in two orders, without a word."""
+
+    def fused(parameters):
+        return torch.optim.AdamW(parameters, lr=0.05, fused=True)
+
+    def plain(model):
+        optimizer = fused(model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        return step, optimizer
+
+    def applied(model):
+        trainer = rung.apply(
+            model, ["channels-last"], loss=lambda output, x: output.square().mean(), optimizer=fused, output=False
+        )
+        return trainer, trainer.optimizer
+
+    want, model = network(learns=True), network(learns=True)
+    step, optimizer = plain(want)
+    trained(step, lambda: optimizer)
+    before = copy.deepcopy(want.state_dict())
+    kept = trained(step, lambda: optimizer)
+    if there == "loaded":
+        step, optimizer = plain(model)
+        state = trained(step, lambda: optimizer)
+        trainer, mine = applied(model)
+        mine.load_state_dict(state)
+        trained(trainer.step, lambda: mine)
+    else:
+        trainer, mine = applied(model)
+        state = trained(trainer.step, lambda: mine)
+        trainer.undo()
+        if there == "saved":
+            step, mine = plain(model)
+            mine.load_state_dict(state)
+            trained(step, lambda: mine)
+        else:
+
+            def on(x):
+                mine.zero_grad()
+                model(x).square().mean().backward()
+                mine.step()
+
+            trained(on, lambda: mine)
+    assert before.keys() == want.state_dict().keys()
+    for name, value in want.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-3, atol=1e-4)
+    assert kept["state"].keys() == mine.state_dict()["state"].keys()
 
 
 def test_weights_of_volumes_and_of_transposed_convolutions_are_laid_out_too():

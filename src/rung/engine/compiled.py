@@ -156,6 +156,11 @@ class Compiled:
         """Copies of weights that do not compute what their originals would, in sentences."""
         return self._rounded().unlike(self._model) if self._plan.linears else []
 
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Has an optimizer's states lie as the plan lays out the weights."""
+        if self._channels_last:
+            self._channels_last.follow(optimizer)
+
     def undo(self) -> None:
         if self.surgeon:
             self.surgeon.undo()

@@ -56,6 +56,8 @@ class Step:
             made = made_by(self.workload, self.model)
             assert made is not None
             self.optimizer = remade(made, fused=self.plan.fused_optimizer, capturable=self.plan.capture)
+            if isinstance(self.optimizer, torch.optim.Optimizer):
+                self._forward.follow(self.optimizer)
             self._plain = self._train
         self._run = self._wrapped()
 
@@ -71,6 +73,10 @@ class Step:
         if not self.plan.capture:
             return self._plain
         return GraphedStep(self._plain, self.device, self.model, self.optimizer)
+
+    def undo(self) -> None:
+        """`Compiled.undo`: the model, and the states of the optimizer, are as its author would have them."""
+        self._forward.undo()
 
     def unlike(self) -> list[str]:
         """Layers whose copied weights are not the model's, in sentences."""

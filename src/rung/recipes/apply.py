@@ -226,8 +226,11 @@ class Applied:
         return self._step.optimizer if self._step else None
 
     def undo(self) -> None:
-        """Puts torch's process-wide settings back, and blocks that were compiled; nothing else was ever changed."""
-        self._compiled.undo()
+        """Puts torch's process-wide settings back, blocks that were compiled, the model's own switches, and the layout of its weights and
+        of the optimizer's states; nothing else was ever changed."""
+        self._compiled.undo()  # first what was bound last
+        if self._step:
+            self._step.undo()
         if self._plan.tf32:
             torch.set_float32_matmul_precision(self._precision)
         for name, limit in self._limits.items():
