@@ -1,6 +1,9 @@
 """Recipes that are found by what they were made for."""
 
 import logging
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from rung.hardware import pick
 from rung.recipes import store
 from rung.recipes.fit import described, structure
 from rung.recipes.recipe import Recipe
+from rung.workload.load import find
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +109,38 @@ def test_a_structure_is_names_kinds_shapes_and_dtypes_and_no_numbers() -> None:
         nn.ModuleDict({"a": nn.Linear(8, 8), "b": nn.ReLU()}),
     ]
     assert len({same[0], *map(structure, others)}) == 5
+
+
+NET = """
+import torch
+
+class Base(torch.nn.Module):
+    scale = {scale}
+    def forward(self, x):
+        return self.inner(x) * self.scale if x.dim() in {{1, 2}} else {other}
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+    @property
+    def kind(self):
+        return "a" in {{"a", "b", "c"}}
+"""
+
+
+def test_a_class_of_ones_own_is_known_by_its_code_wherever_it_is_imported_from(tmp_path: Path) -> None:
+    """`rung climb model.py:make` gives its module another name than `import model` does, and a notebook has none."""
+    for name, scale, other in (("one", 2, "x"), ("same", 2, "x"), ("twice", 3, "x"), ("other", 2, "-x")):
+        (tmp_path / f"{name}.py").write_text(("" if name == "one" else "\n\n") + NET.format(scale=scale, other=other))
+    found = {name: structure(find(f"{tmp_path / name}.py:Net")()) for name in ("one", "same", "twice", "other")}  # type: ignore[operator]
+    assert found["one"] == found["same"]
+    assert len({*found.values()}) == 3
+    code = "import torch; from one import Net; from rung.recipes.fit import structure; print(structure(Net()))"
+    # Another seed of strings' hashes, which order sets.
+    env = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == found["one"] + "\n", done.stderr
 
 
 def test_numerics_belong_to_auto_alone() -> None:

@@ -376,7 +376,10 @@ def apply(
         pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         applied.pending += tuple(name for name, on in pending if on)
     unset = missing_variables(wanted)
-    applied.pending += tuple(n for n in wanted.rungs if any(v in unset for v, _ in plan_of([n]).env))
+    for name in wanted.rungs:
+        if lacking := [f"{variable}={unset[variable]}" for variable, _ in plan_of([name]).env if variable in unset]:
+            applied.pending += (name,)
+            warnings.warn(f"{name} is not in effect: start the process with {' '.join(lacking)}.", stacklevel=2)
     return applied
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
+from itertools import filterfalse
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from rung.recipes.recipe import Recipe
@@ -36,11 +40,49 @@ def described(model: torch.nn.Module) -> str:
 
 
 def structure(model: torch.nn.Module) -> str:
-    """A fingerprint of a model, equal for equal names, kinds, shapes and dtypes of all its modules, parameters and buffers."""
+    """A fingerprint of a model, equal for equal names, kinds, shapes and dtypes of all its modules, parameters and buffers.
+
+    The kind of a module is its class: one that is installed by its name, and one of your own by its code, because a script, a notebook
+    and `rung climb model.py:make` import one file under different names.
+    """
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    lines = [f"{name} {type(module).__module__}.{type(module).__qualname__}" for name, module in model.named_modules()]
+    kinds = {kind: _kind(kind) for kind in {type(module) for module in model.modules()}}
+    lines = [f"{name} {kinds[type(module)]}" for name, module in model.named_modules()]
     lines += [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _kind(kind: type) -> str:
+    if _installed(kind):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    code = hashlib.sha256()
+    for base in filterfalse(_installed, kind.__mro__):
+        for name, value in sorted(vars(base).items()):
+            function = getattr(
+                value, "__func__", getattr(value, "fget", value)
+            )  # of a static or class method, or a property
+            if isinstance(inner := getattr(function, "__code__", None), CodeType):
+                code.update(name.encode() + _code(inner))
+            elif isinstance(value, (int, float, str)) and not name.startswith("__"):
+                code.update(f"{name}={value!r}".encode())
+    return f"{kind.__qualname__} {code.hexdigest()}"
+
+
+def _installed(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    folders = (sysconfig.get_path(place) for place in ("stdlib", "platlib", "purelib"))
+    return kind.__module__ == "builtins" or bool(file and any(Path(file).is_relative_to(folder) for folder in folders))
+
+
+def _code(code: CodeType) -> bytes:
+    """What a function does: its instructions with the names and constants that they read, and not where it was written."""
+    constants = (
+        _code(value)
+        if isinstance(value, CodeType)
+        else repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode()
+        for value in code.co_consts
+    )
+    return b"\0".join([code.co_code, *constants, *(name.encode() for name in (*code.co_names, *code.co_varnames))])
 
 
 def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
