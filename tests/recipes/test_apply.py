@@ -218,6 +218,11 @@ def test_what_runs_its_own_model_is_not_copied(way: Callable[[Any], Any]) -> Non
         way(applied)
 
 
+def test_a_rung_whose_variable_the_process_lacks_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="^expandable-segments is not in effect: start the process with PYTORCH_"):
+        assert rung.apply(nn.Linear(8, 8), ["expandable-segments"]).pending == ("expandable-segments",)
+
+
 def test_what_a_step_has_bound_to_the_model_is_undone_too() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
