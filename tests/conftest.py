@@ -37,7 +37,8 @@ def _no_data_of_the_user(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUNG_DATA", str(tmp_path_factory.getbasetemp() / "rung-data"))
         patch.setenv("RUNG_CONFIG", str(tmp_path_factory.getbasetemp() / "no-rung.toml"))
-        patch.delenv("RUNG_HISTORY", raising=False)
+        for name in ("RUNG_HISTORY", "RUNG_STORE"):
+            patch.delenv(name, raising=False)
         yield
 
 

@@ -13,7 +13,7 @@ from rung.cli.main import main
 from rung.records.history import Entry, Measured
 from rung.runs import Run
 from rung.runs.entries import Call, entry_of
-from rung.runs.history import History
+from rung.runs.sqlite import SqliteHistory
 from rung.serve.door import Door
 from rung.serve.pages import Pages
 from rung.serve.server import Server
@@ -32,7 +32,7 @@ def bench(number: int, value: float, **known: object) -> Entry:
     return Entry(**({"of": "bench"} | blank | known))  # type: ignore[arg-type]
 
 
-def climbed(store: History, folder: Path) -> int:
+def climbed(store: SqliteHistory, folder: Path) -> int:
     """Adds the climb of a copy of the recorded run directory; its number."""
     shutil.copytree(RUN, folder)
     (folder / "traces").mkdir()
@@ -44,9 +44,9 @@ def climbed(store: History, folder: Path) -> int:
     )
 
 
-def history(folder: Path) -> History:
+def history(folder: Path) -> SqliteHistory:
     """Twelve measurements, 10 % slower from the seventh on; a comparison, one of a stranger's, and a climb."""
-    store, noise = History(folder / "history.sqlite"), np.random.default_rng(2).normal(size=12) * 0.004
+    store, noise = SqliteHistory(folder / "history.sqlite"), np.random.default_rng(2).normal(size=12) * 0.004
     for k in range(12):
         store.add(bench(k + 1, 2e6 * math.exp(noise[k]) * (1.1 if k >= 6 else 1)))
     store.tag(3, ["before"])
@@ -61,7 +61,7 @@ def history(folder: Path) -> History:
 
 
 @contextmanager
-def serving(store: History, host: str = "127.0.0.1", token: str | None = None) -> Iterator[Server]:
+def serving(store: SqliteHistory, host: str = "127.0.0.1", token: str | None = None) -> Iterator[Server]:
     with Server(host, 0, Door.of(host, token), Pages(store)) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -12,7 +12,7 @@ from served_history import climbed
 
 from rung.errors import InputError, RungError
 from rung.records.history import Entry
-from rung.runs.history import History
+from rung.runs.sqlite import SqliteHistory
 from rung.serve.files import files_of, open_file
 
 PARTS = ["..", ".", "", "traces", "secret", "%2e%2e", "..%2f", "/", "/etc/passwd", "\\..\\", "traces/baseline.json.gz", "a\0b", ".lock", "~", "baseline.json.gz", "report.html"]  # fmt: skip
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def entry(folder: Path) -> Entry:
-    store = History(folder / "history.sqlite")
+    store = SqliteHistory(folder / "history.sqlite")
     found = store.entry(str(climbed(store, folder / "run")))
     (folder / "secret").write_text("secret")
     (folder / "run" / "traces" / ".hidden").write_text("secret")

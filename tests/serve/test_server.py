@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from served_history import CLIMBED, COMPARED, EVIL, MEASURED, OF_A_STRANGER, bench, climbed, history, serving
 
 from rung.cli.main import main
-from rung.runs.history import History
+from rung.runs.sqlite import SqliteHistory
 from rung.serve.server import Server
 
 TOKEN = "0123456789abcdef"
@@ -67,7 +67,7 @@ def test_the_list_leads_to_every_page(server: Server) -> None:
 
 
 def test_a_file_with_any_name_is_found_by_its_link(tmp_path: Path) -> None:
-    store = History(tmp_path / "history.sqlite")
+    store = SqliteHistory(tmp_path / "history.sqlite")
     climbed(store, tmp_path / "run")
     for name in (b"a b.json", b"?#&%2e%2e.json", b"\xff.json", "<ü>.json".encode()):
         (tmp_path / "run" / "traces" / os.fsdecode(name)).write_bytes(name)
@@ -97,7 +97,7 @@ def test_two_entries_are_compared_the_older_one_first(server: Server) -> None:
 
 
 def test_two_climbs_are_shown_side_by_side(tmp_path: Path) -> None:
-    store = History(tmp_path / "history.sqlite")
+    store = SqliteHistory(tmp_path / "history.sqlite")
     for name in ("a", "b"):
         climbed(store, tmp_path / name)
     with serving(store) as server:
@@ -203,7 +203,7 @@ def test_what_is_no_request_ends_no_server(server: Server, data: bytes) -> None:
 
 
 def test_a_token_is_asked_for_and_kept_by_the_browser(tmp_path: Path) -> None:
-    store = History(tmp_path / "history.sqlite")
+    store = SqliteHistory(tmp_path / "history.sqlite")
     store.add(bench(1, 1.0))
     with serving(store, "0.0.0.0", TOKEN) as server:
         assert server.url.endswith(f":{server.server_port}/?token={TOKEN}")
@@ -223,7 +223,7 @@ def test_a_token_is_asked_for_and_kept_by_the_browser(tmp_path: Path) -> None:
 
 
 def test_nothing_is_lost_or_refused_while_others_write(tmp_path: Path) -> None:
-    store, done = History(tmp_path / "history.sqlite"), threading.Event()
+    store, done = SqliteHistory(tmp_path / "history.sqlite"), threading.Event()
 
     def write() -> None:
         while not done.is_set():
@@ -245,7 +245,7 @@ def test_nothing_is_lost_or_refused_while_others_write(tmp_path: Path) -> None:
 
 
 def test_a_history_of_a_newer_rung_is_a_sentence_on_the_page(tmp_path: Path) -> None:
-    store = History(tmp_path / "history.sqlite")
+    store = SqliteHistory(tmp_path / "history.sqlite")
     store.add(bench(1, 2e6))
     with serving(store) as server:
         with closing(sqlite3.connect(store.path)) as db:
@@ -254,7 +254,7 @@ def test_a_history_of_a_newer_rung_is_a_sentence_on_the_page(tmp_path: Path) -> 
 
 
 def test_of_a_long_history_the_newest_are_shown_and_all_on_request(tmp_path: Path) -> None:
-    store = History(tmp_path / "history.sqlite")
+    store = SqliteHistory(tmp_path / "history.sqlite")
     store.add(bench(1, 2e6))
     with closing(sqlite3.connect(store.path, isolation_level=None)) as db:
         db.execute("PRAGMA foreign_keys = OFF")

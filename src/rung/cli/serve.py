@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from rung.cli.common import add_command, say, stop_when_asked
+from rung.cli.runs import STORE
 from rung.errors import UsageError
 
 HOST, PORT = "127.0.0.1", 8642
@@ -28,6 +29,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--port", type=port, default=PORT, metavar="N", help=f"and this port; 0: any that is free (default: {PORT})")  # fmt: skip
     parser.add_argument("--token", nargs="?", const="", metavar="TOKEN",
                         help="ask for a token on this machine, too; without TOKEN a random one (with --host there always is one)")  # fmt: skip
+    parser.add_argument("--store", metavar="URL", help=STORE)
     parser.add_argument("--open", action="store_true", help="open the page in your browser, where there is a display")
 
 
@@ -40,14 +42,14 @@ def port(text: str) -> int:
 def run(parsed: argparse.Namespace) -> int:
     if parsed.json:
         raise UsageError("rung serve answers browsers; leave --json out. `rung runs list --json` prints the history.")
-    from rung.runs.history import History
+    from rung.runs.history import open_history
     from rung.serve.door import Door
     from rung.serve.pages import Pages
     from rung.serve.server import Server
 
-    store = History(say=say)
+    store = open_history(parsed.store, say)
     if not store.entries(most=1):  # what is wrong with the file is said now, and not on a page
-        say(f"nothing in {store.path} yet; `rung bench`, `compare`, `climb` and `profile` add to it.")
+        say(f"nothing in {store.name} yet; `rung bench`, `compare`, `climb` and `profile` add to it.")
     stop_when_asked()
     with contextlib.suppress(KeyboardInterrupt):
         with Server(parsed.host, parsed.port, Door.of(parsed.host, parsed.token), Pages(store)) as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -32,7 +33,7 @@ def collect(store: History, older_than: float | None = None, do: bool = False) -
     removed, kept = list[Removed](), list[Removed]()
     now = datetime.now(timezone.utc)
     for entry in reversed(store.entries()):
-        if entry.directory is None:
+        if entry.directory is None or (store.shared and entry.host != os.uname().nodename):
             continue
         directory = Path(entry.directory)
         gone = not directory.exists() and not directory.is_symlink()
@@ -51,7 +52,7 @@ def collect(store: History, older_than: float | None = None, do: bool = False) -
             if one.directory is not None:
                 _remove(Path(one.directory))
             store.remove([one.entry])
-    return Collected(store=str(store.path), done=do, removed=removed, kept=kept)
+    return Collected(store=store.name, done=do, removed=removed, kept=kept)
 
 
 def _age(entry: Entry, now: datetime) -> timedelta:

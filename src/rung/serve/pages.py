@@ -83,7 +83,7 @@ class Pages:
         entries = self.store.entries(of=chosen.get("of", ""), tag=chosen.get("tag", ""), most=most)
         more = most is not None and len(entries) > MOST
         shown = [plain(entry) for entry in (entries[:MOST] if more else entries)]
-        return history_page.list_page(shown, store=str(self.store.path), more=more, chosen=chosen, commands=COMMANDS, nav=nav())  # fmt: skip
+        return history_page.list_page(shown, store=self.store.name, more=more, chosen=chosen, commands=COMMANDS, nav=nav())  # fmt: skip
 
     def _entry(self, query: Query) -> str:
         entry = self._named(_one(query, "id"))
@@ -109,7 +109,7 @@ class Pages:
                     found[repr((series.name, series.target, series.options, series.variant))] = series
         if not found:
             raise UsageError(f"entry {entry.id} has no measurement.")
-        trend = Trend(store=str(self.store.path), false_alarms=FALSE_ALARMS, series=list(found.values()))
+        trend = Trend(store=self.store.name, false_alarms=FALSE_ALARMS, series=list(found.values()))
         return trend_page.page(plain(trend), nav=nav())
 
     def _trends(self, query: Query) -> str:
