@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import os
 import pkgutil
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -36,7 +37,8 @@ def _no_data_of_the_user(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUNG_DATA", str(tmp_path_factory.getbasetemp() / "rung-data"))
         patch.setenv("RUNG_CONFIG", str(tmp_path_factory.getbasetemp() / "no-rung.toml"))
-        patch.delenv("RUNG_HISTORY", raising=False)
+        for name in ("RUNG_HISTORY", "RUNG_STORE"):
+            patch.delenv(name, raising=False)
         yield
 
 
@@ -65,6 +67,18 @@ def fp8_on_a_cpu():
         torch._scaled_mm(eight, eight.t(), scale_a=one, scale_b=one.t(), out_dtype=torch.bfloat16)
     except RuntimeError:
         pytest.skip(f"torch {torch.__version__} has no FP8 product with a scale a row on a CPU")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = Path("/usr/bin/chromium")
+    if not chromium.exists():
+        pytest.skip(f"{chromium} is not installed")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=str(chromium), args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 def pytest_collection_finish():

@@ -19,7 +19,7 @@ from rung.cli.climb import stopped
 from rung.cli.main import main
 from rung.records.history import Entry, Measured
 from rung.runs import Run
-from rung.runs.history import History, history_file
+from rung.runs.sqlite import SqliteHistory, history_file
 
 FUNCTIONS = """
 def one(n: int = 9):
@@ -53,7 +53,7 @@ def measured(count: int, change_at: int = 10**9, target: str = "ops.py:one") -> 
         value = 2e6 * math.exp(noise[k]) * (1.1 if k >= change_at else 1)
         figure = Measured(name="time", target=str(Path(target).absolute()), options={"n": "9"}, variant={"mode": "call"}, unit="ns",
                           value=value, low=value * 0.99, high=value * 1.01)  # fmt: skip
-        History().add(
+        SqliteHistory().add(
             Entry(created=f"2026-01-{k + 1:02}T03:04:05+00:00", of="bench", target=target, status="complete", answer="",
                   command=f"rung bench {target}", host="node", device="MI300X", folder=str(Path.cwd()), measured=[figure],
                   environment={"torch": "2.13" if k < change_at else "2.14"}, document={"kind": "bench"})

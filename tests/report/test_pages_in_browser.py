@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import CONTRAST, axe_faults, needs_axe
 from climb_sample import attempt, climb, nothing_kept, unfinished
 from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, recorded_climb, trace
 from test_roofline_page import kernels, roofs
@@ -25,10 +26,8 @@ from rung.report.samples_page import bench_page, compare_page
 from rung.report.trend_page import page as trend_page
 from rung.trace import read
 
-CHROMIUM = Path("/usr/bin/chromium")
 DDP = Path(__file__).parents[1] / "data" / "ddp"
 Open = Callable[..., Any]
-AXE = os.environ.get("RUNG_AXE", "")
 
 
 def climb_with_traces(folder: Path) -> str:
@@ -52,38 +51,6 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "compare": lambda folder: compare_page(comparison()),
     "trend": lambda folder: trend_page(trend_of(series([2e6] * 6 + [2.2e6] * 6, [STEP]))),
 }
-
-# WCAG 2: the ratio of an element's text and the background behind it.
-CONTRAST = """() => {
-  const parts = (c) => c.match(/[\\d.]+/g).map(Number);
-  const light = (c) => { const [r, g, b] = parts(c).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b };
-  const behind = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; const p = parts(c); if (p.length < 4 || p[3] > 0) return c } return "rgb(255,255,255)" };
-  const found = [];
-  for (const e of document.querySelectorAll("main *")) {
-    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !e.checkVisibility()) continue;
-    const svg = e.ownerSVGElement;
-    if (svg && svg.classList.contains("node")) continue; // on the colour of a rectangle: tested by itself
-    const colour = svg ? getComputedStyle(e).fill : getComputedStyle(e).color;
-    if (svg && e.classList.contains("share")) continue;
-    const [a, b] = [light(colour), light(behind(svg ? svg.parentElement : e))].sort((x, y) => y - x);
-    const ratio = (a + 0.05) / (b + 0.05);
-    if (ratio < 4.5) found.push(`${e.tagName} ${e.textContent.slice(0, 30)}: ${ratio.toFixed(2)}`);
-  }
-  return [...new Set(found)];
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is not installed")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture
@@ -158,15 +125,12 @@ def test_a_page_fits_any_width_and_can_be_read_in_light_and_dark(
         page.screenshot(path=Path(folder) / f"{kind}-{width}-{scheme}.png", full_page=True)
 
 
-@pytest.mark.skipif(not AXE, reason="RUNG_AXE does not name an axe.min.js (of the package axe-core)")
+@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", PAGES)
 def test_axe_finds_no_fault(opened: Open, tmp_path: Path, kind: str, scheme: str) -> None:
     page = opened(PAGES[kind](tmp_path), 1024, scheme, bypass_csp=True)
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    page.add_script_tag(content=Path(AXE).read_text(encoding="utf-8"))
-    faults = page.evaluate("axe.run()")["violations"]
-    assert [(fault["id"], fault["nodes"][0]["html"]) for fault in faults] == []
+    assert axe_faults(page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,7 +10,7 @@ import pytest
 from rung.records.history import Entry
 from rung.runs import Run
 from rung.runs.garbage import collect
-from rung.runs.history import History
+from rung.runs.sqlite import SqliteHistory
 
 OLD, NEW = "2020-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"
 MANIFEST: dict[str, Any] = {
@@ -21,22 +21,22 @@ MANIFEST: dict[str, Any] = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> History:
-    return History(tmp_path / "data" / "history.sqlite")
+def store(tmp_path: Path) -> SqliteHistory:
+    return SqliteHistory(tmp_path / "data" / "history.sqlite")
 
 
-def climbed(store: History, directory: Path, created: str = OLD) -> Run:
+def climbed(store: SqliteHistory, directory: Path, created: str = OLD) -> Run:
     run = Run.create(directory.parent, "x", directory)
     run.write("manifest.json", MANIFEST | {"created": created})
     add(store, str(directory), created)
     return run
 
 
-def add(store: History, directory: str | None, created: str = OLD, of: str = "climb") -> int:
+def add(store: SqliteHistory, directory: str | None, created: str = OLD, of: str = "climb") -> int:
     return store.add(Entry(created=created, of=of, target="x", status="complete", answer="", command="", host="", device="", folder="", directory=directory))  # fmt: skip
 
 
-def test_entries_whose_directories_are_gone_go_when_asked(store: History, tmp_path: Path) -> None:
+def test_entries_whose_directories_are_gone_go_when_asked(store: SqliteHistory, tmp_path: Path) -> None:
     climbed(store, tmp_path / "there")
     gone, _, tagged = (
         add(store, str(tmp_path / "gone")),
@@ -52,7 +52,7 @@ def test_entries_whose_directories_are_gone_go_when_asked(store: History, tmp_pa
     assert (tmp_path / "there" / "manifest.json").exists()
 
 
-def test_old_directories_go_with_their_entries_and_new_ones_stay(store: History, tmp_path: Path) -> None:
+def test_old_directories_go_with_their_entries_and_new_ones_stay(store: SqliteHistory, tmp_path: Path) -> None:
     climbed(store, tmp_path / "old")
     climbed(store, tmp_path / "new", NEW)
     recording = tmp_path / "recording"
@@ -67,7 +67,7 @@ def test_old_directories_go_with_their_entries_and_new_ones_stay(store: History,
     assert [entry.created for entry in store.entries()] == [NEW]
 
 
-def test_a_directory_in_use_of_another_or_with_files_of_the_users_stays(store: History, tmp_path: Path) -> None:
+def test_a_directory_in_use_of_another_or_with_files_of_the_users_stays(store: SqliteHistory, tmp_path: Path) -> None:
     locked = climbed(store, tmp_path / "1")
     locked.lock()
     climbed(store, tmp_path / "2")
@@ -90,7 +90,7 @@ def test_a_directory_in_use_of_another_or_with_files_of_the_users_stays(store: H
     locked.unlock()
 
 
-def test_a_link_within_an_old_directory_is_not_followed(store: History, tmp_path: Path) -> None:
+def test_a_link_within_an_old_directory_is_not_followed(store: SqliteHistory, tmp_path: Path) -> None:
     climbed(store, tmp_path / "old")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("")

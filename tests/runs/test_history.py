@@ -9,46 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
+from stored import entry
 
-from rung.errors import InputError, UsageError
-from rung.records.history import Entry, Measured
-from rung.runs import history
-from rung.runs.history import History
-
-WRITERS = """
-import os, sys
-from pathlib import Path
-from rung.records.history import Entry
-from rung.runs.history import History
-
-for writer in range(100):
-    if os.fork() == 0:
-        break
-else:
-    while True:
-        try:
-            assert os.wait()[1] == 0
-        except ChildProcessError:
-            sys.exit()
-History(Path(sys.argv[1])).add(Entry(created="2026-01-01T00:00:00+00:00", of="bench", target=f"{writer}", status="complete",
-                               answer="", command="", host="h", device="d", folder=""))
-"""
-
-
-def entry(target: str = "x", created: str = "2026-01-01T00:00:00+00:00", **more: Any) -> Entry:
-    blank: dict[str, Any] = {
-        "status": "complete",
-        "answer": "",
-        "command": "",
-        "host": "h",
-        "device": "d",
-        "folder": "",
-    }
-    return Entry(created=created, of=more.pop("of", "bench"), target=target, **(blank | more))
+from rung.errors import InputError
+from rung.runs import sqlite
+from rung.runs.sqlite import SqliteHistory
 
 
 @contextlib.contextmanager
@@ -58,53 +25,11 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> History:
-    return History(tmp_path / "data" / "history.sqlite")
+def store(tmp_path: Path) -> SqliteHistory:
+    return SqliteHistory(tmp_path / "data" / "history.sqlite")
 
 
-def test_what_is_added_is_found_again_newest_first(store: History) -> None:
-    time = Measured(name="time", target="x", options={"n": "4"}, variant={"mode": "train"}, unit="ns", value=2.0, low=1.5, high=3.0)  # fmt: skip
-    memory = Measured(name="memory", target="x", options={}, variant={}, unit="bytes", value=9.0)
-    first = entry(measured=[time, memory], environment={"torch": "2.13"}, document={"kind": "bench", "samples": float("inf")})  # fmt: skip
-    assert store.add(first) == 1
-    assert store.add(entry("y", "2026-01-02T00:00:00+00:00", of="climb")) == 2
-    assert [one.target for one in store.entries()] == ["y", "x"]
-    assert [one.target for one in store.entries(of="bench")] == ["x"]
-    assert [one.target for one in store.entries(most=1)] == ["y"]
-    assert store.entries()[1].document is msgspec.UNSET
-    found = store.entry("1")
-    assert found.measured == [time, memory]
-    assert found.environment == {"torch": "2.13"}
-    assert found.document == {"kind": "bench", "samples": None}
-
-
-def test_tags_name_entries_and_numbers_are_never_given_twice(store: History) -> None:
-    for day in (1, 2, 3):
-        store.add(entry(created=f"2026-01-0{day}T00:00:00+00:00"))
-    store.tag(1, ["base", "slow"])
-    store.tag(2, ["base", "base"])
-    store.tag(1, remove=["slow"])
-    assert store.entry("base").id == 2
-    assert [one.tags for one in store.entries(tag="base")] == [["base"], ["base"]]
-    store.remove([3, 2])
-    assert store.entry("base").id == 1
-    assert store.add(entry()) == 4
-    for reference in ("3", "slow"):
-        with pytest.raises(UsageError, match="rung runs list"):
-            store.entry(reference)
-
-
-def test_a_run_directory_that_goes_on_keeps_its_number_and_tags(store: History) -> None:
-    time = Measured(name="time", target="x", options={}, variant={}, unit="ns", value=2.0)
-    store.add(entry(directory="/run", status="interrupted", measured=[time]))
-    store.tag(1, ["mine"])
-    assert store.add(entry(directory="/run", measured=[time, time])) == 1
-    [found] = store.entries()
-    assert (found.status, found.tags, len(found.measured)) == ("complete", ["mine"], 2)
-    assert store.add(entry(created="2026-02-01T00:00:00+00:00", directory="/run")) == 2  # another one in its place
-
-
-def test_there_is_no_file_before_something_is_kept_and_it_is_the_users_alone(store: History) -> None:
+def test_there_is_no_file_before_something_is_kept_and_it_is_the_users_alone(store: SqliteHistory) -> None:
     assert store.entries() == []
     assert not store.path.parent.exists()
     store.add(entry())
@@ -112,19 +37,10 @@ def test_there_is_no_file_before_something_is_kept_and_it_is_the_users_alone(sto
     assert store.path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_hundred_processes_that_begin_the_file_together_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "data" / "history.sqlite"
-    done = subprocess.run([sys.executable, "-c", WRITERS, str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = History(path).entries()
-    assert len({one.target for one in found}) == len(found) == 100
-    assert sorted(path.parent.iterdir()) == sorted([path, path.parent / ".history.sqlite.lock"])
-
-
-def test_an_older_file_is_migrated_once_with_all_it_has(store: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_file_is_migrated_once_with_all_it_has(store: SqliteHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     store.add(entry("old"))
     later = ("ALTER TABLE entries ADD COLUMN note TEXT", "UPDATE entries SET note = 'migrated ' || target")
-    monkeypatch.setattr(history, "MIGRATIONS", [*history.MIGRATIONS, later])
+    monkeypatch.setattr(sqlite, "MIGRATIONS", [*sqlite.MIGRATIONS, later])
     store.add(entry("new"))
     assert {one.target for one in store.entries()} == {"old", "new"}
     with opened(store.path) as db:
@@ -132,20 +48,22 @@ def test_an_older_file_is_migrated_once_with_all_it_has(store: History, monkeypa
         assert db.execute("PRAGMA user_version").fetchone() == (2,)
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(store: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_leaves_the_file_as_it_was(
+    store: SqliteHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.add(entry("old"))
-    released = history.MIGRATIONS
-    monkeypatch.setattr(history, "MIGRATIONS", [*released, ("DELETE FROM entries", "NONSENSE")])
+    released = sqlite.MIGRATIONS
+    monkeypatch.setattr(sqlite, "MIGRATIONS", [*released, ("DELETE FROM entries", "NONSENSE")])
     with pytest.raises(InputError, match="could not be read"):
         store.entries()
-    monkeypatch.setattr(history, "MIGRATIONS", released)
+    monkeypatch.setattr(sqlite, "MIGRATIONS", released)
     assert [one.target for one in store.entries()] == ["old"]
 
 
-def test_a_newer_file_is_left_alone_in_one_sentence(store: History) -> None:
+def test_a_newer_file_is_left_alone_in_one_sentence(store: SqliteHistory) -> None:
     store.add(entry())
     with opened(store.path) as db:
-        db.execute(f"PRAGMA user_version = {len(history.MIGRATIONS) + 1}")
+        db.execute(f"PRAGMA user_version = {len(sqlite.MIGRATIONS) + 1}")
     before = store.path.read_bytes()
     for act in (store.entries, lambda: store.add(entry())):
         with pytest.raises(InputError, match=r"written by a newer Rung than this one: use that, or set RUNG_DATA"):
@@ -183,7 +101,7 @@ def without_a_table(path: Path) -> None:
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path, damage: Callable[[Path], None], reads: bool) -> None:  # fmt: skip
     said: list[str] = []
-    store = History(tmp_path / "history.sqlite", said.append)
+    store = SqliteHistory(tmp_path / "history.sqlite", said.append)
     for _ in range(8):
         store.add(entry(document={"text": "x" * 500}))
     damage(store.path)
@@ -199,7 +117,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path, damage:
     assert aside.name in sentence
 
 
-def test_the_log_of_a_damaged_file_that_another_process_has_open_goes_with_it(store: History) -> None:
+def test_the_log_of_a_damaged_file_that_another_process_has_open_goes_with_it(store: SqliteHistory) -> None:
     """Its pages are no part of the new file. Without others, SQLite removes it."""
     store.add(entry())
     with opened(store.path) as db:
@@ -210,7 +128,7 @@ def test_the_log_of_a_damaged_file_that_another_process_has_open_goes_with_it(st
         assert [one.target for one in store.entries()] == ["after"]
 
 
-def test_a_value_that_cannot_be_read_hides_no_other_entry(store: History) -> None:
+def test_a_value_that_cannot_be_read_hides_no_other_entry(store: SqliteHistory) -> None:
     store.add(entry("good"))
     store.add(entry("bad"))
     with opened(store.path) as db:
@@ -220,7 +138,7 @@ def test_a_value_that_cannot_be_read_hides_no_other_entry(store: History) -> Non
 
 def unprivileged(store: Path, code: str) -> subprocess.CompletedProcess[str]:
     """In a process that may not write there, which root always may."""
-    code = f"import os\nfrom pathlib import Path\nfrom rung.errors import *\nfrom rung.runs.history import History\nif os.getuid() == 0: os.setuid(65534)\nstore = History(Path({str(store)!r}))\n{code}"
+    code = f"import os\nfrom pathlib import Path\nfrom rung.errors import *\nfrom rung.runs.sqlite import SqliteHistory\nif os.getuid() == 0: os.setuid(65534)\nstore = SqliteHistory(Path({str(store)!r}))\n{code}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
@@ -230,7 +148,7 @@ def test_where_nothing_can_be_written_the_file_can_still_be_read(tmp_path: Path)
         base.chmod(base.stat().st_mode | 0o011)
         base = base.parent
     folder = tmp_path / "read only"
-    store = History(folder / "history.sqlite")
+    store = SqliteHistory(folder / "history.sqlite")
     store.add(entry("kept"))
     store.path.chmod(0o444)
     folder.chmod(0o555)
@@ -245,18 +163,18 @@ def test_where_nothing_can_be_written_the_file_can_still_be_read(tmp_path: Path)
     assert refused.endswith("; make room, or set RUNG_DATA to another folder.")
 
 
-def test_a_full_disk_refuses_the_entry_and_loses_none(store: History) -> None:
+def test_a_full_disk_refuses_the_entry_and_loses_none(store: SqliteHistory) -> None:
     """A limit on the size of a file stands for the disk."""
     store.add(entry("before"))
     code = f"""
 import resource
-from rung.runs.history import History
+from rung.runs.sqlite import SqliteHistory
 from rung.errors import InputError
 from rung.records.history import Entry
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 try:
-    History(Path({str(store.path)!r})).add(Entry(created="", of="bench", target="large", status="", answer="", command="", host="", device="", folder="", document={{"x": "y" * 10**6}}))
+    SqliteHistory(Path({str(store.path)!r})).add(Entry(created="", of="bench", target="large", status="", answer="", command="", host="", device="", folder="", document={{"x": "y" * 10**6}}))
 except InputError as error:
     print(error)
 """
@@ -269,7 +187,7 @@ except InputError as error:
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = History(tmp_path / "file" / "rung" / "history.sqlite")
+    store = SqliteHistory(tmp_path / "file" / "rung" / "history.sqlite")
     assert store.entries() == []
     with pytest.raises(InputError, match="could not be written: Not a directory"):
         store.add(entry())

@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": "is this machine set up to be fast, and to measure honestly?",
     "report": "show a run again, or several side by side: on the terminal, and as a page",
     "runs": "list what was climbed before; the history of all runs, and its trends",
+    "serve": "show the history of all runs in a browser",
     "rungs": "list what a climb can try, and what each rung needs",
     "mcp": "serve these commands to AI agents, over the Model Context Protocol",
     "completion": "print what has your shell complete commands and options",

@@ -36,10 +36,10 @@ def remember(of: str, document: Mapping[str, Any], *, target: str = "", call: bo
     try:
         from rung.config import keeps_history
         from rung.runs.entries import Call, entry_of
-        from rung.runs.history import History
+        from rung.runs.history import open_history
 
         if keeps_history():
             command = shlex.join(["rung", *sys.argv[1:]])
-            History(say=say).add(entry_of(of, document, Call(command, target, call, base)))
+            open_history(say=say).add(entry_of(of, document, Call(command, target, call, base)))
     except Exception as error:
         say(f"note: this run is not in the history: {str(error).rstrip('.')}. RUNG_HISTORY=off keeps none.")

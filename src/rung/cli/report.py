@@ -12,11 +12,13 @@ from rung.cli.common import add_command, after_the_answer, say
 from rung.cli.output import show_styled
 from rung.errors import UsageError
 
+TRACKERS = ("mlflow", "tensorboard", "wandb")
 EXAMPLE = """\
 examples:
   rung report .rung/20260101-120000-tiny-transformer
   rung report .rung/*                          several climbs side by side: what each gave, and what became of each rung
   rung report .rung/* --html climbs.html       the same as a page
+  rung report .rung/RUN --log-to mlflow        its figures, attempts, page and traces to a tracker of experiments
 """
 
 
@@ -26,11 +28,14 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE.html", help="where to write the page (of one run, default: RUN/report.html)"
     )
+    parser.add_argument("--log-to", choices=TRACKERS, help="log one run to this tracker of experiments, too (pip install 'rung[trackers]')")  # fmt: skip
 
 
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.directories:
         raise UsageError("give a run directory; `rung runs` lists those there are.")
+    if len(parsed.directories) > 1 and parsed.log_to:
+        raise UsageError("--log-to takes one run at a time; give one directory.")
     if len(parsed.directories) > 1:
         return several(parsed)
     from rung.records.climb import ClimbRun
@@ -51,8 +56,14 @@ def run(parsed: argparse.Namespace) -> int:
         else:
             text = render(record, traces_of(directory, record, directory / "report.html"))
             run.write_text("report.html", text, f"copy {directory} to where there is")
+    page = parsed.html or directory / "report.html"
     if not parsed.json:
-        print(f"report: {parsed.html or directory / 'report.html'}")
+        print(f"report: {page}")
+    if parsed.log_to:
+        from rung.integrations.trackers import log, tracked
+
+        with after_the_answer():
+            say(f"{parsed.log_to}: {log(parsed.log_to, tracked(directory, record, page))}")
     return 0
 
 

@@ -26,6 +26,7 @@ examples:
 
 `rung runs ACTION --help` says more of an action. RUNG_HISTORY=off keeps no history; docs/history.md says where it is.
 """
+STORE = "the history in a database, as postgresql://USER@HOST/DATABASE (default: $RUNG_STORE, else a file of your own)"
 
 
 def add(commands: Any, help_text: str) -> None:
@@ -40,6 +41,7 @@ def add(commands: Any, help_text: str) -> None:
             return call(parsed)
 
         own = add_command(actions, name, says, f"example:\n  rung runs {example}\n", called, **how)
+        own.add_argument("--store", metavar="URL", help=STORE)
         for option in own._actions:
             if option.dest in ("json", "debug"):
                 option.default = argparse.SUPPRESS  # `rung runs --json list` means the same
@@ -105,10 +107,10 @@ def tag_name(text: str) -> str:
     return text
 
 
-def history() -> History:
-    from rung.runs.history import History
+def history(parsed: argparse.Namespace) -> History:
+    from rung.runs.history import open_history
 
-    return History(say=say)
+    return open_history(parsed.store, say)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -147,15 +149,15 @@ def list_entries(parsed: argparse.Namespace) -> int:
     from rung.report.history import list_lines
     from rung.runs import to_json
 
-    store = history()
+    store = history(parsed)
     found = store.entries(of=parsed.of or "", tag=parsed.tag or "", most=parsed.most)
-    document = plain(Entries(store=str(store.path), entries=found))
+    document = plain(Entries(store=store.name, entries=found))
     if parsed.json:
         print(to_json(document))
     elif found:
         print("\n".join(list_lines(document["entries"])))
     else:
-        print(f"nothing in {store.path} yet; `rung bench`, `compare`, `climb` and `profile` add to it.")
+        print(f"nothing in {store.name} yet; `rung bench`, `compare`, `climb` and `profile` add to it.")
     return 0
 
 
@@ -164,7 +166,7 @@ def show(parsed: argparse.Namespace) -> int:
     from rung.report.history import entry_lines
     from rung.runs import to_json
 
-    found = plain(history().entry(parsed.entry))
+    found = plain(history(parsed).entry(parsed.entry))
     print(to_json(found) if parsed.json else "\n".join(entry_lines(found)))
     return 0
 
@@ -175,7 +177,7 @@ def compare(parsed: argparse.Namespace) -> int:
     from rung.runs import to_json
     from rung.timing.saved import compare_entries
 
-    store = history()
+    store = history(parsed)
     found = compare_entries(store.entry(parsed.a), store.entry(parsed.b))
     print(to_json(plain(found)) if parsed.json else "\n".join(saved_lines(found)))
     return 0
@@ -186,7 +188,7 @@ def tag(parsed: argparse.Namespace) -> int:
     from rung.report.history import entry_lines
     from rung.runs import to_json
 
-    store = history()
+    store = history(parsed)
     number = store.entry(parsed.entry).id
     store.tag(number, *((), parsed.tags) if parsed.remove else (parsed.tags,))
     found = plain(store.entry(str(number)))
@@ -203,8 +205,8 @@ def export(parsed: argparse.Namespace) -> int:
 
     if parsed.csv and parsed.json:
         raise UsageError("--json and --csv are two forms of the same: give one of them.")
-    store = history()
-    found = plain(Entries(store=str(store.path), entries=store.entries(documents=True)[::-1]))
+    store = history(parsed)
+    found = plain(Entries(store=store.name, entries=store.entries(documents=True)[::-1]))
     text = csv_text(found["entries"]) if parsed.csv else to_json(found)
     if parsed.out:
         write_whole(parsed.out, text)
@@ -220,7 +222,7 @@ def gc(parsed: argparse.Namespace) -> int:
     from rung.runs import to_json
     from rung.runs.garbage import collect
 
-    found = plain(collect(history(), parsed.older_than, parsed.yes))
+    found = plain(collect(history(parsed), parsed.older_than, parsed.yes))
     print(to_json(found) if parsed.json else "\n".join(garbage_lines(found)))
     return 0
 
@@ -235,7 +237,7 @@ def trend(parsed: argparse.Namespace) -> int:
     from rung.runs import to_json, write_whole
     from rung.runs.entries import full_target
 
-    store, target = history(), full_target(parsed.target or "")
+    store, target = history(parsed), full_target(parsed.target or "")
     series = series_of(
         store.entries(documents=True),
         name=parsed.figure,
@@ -248,9 +250,9 @@ def trend(parsed: argparse.Namespace) -> int:
     if not series:
         of_what = f" of {parsed.target} with these options" if parsed.target else ""
         raise UsageError(
-            f"the history {store.path} has no {parsed.figure}{of_what}; `rung runs list` shows what it has."
+            f"the history {store.name} has no {parsed.figure}{of_what}; `rung runs list` shows what it has."
         )
-    found = plain(Trend(store=str(store.path), false_alarms=parsed.false_alarms, series=series))
+    found = plain(Trend(store=store.name, false_alarms=parsed.false_alarms, series=series))
     print(to_json(found) if parsed.json else "\n".join(trend_lines(found, width(), bool(parsed.target))))
     if parsed.html:
         with after_the_answer():

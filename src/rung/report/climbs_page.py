@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from rung.records.measured import Ratio
 from rung.report.climbs import MARKS, OUTCOMES, Climb, tried
-from rung.report.embedded import page_of
+from rung.report.embedded import Links, page_of
 from rung.report.forest_chart import effect, forest
 
 
-def page(climbs: Sequence[Climb]) -> str:
-    """The page as text."""
+def page(climbs: Sequence[Climb], nav: Links = ()) -> str:
+    """The page as text. nav: as in `page_of`."""
     from markupsafe import Markup
 
     names, left = tried(climbs)
@@ -19,6 +19,7 @@ def page(climbs: Sequence[Climb]) -> str:
     return page_of(
         "climbs.html",
         ("page", "tables", "export"),
+        nav=nav,
         climbs=climbs,
         names=names,
         left=left,

@@ -22,6 +22,7 @@ _ESCAPES: dict[str, str | int | None] = {
     "\u2028": "\\u2028",
     "\u2029": "\\u2029",
 }
+Links = Sequence[tuple[str, str]]  # (name, where it leads)
 
 
 def embedded_json(record: Any) -> Markup:
@@ -32,18 +33,28 @@ def embedded_json(record: Any) -> Markup:
     return Markup(text.translate(str.maketrans(_ESCAPES)))
 
 
-def scripts(names: Sequence[str]) -> tuple[list[Markup], str]:
-    """(the scripts of these names, the policy of a page that runs them and nothing else, and loads nothing at all)."""
-    from markupsafe import Markup
-
-    texts = ["\n" + (FOLDER / "scripts" / f"{name}.js").read_text(encoding="utf-8") for name in names]
+def policy(texts: Sequence[str], served: bool = False) -> str:
+    """Of a page that runs these scripts and nothing else, and loads nothing at all. served: its forms ask the server that it came from."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii") for text in texts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    return [Markup(text) for text in texts], policy
+    forms = "'self'" if served else "'none'"
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action {forms}"
 
 
-def page_of(template: str, names: Sequence[str], /, **values: Any) -> str:
-    """The template's page as text, with the scripts of these names."""
-    texts, policy = scripts(names)
-    return environment().get_template(template).render(scripts=texts, policy=policy, **values)
+def served_policy() -> str:
+    """What `rung serve` sends with every answer: scripts that are not Rung's own do not run, whatever page has them."""
+    texts = [script(path.stem) for path in sorted((FOLDER / "scripts").glob("*.js"))]
+    return f"{policy(texts, served=True)}; frame-ancestors 'none'"
+
+
+def script(name: str) -> str:
+    return "\n" + (FOLDER / "scripts" / f"{name}.js").read_text(encoding="utf-8")
+
+
+def page_of(template: str, names: Sequence[str], /, nav: Links = (), **values: Any) -> str:
+    """The template's page as text, with the scripts of these names. nav: of a page of `rung serve`, the others that it leads to."""
+    from markupsafe import Markup
+
+    texts = [Markup(script(name)) for name in names]
+    made = environment().get_template(template)
+    return made.render(scripts=texts, policy=policy(texts, bool(nav)), nav=nav, **values)

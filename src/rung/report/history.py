@@ -47,24 +47,39 @@ def what(found: Mapping[str, Any]) -> str:
     return units.one_line(short_target(found["target"]) + options + (f" ({variant})" if variant else ""))
 
 
+def first_figure(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The figure that stands for an entry."""
+    name = FIRST.get(entry["of"], "time")
+    return next((one for one in entry["measured"] if one["name"] == name), None)
+
+
+def target_of(entry: Mapping[str, Any]) -> str:
+    """The target with its options, as it could be typed."""
+    options = entry["measured"][0]["options"] if entry["measured"] else {}
+    return units.one_line(short_target(entry["target"]) + "".join(f" --{n} {v}" for n, v in options.items()))
+
+
 def list_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line an entry: number, when (UTC), command, target, what it gave, tags."""
     rows = [["entry", "UTC", "command", "target", "result", "tags"]]
     for entry in entries:
-        name = FIRST.get(entry["of"], "time")
-        first = next((one for one in entry["measured"] if one["name"] == name), None)
-        options = entry["measured"][0]["options"] if entry["measured"] else {}
-        target = short_target(entry["target"]) + "".join(f" --{n} {v}" for n, v in options.items())
+        first = first_figure(entry)
         status = "" if entry["status"] == "complete" else entry["status"]
         gave = [figure_interval(first) if first else "", status, entry["answer"]]
         tags = f"[{', '.join(entry['tags'])}]" if entry["tags"] else ""
         said = ", ".join(units.one_line(part) for part in gave if part)
-        rows.append([str(entry["id"]), moment(entry["created"]), entry["of"], units.one_line(target), said, units.one_line(tags)])  # fmt: skip
+        rows.append([str(entry["id"]), moment(entry["created"]), entry["of"], target_of(entry), said, units.one_line(tags)])  # fmt: skip
     return columns(rows)
 
 
 def entry_lines(entry: Mapping[str, Any]) -> list[str]:
     """All that is known of one entry, but for its document."""
+    rows = entry_rows(entry) + [(one["name"], f"{figure_interval(one)}  {what(one)}") for one in entry["measured"]]
+    return [f"{name:<11}{units.one_line(said)}" for name, said in rows]
+
+
+def entry_rows(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, what is known) of an entry, but for its figures and its document."""
     environment = entry.get("environment") or {}
     versions = [f"{name} {units.clean(environment[name])}" for name in ("rung", "torch", "rocm", "cuda", "python", "git") if environment.get(name)]  # fmt: skip
     rows = [
@@ -77,8 +92,7 @@ def entry_lines(entry: Mapping[str, Any]) -> list[str]:
         ("versions", ", ".join(versions)),
         ("directory", entry["directory"] or ""),
     ]  # fmt: skip
-    rows += [(one["name"], f"{figure_interval(one)}  {what(one)}") for one in entry["measured"]]
-    return [f"{name:<11}{units.one_line(said)}" for name, said in rows if said]
+    return [(name, said) for name, said in rows if said]
 
 
 def csv_text(entries: Sequence[Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -12,11 +13,11 @@ from rung.runs.history import History
 from rung.runs.store import Run
 
 # What Rung writes at the top of a run directory, and of a recording. With anything else in it, a directory is left to its owner.
-_OF_A_CLIMB = {
+OF_A_CLIMB = {
     "manifest.json", "baseline.json", "plan.json", "result.json", "begun.json", "attempts", "traces", "workers", "recipe.toml",
     "report.html", "model.pt", ".lock",
 }  # fmt: skip
-_OF_A_RECORDING = {"plan.json", "profile.json", "recording", "samples"}
+OF_A_RECORDING = {"plan.json", "profile.json", "recording", "samples"}
 
 
 def collect(store: History, older_than: float | None = None, do: bool = False) -> Collected:
@@ -32,7 +33,7 @@ def collect(store: History, older_than: float | None = None, do: bool = False) -
     removed, kept = list[Removed](), list[Removed]()
     now = datetime.now(timezone.utc)
     for entry in reversed(store.entries()):
-        if entry.directory is None:
+        if entry.directory is None or (store.shared and entry.host != os.uname().nodename):
             continue
         directory = Path(entry.directory)
         gone = not directory.exists() and not directory.is_symlink()
@@ -51,7 +52,7 @@ def collect(store: History, older_than: float | None = None, do: bool = False) -
             if one.directory is not None:
                 _remove(Path(one.directory))
             store.remove([one.entry])
-    return Collected(store=str(store.path), done=do, removed=removed, kept=kept)
+    return Collected(store=store.name, done=do, removed=removed, kept=kept)
 
 
 def _age(entry: Entry, now: datetime) -> timedelta:
@@ -73,11 +74,11 @@ def _why_not(entry: Entry, directory: Path) -> str:
                 return "another climb is in its place"
             if run.locked:
                 return "a climb is running in it"
-            foreign = names - _OF_A_CLIMB
+            foreign = names - OF_A_CLIMB
         else:
             if not {"plan.json", "recording"} <= names:
                 return "it is no recording"
-            foreign = {name for name in names - _OF_A_RECORDING if not name.endswith(".log")}
+            foreign = {name for name in names - OF_A_RECORDING if not name.endswith(".log")}
     except (RungError, OSError) as error:
         return str(error)
     return f"it has files that are not Rung's: {', '.join(sorted(foreign)[:3])}" if foreign else ""
