@@ -15,6 +15,8 @@ from rung.hardware import pick
 from rung.ladder.candidate import Candidate
 from rung.ladder.survey import captured_graphs, sentence
 from rung.plan import Plan
+from rung.records.climb import OverShapes
+from rung.records.record import record_of
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.workload import Workload, load, seeded_model
@@ -239,12 +241,12 @@ def test_a_worker_counts_the_graphs_of_all_shapes(uncompiled: list[int], monkeyp
         torch._dynamo.reset()
         worker = Candidate()
         worker.open("", {}, rungs, "cpu")
-        seen[len(rungs)] = worker.over_shapes()
-    assert [(s["shapes"], s["graphs"]) for s in seen.values()] == [(5, 5), (5, 2)]
+        seen[len(rungs)] = record_of(OverShapes, worker.over_shapes())
+    assert [(s.shapes, s.graphs) for s in seen.values()] == [(5, 5), (5, 2)]
     sides = {"best": seen[1], "candidate": seen[2]}
     proof = BY_NAME["dynamic-shapes"].proof
-    assert proof(Evidence(None, None, {"over_shapes": sides})).shown is True
-    assert proof(Evidence(None, None, {"over_shapes": {**sides, "candidate": seen[1]}})).shown is False
+    assert proof(Evidence(None, None, {}, sides)).shown is True
+    assert proof(Evidence(None, None, {}, {**sides, "candidate": seen[1]})).shown is False
 
 
 def test_open_sizes_are_for_inputs_that_vary_and_graphs_that_nobody_rewrites() -> None:

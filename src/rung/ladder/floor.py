@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from rung.plan import CONTRACTS, Numerics
+from rung.records.climb import Floor
 
 # Bytes that an element of a weight has at most in products that a contract allows: a copy in fewer would do as well.
 WIDTH: dict[Numerics, int] = {"exact": 8, "tf32": 8, "bf16": 2, "fp8": 1}
 
 
-def floor(workload: Mapping[str, Any], facts: Mapping[str, Any], numerics: Numerics) -> dict[str, Any] | None:
-    """`seconds` and the `precision` of the products; None where the chip's rates or the step's FLOP are not known.
+def floor(flops: float | None, facts: Mapping[str, Any], numerics: Numerics) -> Floor | None:
+    """None where the chip's rates or the step's FLOP are not known.
 
-    workload: `flops` of a step; facts: `rates` (FLOP/s), `bandwidth` (bytes/s), `weights_read` and `stepped_bytes`
+    flops: of a step; facts: `rates` (FLOP/s), `bandwidth` (bytes/s), `weights_read` and `stepped_bytes`
     (`rung.ladder.reads`). In training, the optimizer comes after all products; in inference, reading the weights may hide
     behind them.
     """
-    rates, flops, bandwidth = facts["rates"], workload.get("flops"), facts.get("bandwidth")
+    rates, bandwidth = facts["rates"], facts.get("bandwidth")
     if not rates or not flops or not bandwidth:
         return None
     own = facts["own_precision"]
@@ -32,7 +33,7 @@ def floor(workload: Mapping[str, Any], facts: Mapping[str, Any], numerics: Numer
         seconds = max(
             arithmetic, sum(n * widths[size] for size, n in facts.get("weights_read", {}).items()) / bandwidth
         )
-    return {"seconds": seconds, "precision": precision}
+    return Floor(seconds=seconds, precision=precision)
 
 
 def _allowed(precision: str, numerics: Numerics) -> bool:

@@ -3,23 +3,17 @@ fields are those that a climb needs to go on and a report needs to be made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rung.records.measured import Compared, Environment, Nanoseconds, Seconds, Verification, Witness
+from rung.records.compare import Interleaved, Ranked, WarmUp
+from rung.records.measured import Compared, Environment, Figure, Nanoseconds, Seconds, Verification, Witness
 from rung.records.record import SCHEMA, Part
 
 Object = dict[str, Any]
-
-
-class Figure(Part, kw_only=True):
-    """A figure, with its 95 % interval where restarts gave one; an end is null where none is known."""
-
-    value: float
-    low: float | UnsetType | None = UNSET
-    high: float | UnsetType | None = UNSET
 
 
 class Workload(Part, kw_only=True):
@@ -62,7 +56,7 @@ class Stopped(Part, kw_only=True):
 
     rule: str
     why: str
-    left: dict[str, float | None] | None = None
+    left: Mapping[str, float] | None = None
 
 
 class Manifest(Part, kw_only=True):
@@ -90,10 +84,10 @@ class Breakdown(Part, kw_only=True):
     """Where a step's nanoseconds go, by part; clock: of the GPU or the host; kernels, launches, gemms: a step; share: of the bottleneck;
     top: the largest kernels or operators: name, category, ns and count of a step."""
 
-    parts: dict[str, Nanoseconds]
     clock: str = ""
     steps: int | None = None
     step_ns: Nanoseconds | None = None
+    parts: dict[str, Nanoseconds]
     kernels: float | None = None
     launches: float | None = None
     gemms: float | None = None
@@ -116,15 +110,15 @@ class Baseline(Part, kw_only=True):
     """baseline.json: the untouched workload. time: a step, ns; memory: bytes at most."""
 
     time: Figure
-    memory: dict[str, int]
-    breakdown: Breakdown | None
-    first_run_seconds: Seconds
     samples: list[Nanoseconds] | None = None
+    first_run_seconds: Seconds
     loading_seconds: Seconds | None = None
     opening_seconds: Seconds | None = None
     warm_up_runs: int | None = None
     steady: bool | None = None
+    memory: dict[str, int]
     floor: Floor | None = None
+    breakdown: Breakdown | None
     without_gradient: list[str] | None = None
     trace: str | None = None
 
@@ -142,9 +136,10 @@ class Mode(Part, kw_only=True):
     error: str | UnsetType = UNSET
 
 
-class Plain(Mode, kw_only=True):
-    """The fastest of them, and all that were raced."""
+class Plain(Mode, kw_only=True, omit_defaults=True):
+    """The fastest of them, and all that were raced. Empty where none computes what the untouched model computes."""
 
+    rungs: list[str] = msgspec.field(default_factory=list)
     modes: list[Mode] | None = None
 
 
@@ -171,9 +166,18 @@ class PayBack(Part, kw_only=True):
     steps: int | None
 
 
+class OverShapes(Part, kw_only=True):
+    """What compiling took for all shapes that a workload offers. shapes: how many there are; graphs: compiled for them."""
+
+    shapes: int
+    graphs: int
+    seconds: Seconds
+
+
 class Attempt(Part, kw_only=True):
     """attempts/NN-rung.json: one rung, or a bundle (`members`), against the best so far. verdict: kept, reverted, inconclusive, no-op,
-    failed or inapplicable; stack: all rungs that it ran with; comparison: candidate against best, of `times` in ns a step."""
+    failed or inapplicable; stack: all rungs that it ran with; comparison: candidate against best, of `times` in ns a step; without:
+    members that did nothing; cut: whether the budget ended before it was decided; over_shapes: by side."""
 
     schema: int = SCHEMA
     number: int
@@ -183,7 +187,7 @@ class Attempt(Part, kw_only=True):
     contract: str = ""
     changes: str = ""
     against: str
-    stack: list[str] | None = None
+    stack: list[str] = msgspec.field(default_factory=list)
     replaces: list[str] | None = None
     prediction: Prediction | None = None
     clock: str | None = None
@@ -191,19 +195,18 @@ class Attempt(Part, kw_only=True):
     verdict: str
     why: str = ""
     group: str | UnsetType = UNSET
-    members: list[str] | UnsetType | None = UNSET
-    without: list[str] | UnsetType | None = UNSET
     modes: list[Mode] | UnsetType | None = UNSET
-    plain: Object | UnsetType | None = UNSET
+    plain: Plain | UnsetType | None = UNSET
+    members: list[str] | UnsetType | None = UNSET
     log: str | UnsetType = UNSET
     prepared_seconds: Seconds | UnsetType | None = UNSET
     comparison: Compared | UnsetType | None = UNSET
-    ranking: Object | UnsetType | None = UNSET
+    ranking: Ranked | UnsetType | None = UNSET
     restarts: list[dict[str, list[Nanoseconds]]] | UnsetType | None = UNSET
-    times: dict[str, Figure] | UnsetType | None = UNSET
+    times: Mapping[str, Figure] | UnsetType | None = UNSET
     memory: dict[str, dict[str, int]] | UnsetType | None = UNSET
-    first_run_seconds: dict[str, Seconds | None] | UnsetType | None = UNSET
-    warm_up: list[dict[str, Object]] | UnsetType | None = UNSET
+    first_run_seconds: dict[str, Seconds] | UnsetType | None = UNSET
+    warm_up: list[dict[str, WarmUp]] | UnsetType | None = UNSET
     applied: Object | UnsetType | None = UNSET
     matches: dict[str, int] | UnsetType | None = UNSET
     hidden: dict[str, float | None] | UnsetType | None = UNSET
@@ -216,8 +219,9 @@ class Attempt(Part, kw_only=True):
     forecast: str | UnsetType = UNSET
     prediction_error: float | UnsetType | None = UNSET
     pay_back: PayBack | UnsetType | None = UNSET
-    over_shapes: Object | UnsetType | None = UNSET
+    over_shapes: dict[str, OverShapes] | UnsetType | None = UNSET
     effect: Effect | UnsetType | None = UNSET
+    without: list[str] | UnsetType | None = UNSET
     verified_seconds: Seconds | UnsetType | None = UNSET
     verification: Verification | UnsetType | None = UNSET
     gain: float | UnsetType | None = UNSET
@@ -225,6 +229,11 @@ class Attempt(Part, kw_only=True):
     trace: str | UnsetType | None = UNSET
     seconds: Seconds | UnsetType = UNSET
     spent_seconds: Seconds | UnsetType = UNSET
+
+    def take(self, seen: Interleaved) -> None:
+        """Takes in what its restarts gave, which has fields of the same names."""
+        for name in seen.__struct_fields__:
+            setattr(self, name, getattr(seen, name))
 
 
 class DryRun(Part, kw_only=True):
@@ -287,9 +296,9 @@ class Result(Part, kw_only=True):
     speedup: Figure | None = None
     over_plain: Figure | None = None
     confidence: float | None = None
-    times: dict[str, Figure] | None = None
+    times: Mapping[str, Figure] | None = None
     memory: dict[str, dict[str, int]] | None = None
-    first_run_seconds: dict[str, Seconds | None] | None = None
+    first_run_seconds: Mapping[str, Seconds | None] | None = None
     restarts: list[dict[str, list[Nanoseconds]]] | None = None
     shapes: list[Shape] | None = None
     doubt: str = ""

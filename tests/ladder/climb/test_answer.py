@@ -10,6 +10,9 @@ from made_up import MANIFEST, state, tried
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.state import Request, State
 from rung.recipes.recipe import Recipe, Status
+from rung.records.climb import Breakdown, Shape, Stopped
+from rung.records.measured import Figure
+from rung.records.record import record_of
 from rung.runs import Run
 
 PARTS: dict[str, Any] = {
@@ -35,7 +38,7 @@ def made(tmp_path: Path, events: Events) -> State:
 
 
 def answer(status: Status, speedup: float, *kept: str, **more: Any) -> Answer:
-    return Answer(kept or ("compile",), status, {"value": speedup}, **more)
+    return Answer(kept or ("compile",), status, Figure(value=speedup), **more)
 
 
 def on_disk(made: State) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def on_disk(made: State) -> dict[str, Any]:
 def on_another_day(made: State) -> State:
     """The same climb in another process."""
     again = State(Run(made.run.directory), Request("x"), lambda event, data: None)
-    again.facts, again.baseline, again.breakdown = made.facts, made.baseline, made.breakdown
+    again.facts, again.measured, again.breakdown = made.facts, made.measured, made.breakdown
     read_back(again)
     return again
 
@@ -76,7 +79,7 @@ def test_the_first_answer_is_on_the_disk_at_once(made: State, events: Events) ->
 
 def test_where_the_time_of_the_answer_goes_is_said_of_its_own_trace_alone(made: State) -> None:
     """The untouched model's parts, in the answer's time, would be figures that nobody measured."""
-    made.breakdown = {**PARTS, "gemms": 1.0}
+    made.breakdown = record_of(Breakdown, PARTS)
     write(made)
     assert on_disk(made)["breakdown"]["gemms"] == 1.0
     offer(made, answer("provisional", 1.5))
@@ -181,15 +184,15 @@ def test_a_provisional_recipe_that_gave_way_returns_with_its_own_figures(made: S
 
 
 def test_without_an_answer_there_is_a_result_that_says_so(made: State) -> None:
-    write(made, {"rule": "budget", "why": "the budget ended", "left": {}})
+    write(made, Stopped(rule="budget", why="the budget ended", left={}))
     result = on_disk(made)
     assert result["kept"] == []
     assert result["stopped"]["rule"] == "budget"
 
 
 def test_what_was_measured_is_in_the_recipe(made: State) -> None:
-    interval = {"value": 2.0, "low": 1.9, "high": 2.1}
-    offer(made, Answer(("compile", "capture"), "confirmed", interval, {"value": 1.1}, 0.95))
+    interval = Figure(value=2.0, low=1.9, high=2.1)
+    offer(made, Answer(("compile", "capture"), "confirmed", interval, Figure(value=1.1), 0.95))
     recipe = Recipe.read(made.run.directory / "recipe.toml")
     assert recipe.measured == {"speedup": 2.0, "low": 1.9, "high": 2.1, "over_plain": 1.1, "confidence": 0.95}
     assert recipe.made_on["device"] == "a chip"
@@ -224,11 +227,11 @@ def test_inputs_on_which_it_was_seen_to_lose_are_left_to_the_original(made: Stat
 
 def test_an_earlier_sittings_answer_is_gone_on_with(made: State) -> None:
     offer(made, answer("provisional", 1.2, "capture"))
-    interval = {"value": 2.0, "low": 1.9, "high": 2.1}
+    interval = Figure(value=2.0, low=1.9, high=2.1)
     last = Answer(
-        ("compile",), "confirmed", interval, {"value": 1.1}, 0.95,
-        times={"baseline": {"value": 2e6}, "best": {"value": 1e6}}, memory={"baseline": {"resident": 2}},
-        shapes=[{"shape": "float32 2 x 5", "elements": 10, "answer": "slower", "speedup": None}], original={"elements_at_most": 10},
+        ("compile",), "confirmed", interval, Figure(value=1.1), 0.95,
+        times={"baseline": Figure(value=2e6), "best": Figure(value=1e6)}, memory={"baseline": {"resident": 2}},
+        shapes=[Shape(shape="float32 2 x 5", elements=10, answer="slower", speedup=None)], original={"elements_at_most": 10},
         restarts=[{"best": [1.0]}], first_run_seconds={"baseline": 1.0, "best": 9.0},
     )  # fmt: skip
     offer(made, last)

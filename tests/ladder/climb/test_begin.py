@@ -83,7 +83,7 @@ def begun(
     }  # fmt: skip
     warnings: list[str] = []
     made.say = lambda event, data: warnings.append(data["text"]) if event == "warning" else None
-    made.facts, made.baseline = {}, {}
+    made.facts, made.measured = {}, None
     made.pool = Answered({**told, **changed})  # type: ignore[assignment]
     begin(made, [])
     return made, warnings
@@ -104,7 +104,7 @@ def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_
     made, warnings = begun(tmp_path)
     before = made.run.read("manifest.json")
     assert (before["status"], before["facts"]["surveyed"], before["facts"]["matches"]) == ("running", False, {})
-    assert made.run.read("baseline.json")["time"]["value"] == made.baseline["time"]["value"] == STEP
+    assert made.run.read("baseline.json")["time"]["value"] == made.baseline.time.value == STEP
     assert warnings == ["no profile of baseline: no profiler here"]
     assert surveyed(made)
     after = made.run.read("manifest.json")["facts"]
@@ -166,7 +166,7 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
     seen: list[str] = []
 
     def ready(made: State) -> None:
-        seen.append("after the survey" if made.baseline else "with the baseline")
+        seen.append("after the survey" if made.measured else "with the baseline")
 
     monkeypatch.setitem(BLOCK, "memory", {"reserved": peak})
     made, _ = begun(tmp_path, ready=ready, baseline=large(peak), survey=list(survey))
@@ -182,7 +182,7 @@ def test_a_baseline_that_lacked_memory_beside_the_survey_is_measured_once_more_a
 ) -> None:
     monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
     made, _ = begun(tmp_path, baseline=[LACKED, large(20 * GIB)], survey=[SURVEYED, SURVEYED])
-    assert made.baseline["time"]["value"] == STEP
+    assert made.baseline.time.value == STEP
     with pytest.raises(WorkerFailed, match="out of memory"):
         begun(tmp_path / "again", baseline=[LACKED, LACKED], survey=[SURVEYED, SURVEYED, SURVEYED])
 
@@ -225,7 +225,7 @@ def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
     made = on_a_gpu(state(tmp_path))
     made.run.write("manifest.json", {**MANIFEST, "facts": {**MANIFEST["facts"], "surveyed": True}})
-    made.run.write("baseline.json", {**made.baseline, "breakdown": None})
+    made.run.write("baseline.json", made.baseline)
     made.model_file.write_bytes(b"a stranger's")
     spares: list[int] = []
     tasks: list[Task] = []

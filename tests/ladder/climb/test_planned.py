@@ -10,6 +10,7 @@ from made_up import STEP, leave, rung, state
 from rung.ladder.climb.climb import Climb
 from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
 from rung.ladder.climb.state import State
+from rung.records.climb import Breakdown
 from rung.rungs import BY_NAME, Rung
 
 RUNGS = [BY_NAME[name] for name in ("compile", "sdpa", "fused-optimizer", "fused-qkv", "tf32")]
@@ -20,7 +21,7 @@ def climbing(tmp_path: Path) -> State:
     made.facts |= {
         "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8}, "skipped": [], "graph_breaks": [], "optimizer_is_fused": False,
     }  # fmt: skip
-    made.breakdown = {"parts": dict.fromkeys(("gemm", "pointwise", "attention", "optimizer"), 0.25 * STEP)}
+    made.breakdown = Breakdown(parts=dict.fromkeys(("gemm", "pointwise", "attention", "optimizer"), 0.25 * STEP))
     return made
 
 

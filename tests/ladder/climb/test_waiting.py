@@ -48,7 +48,7 @@ def test_what_needs_another_rung_says_which_and_whether_that_may_still_come(tmp_
         for name in attempts:
             tried(made, name, "reverted")
         record = opened(made, BY_NAME["bf16-stream"], planned)
-        return record["verdict"], record["why"]
+        return record.verdict, record.why
 
     assert said("plan", planned=True) == ("not yet", "it needs bf16.")
     assert said("end") == ("inapplicable", "it needs bf16, which was not tried.")

@@ -16,15 +16,20 @@ from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.state import crowded
+from rung.ladder.answers import Untouched
 from rung.ladder.climb.checks import peak_of
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
 from rung.ladder.floor import floor
 from rung.launch import WorkerFailed, quiet
 from rung.measure import median_interval
 from rung.plan import CONTRACTS
+from rung.records.climb import Baseline, Floor
+from rung.records.measured import Interval
+from rung.records.record import record_of
 from rung.rungs import Rung
 from rung.timing.duel import PROFILED_STEPS
 from rung.timing.tasks import Call, Task
+from rung.timing.timed import TimedBlock
 
 progress = logging.getLogger(__name__)
 
@@ -41,7 +46,7 @@ NOT_SURVEYED: dict[str, Any] = {"matches": {}, "skipped": [], "graph_breaks": []
 def begin(state: State, rungs: Sequence[Rung]) -> None:
     """Starts the survey, and measures the untouched workload, unless an earlier sitting did. Raises OutOfTime, and what keeps the
     workload from being climbed at all."""
-    manifest, known = state.run.maybe("manifest.json"), state.run.maybe("baseline.json")
+    manifest, known = state.run.maybe("manifest.json"), state.run.baseline()
     request = state.request
     state.say("survey", {"target": request.target})
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
@@ -55,10 +60,10 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     if known is None or not manifest:
         known = _measured(state, rungs)
         state.run.write("baseline.json", known)
-        state.baseline = known
+        state.measured = known
         state.looking = state.untouched if manifest else None
     else:
-        state.baseline = known
+        state.measured = known
         _go_on(state)
     if unseen:
         _survey(state)
@@ -69,14 +74,14 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
 
 def _go_on(state: State) -> None:
     """What an earlier sitting measured is taken over. A first worker tells what this machine is, and saves the model."""
-    _set_limits(state, max(state.baseline["memory"].values()))
+    _set_limits(state, max(state.baseline.memory.values()))
     if usable_cores() >= MANY_CORES:
         state.pool.keep_spares(state.side([]), SPARES)
     calls: list[Call] = [("facts", {"save": state.saved_model})] if state.facts["gpu"] else []
     state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
     state.looking.passing = True
-    if state.baseline["breakdown"]:
-        state.take(*state.profiled("baseline", state.baseline["time"]["value"]))
+    if state.baseline.breakdown:
+        state.take(*state.profiled("baseline", state.baseline.time.value))
 
 
 def warn_of_another_machine(state: State) -> None:
@@ -117,7 +122,7 @@ def _survey_first(state: State, untouched: Task) -> None:
         state.untouched = state.champion = state.surveying = None
         _seen(state, _survey(state))
     elif state.on_ready:
-        state.on_ready(untouched.answers["warm"])
+        state.on_ready(record_of(Untouched, untouched.answers["warm"]))
 
 
 def _seen(state: State, survey: Task) -> bool:
@@ -129,7 +134,7 @@ def _seen(state: State, survey: Task) -> bool:
 def _survey(state: State) -> Task:
     """The survey, which begins unless it has."""
     if state.surveying is None:
-        memory = state.untouched_bytes() if state.baseline else 0.0  # not known before
+        memory = state.untouched_bytes() if state.measured else 0.0  # not known before
         state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})], memory))
     return state.surveying
 
@@ -155,8 +160,8 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     if command := list_untuned(aiter, state.run.directory):
         aiter["command"] = command
     state.run.write("manifest.json", {**manifest, "workload": facts["workload"], "facts": state.facts})
-    state.baseline["floor"] = _floor(state, state.baseline["time"]["value"])
-    state.baseline["without_gradient"] = state.facts["without_gradient"]
+    state.baseline.floor = _floor(state, state.baseline.time.value)
+    state.baseline.without_gradient = state.facts["without_gradient"]
     state.run.write("baseline.json", state.baseline)
     state.say("surveyed", state.run.data())
     if why := state.facts.get("one_shape"):
@@ -182,7 +187,7 @@ def audited(state: State) -> None:
 def _refuse(state: State, error: WorkerFailed) -> None:
     """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
     why: RungError = error
-    if error.lacked_memory and state.baseline and state.facts["gpu"]:
+    if error.lacked_memory and state.measured and state.facts["gpu"]:
         takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
         why = WorkloadError(
             f"a climb runs several processes of a workload side by side, and one of this workload takes {takes:.1f} GiB of the GPU's "
@@ -194,7 +199,7 @@ def _refuse(state: State, error: WorkerFailed) -> None:
     raise why from (None if why is error else error)
 
 
-def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
+def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     limits = state.setup.limits
     calls: list[Call] = [("facts", {"save": state.saved_model}), ("warm", {"seconds": WARM_SECONDS})]
     task = state.pool.add(Task("baseline", state.side([]), calls))
@@ -231,12 +236,12 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
             state.wait(state.surveying, keep=-GRACE)
             _refuse(state, state.surveying.error or task.error)
         raise task.error
-    facts, warm, worker = task.answers["facts"], task.answers["warm"], task.worker
+    warm, worker = record_of(Untouched, task.answers["warm"]), task.worker
     assert worker is not None
-    if not facts["saved"]:
+    if not task.answers["facts"]["saved"]:
         state.saved_model = ""
     state.untouched = state.champion = task
-    peak = float(max(warm["memory"].values()))
+    peak = float(max(warm.memory.values()))
     _set_limits(state, peak)
     if state.on_ready and not _fills(state, peak):
         state.on_ready(warm)
@@ -244,8 +249,8 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
         stack.enter_context(quiet([worker]))
         progress.info("timing the untouched workload")
         steps = int(max(5, min(50, TIMED_SECONDS * 1e9 / max(worker.call("estimate", limits.block), 1))))
-        block = worker.call("block", limits.prepare, count=steps)
-        time_ = median_interval(block["samples"]).as_dict()
+        block = record_of(TimedBlock, worker.call("block", limits.prepare, count=steps))
+        time_ = record_of(Interval, median_interval(block.samples))
         memory = worker.call("memory", limits.block)
         parts = None
         if many:
@@ -254,24 +259,23 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
             progress.info("recording a profile")
             path = str(state.trace("baseline"))
             worker.call("profile", limits.prepare, path=path, steps=PROFILED_STEPS)
-            parts, counted = state.profiled("baseline", time_["value"])
+            parts, counted = state.profiled("baseline", time_.value)
             state.take(parts, counted)
         except RungError as error:
             state.say("warning", {"text": f"no profile of baseline: {error}"})
-    return {
-        "time": time_,
-        "samples": block["samples"],
-        "first_run_seconds": warm["first_run_seconds"],
-        "loading_seconds": task.took["warm"],
-        "opening_seconds": 0.0 if many else task.took["open"],
-        "warm_up_runs": warm["runs"],
-        "steady": warm["steady"],
-        "memory": memory,
-        "floor": None,
-        "breakdown": parts,
-        "without_gradient": [],
-        "trace": "traces/baseline.json.gz",
-    }
+    return Baseline(
+        time=time_,
+        samples=list(block.samples),
+        first_run_seconds=warm.first_run_seconds,
+        loading_seconds=task.took["warm"],
+        opening_seconds=0.0 if many else task.took["open"],
+        warm_up_runs=warm.runs,
+        steady=warm.steady,
+        memory=memory,
+        breakdown=parts,
+        without_gradient=[],
+        trace="traces/baseline.json.gz",
+    )
 
 
 def _write_manifest(state: State, rungs: Sequence[Rung], opened: dict[str, Any], facts: dict[str, Any]) -> None:
@@ -305,6 +309,8 @@ def _write_manifest(state: State, rungs: Sequence[Rung], opened: dict[str, Any],
         state.say("warning", {"text": said})
 
 
-def _floor(state: State, step_ns: float) -> dict[str, Any] | None:
-    found = floor(state.run.read("manifest.json")["workload"], state.facts, state.numerics)
-    return found and {**found, "share": found["seconds"] * 1e9 / step_ns}
+def _floor(state: State, step_ns: float) -> Floor | None:
+    found = floor(state.run.manifest().workload.flops, state.facts, state.numerics)
+    if found:
+        found.share = found.seconds * 1e9 / step_ns
+    return found

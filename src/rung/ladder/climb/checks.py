@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.hardware.limits import MANY_CORES, usable_cores
+from rung.ladder.answers import Verified
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.plan import Numerics
+from rung.records.record import record_of
 from rung.rungs import plan_of
 from rung.timing.tasks import Task, end_all
+from rung.timing.timed import Warmed
 
 # Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
 # weights and outputs; of a candidate that runs once.
@@ -85,6 +88,11 @@ def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]
     return found
 
 
+def verified(task: Task) -> Verified | None:
+    """What a task of the verification found, once it has."""
+    return record_of(Verified, task.answers["verify"]) if "verify" in task.answers else None
+
+
 def precision_of(task: Task) -> str:
     """Of a task of the verification, which is named after it."""
     return task.name.removesuffix("-again").rpartition("-")[2]
@@ -100,11 +108,11 @@ def verifying_bytes(state: State, peak: float) -> float:
 
 def note_verified(state: State) -> None:
     """Takes in how much of the GPU's memory verifications took so far."""
-    took = [max(memory.values()) for t in state.checking if (memory := t.answers.get("verify", {}).get("memory"))]
+    took = [max(found.memory.values()) for t in state.checking if (found := verified(t)) and found.memory]
     state.verified_bytes = max([state.verified_bytes, *map(float, took)])
 
 
 def peak_of(state: State) -> float:
     """Bytes of the untouched workload, as its worker said, or as an earlier sitting measured them."""
     warm = state.untouched.answers.get("warm") if state.untouched else None
-    return float(max((warm or state.baseline)["memory"].values()))
+    return float(max((record_of(Warmed, warm) if warm else state.baseline).memory.values()))

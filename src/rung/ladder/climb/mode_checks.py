@@ -9,10 +9,11 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
 from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verifying, verifying_bytes
+from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verified, verifying, verifying_bytes
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of
 from rung.ladder.climb.state import CONTEXT_BYTES, State
+from rung.records.measured import Figure
 from rung.rungs import plan_of
 
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
@@ -36,13 +37,13 @@ def use_the_time(state: State, result: Race) -> None:
     """While further modes compile: what is verified is said, then the best is verified; the candidate after it is begun."""
     _offer_verified(state, result)
     best = result.modes.get(result.best)
-    if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
+    if best is None or mode_of(result.best) not in LIKELY or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
-    of_best = [task for task in state.ahead if list(task.side.rungs) == best["rungs"]]
+    of_best = [task for task in state.ahead if list(task.side.rungs) == best.rungs]
     fits = verifies_beside(state, result.task.memory if result.task else state.mode_bytes)
     if not of_best and not state.likely and state.audited and fits and not _nearly_verified(state, result):
         end_checks(state, keep=state.next_ahead)
-        state.ahead = checks_of(state, best["rungs"], f"01-{NAME}-{result.best}")
+        state.ahead = checks_of(state, best.rungs, f"01-{NAME}-{result.best}")
     prepare_after(state, result)
 
 
@@ -52,17 +53,19 @@ def _offer_verified(state: State, result: Race) -> None:
     answer = _answer_checked(state, result)
     if answer is None or answer.status != "provisional" or not state.audited or state.facts.get("one_shape"):
         return
-    kept, timed = list(answer.kept), [mode for mode in result.modes.values() if "speedup" in mode]
-    if kept not in [mode["rungs"] for mode in timed]:  # it failed when it was timed once more
+    kept = list(answer.kept)
+    if kept not in [
+        mode.rungs for mode in result.modes.values() if mode.speedup
+    ]:  # it failed when it was timed once more
         return
-    if _is_verified(state) and kept != result.modes.get(result.best, {}).get("rungs"):
+    if _is_verified(state) and not (result.best and kept == result.modes[result.best].rungs):
         return
     phases = plan_of(answer.kept).phases(state.facts["own_precision"])
     complete = {precision_of(task) for task in state.ahead} == {*phases}
-    passed = all(task.answers.get("verify", {}).get("passed") for task in state.ahead)
-    if complete and passed and answer.speedup["value"] >= VERIFIED_GAIN:
-        over_plain = answer.speedup["value"] / max(mode["speedup"] for mode in timed)
-        offer(state, replace(answer, status="verified", over_plain={"value": over_plain}))
+    passed = all((found := verified(task)) and found.passed for task in state.ahead)
+    if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
+        fastest = max(mode.speedup for mode in result.modes.values() if mode.speedup)
+        offer(state, replace(answer, status="verified", over_plain=Figure(value=answer.speedup.value / fastest)))
 
 
 def _is_verified(state: State) -> bool:
@@ -85,7 +88,7 @@ def _answer_checked(state: State, result: Race) -> Answer | None:
 def prepare_after(state: State, result: Race) -> None:
     """Begins the candidate after the best mode, and its verification."""
     best = result.modes.get(result.best)
-    if best is None or "compile" not in best["rungs"] or best["speedup"] < PROVISIONAL_GAIN:
+    if best is None or "compile" not in best.rungs or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
     if state.next or (not state.pool.waiting() and surveyed(state, wait=False)):
-        prepare_next(state, best["rungs"], (None, None))
+        prepare_next(state, best.rungs, (None, None))

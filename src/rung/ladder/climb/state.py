@@ -10,18 +10,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.analysis.breakdown import breakdown
+import polars as pl
+
+from rung.analysis import breakdown as profile
 from rung.errors import RungError
 from rung.hardware.limits import MANY_CORES, usable_cores
+from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
-from rung.ladder.climb.evidence import counters
 from rung.plan import Numerics
+from rung.records.climb import Attempt, Baseline, Breakdown, Moment, Plain, TakenBack
+from rung.records.record import record_of
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Limits, Setup, Side
 from rung.timing.duel import PROFILED_STEPS
 from rung.timing.tasks import Pool, Task
+from rung.timing.timed import Warmed
 from rung.trace import read
+from rung.trace.table import Trace
 
 if TYPE_CHECKING:
     from rung.ladder.climb.answer import Answer
@@ -78,9 +84,16 @@ class Now:
     following: tuple[str, ...]
 
 
-def gained(kept: Sequence[Mapping[str, Any]]) -> float:
+def gained(kept: Sequence[Attempt]) -> float:
     """The product of what each of these attempts gave over the one before."""
-    return math.prod(a["comparison"]["speedup"]["value"] for a in kept if a.get("comparison"))
+    return math.prod(a.comparison.speedup.value for a in kept if a.comparison)
+
+
+def counters(trace: Trace, parts: profile.Breakdown, steps: int) -> Counters:
+    """What a trace of a few steps counts, per step, for a rung to be shown in effect. parts: the breakdown of the same trace."""
+    seen = trace.events.filter(pl.col("kind").is_in(["kernel", "cpu_op", "runtime"]))
+    names = {str(name): count / steps for name, count in seen.group_by("name").len().iter_rows()}
+    return Counters(parts.launches, parts.kernels, parts.gemms, names)
 
 
 def _short(name: str) -> str:
@@ -102,7 +115,7 @@ class State:
         )
         self.pool: Pool  # of this sitting
         self.kept: list[str] = []
-        self.plain: dict[str, Any] = {}  # the best plain mode: its `rungs`, its `step_ns`
+        self.plain: Plain | None = None  # the best plain mode
         self.model_file = run.directory / "model.pt"  # this climb's own, gone when it ends
         self.confirmed_restarts = 0
         self.saved_model = ""  # a file that holds the model, where making it takes long
@@ -128,14 +141,14 @@ class State:
         self.next_gain = 1.0  # that it is predicted to give
         self.next_ahead: list[Task] = []  # the verification of the next candidate, as far as it was begun
         self.audited = False  # whether the workload is known to be one that can be verified
-        self.on_ready: Callable[[dict[str, Any]], None] | None = None  # told once the untouched workload is warm
+        self.on_ready: Callable[[Untouched], None] | None = None  # told once the untouched workload is warm
         self.answer: Answer | None = None
         self.earlier: list[Answer] = []  # those that the answer took the place of, the latest last
         self.offered: list[str] = []  # what the attempt of now offered as provisional, all members of a bundle in it
-        self.history: list[dict[str, Any]] = []
-        self.taken_back: list[dict[str, Any]] = []
-        self.baseline: dict[str, Any] = {}
-        self.breakdown: dict[str, Any] | None = None
+        self.history: list[Moment] = []
+        self.taken_back: list[TakenBack] = []
+        self.measured: Baseline | None = None  # the untouched workload
+        self.breakdown: Breakdown | None = None
         self.counters: Counters | None = None
         self.facts: dict[str, Any] = {}
         self.numerics: Numerics = "exact"
@@ -143,7 +156,7 @@ class State:
         self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
 
     @cached_property
-    def attempts(self) -> list[dict[str, Any]]:
+    def attempts(self) -> list[Attempt]:
         """All so far, those of an earlier sitting included."""
         return self.run.attempts()
 
@@ -155,19 +168,29 @@ class State:
     @cached_property
     def _earlier(self) -> float:
         """Seconds of the sittings before this one; one that was killed counts up to its last attempt."""
-        told = [self.run.maybe("manifest.json") or {}, *self.attempts]
-        return max(float(record.get("spent_seconds") or 0.0) for record in told)
+        manifest = self.run.manifest().spent_seconds if self.run.has("manifest.json") else None
+        return max([manifest or 0.0, *(attempt.spent_seconds or 0.0 for attempt in self.attempts)])
 
     def spent(self) -> float:
         """Seconds that the climb took so far, in all its sittings."""
         return self._earlier + time.monotonic() - self.started
 
-    def add(self, attempt: dict[str, Any]) -> None:
-        attempt["spent_seconds"] = self.spent()
+    def add(self, attempt: Attempt) -> None:
+        attempt.spent_seconds = self.spent()
         self.run.add_attempt(attempt)
         self.attempts.append(attempt)
-        if attempt.get("cut") and attempt["verdict"] == "inconclusive":
-            self.cut.add(attempt["rung"])
+        if attempt.cut and attempt.verdict == "inconclusive":
+            self.cut.add(attempt.rung)
+
+    @property
+    def baseline(self) -> Baseline:
+        """The untouched workload, once it was measured."""
+        assert self.measured is not None
+        return self.measured
+
+    @property
+    def kept_attempts(self) -> list[Attempt]:
+        return [a for a in self.attempts if a.verdict == "kept"]
 
     @property
     def best_name(self) -> str:
@@ -176,17 +199,17 @@ class State:
     @property
     def step_ns(self) -> float:
         """Of the best so far: as the last attempt that was kept measured it, else the baseline's."""
-        kept = [a for a in self.attempts if a["verdict"] == "kept" and a.get("times")]
-        return float(kept[-1]["times"]["candidate"]["value"] if kept else self.baseline["time"]["value"])
+        times = [a.times["candidate"].value for a in self.kept_attempts if a.times]
+        return times[-1] if times else self.baseline.time.value
 
     @property
     def peak(self) -> float:
         """Bytes that the best so far has in use, at most: as the last attempt that was kept measured it, else its warm worker, else the
         baseline's."""
-        seen = [a["memory"]["candidate"] for a in self.attempts if a["verdict"] == "kept" and a.get("memory")]
+        seen = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
         if not seen and self.champion and "warm" in self.champion.answers:
-            seen = [self.champion.answers["warm"]["memory"]]
-        return float(max((seen[-1] if seen else self.baseline["memory"]).values()))
+            seen = [record_of(Warmed, self.champion.answers["warm"]).memory]
+        return float(max((seen[-1] if seen else self.baseline.memory).values()))
 
     def step_bytes(self) -> float:
         """Bytes of the GPU that a worker is taken to need whose step nobody has run yet."""
@@ -194,19 +217,19 @@ class State:
 
     def untouched_bytes(self) -> float:
         """Bytes of the GPU that a worker of the untouched workload needs."""
-        return max(self.baseline["memory"].values()) + CONTEXT_BYTES if self.facts["gpu"] else 0.0
+        return max(self.baseline.memory.values()) + CONTEXT_BYTES if self.facts["gpu"] else 0.0
 
     @property
     def plain_is_another(self) -> bool:
         """Whether the best so far is more than a plain mode of torch.compile."""
-        return bool(self.plain) and self.plain["rungs"] != self.kept
+        return self.plain is not None and self.plain.rungs != self.kept
 
     @property
     def prepared_in(self) -> float:
         """Seconds that a worker of the best so far took until it was warm, when it was compiled for the first time."""
         if not self._compiled_first:
             return self.loading
-        return self._compiled_first + float(self.baseline.get("opening_seconds", 0.0))
+        return self._compiled_first + (self.baseline.opening_seconds or 0.0)
 
     @property
     def prepared_again(self) -> float:
@@ -222,17 +245,18 @@ class State:
     def _compiled_first(self) -> float:
         """Seconds from the answer to `open` until the best so far was warm, when it was compiled for the first time; 0 where nothing was
         kept."""
-        made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
-        return float(made[-1] if made else 0.0)
+        made = [a.prepared_seconds for a in self.kept_attempts if a.prepared_seconds]
+        return made[-1] if made else 0.0
 
     @property
     def loading(self) -> float:
         """Seconds that a worker of the untouched workload took until it was warm."""
-        return float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
+        loading = self.baseline.loading_seconds
+        return self.baseline.first_run_seconds if loading is None else loading
 
     def over_untouched(self) -> float:
         """How many times as fast as the untouched model the best so far is."""
-        return gained([a for a in self.attempts if a["verdict"] == "kept"])
+        return gained(self.kept_attempts)
 
     def prefetched(self, stack: Sequence[str]) -> Task | None:
         """The candidate that was prepared ahead, if it is this one; another one is given up."""
@@ -250,8 +274,8 @@ class State:
         background, later = (pool.busy(), pool.waiting()) if pool else ([], [])
         rung = self.next_rung
         following = [*({rung.name: None} if rung else {}), *(_short(name) for name in later)]
-        answer, written = self.answer, self.history[-1]["seconds"] if self.history else 0.0
-        best = f"{answer.speedup['value']:.2f}× {answer.status}" if answer else ""
+        answer, written = self.answer, self.history[-1].seconds if self.history else 0.0
+        best = f"{answer.speedup.value:.2f}× {answer.status}" if answer else ""
         return Now(best, max(0.0, self.spent() - written), tuple(map(_short, background)), tuple(following))
 
     def free_bytes(self) -> float:
@@ -260,13 +284,12 @@ class State:
         return USABLE * self.gpu_bytes - held
 
     def context(self) -> Context:
-        parts = self.breakdown["parts"] if self.breakdown else {}
-        attempts = self.attempts
-        firsts = [f["candidate"] for a in attempts if a["verdict"] == "kept" and (f := a.get("first_run_seconds"))]
-        failed = tuple(a["rung"] for a in attempts if a["verdict"] == "failed")
-        first = firsts[-1] if firsts else self.baseline.get("first_run_seconds", 0.0)
-        peaks = [m["candidate"] for a in attempts if a["verdict"] == "kept" and (m := a.get("memory"))]
-        memory = peaks[-1] if peaks else self.baseline.get("memory", {})
+        parts = self.breakdown.parts if self.breakdown else {}
+        failed = tuple(a.rung for a in self.attempts if a.verdict == "failed")
+        firsts = [a.first_run_seconds["candidate"] for a in self.kept_attempts if a.first_run_seconds]
+        first = firsts[-1] if firsts else self.measured.first_run_seconds if self.measured else 0.0
+        peaks = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
+        memory = peaks[-1] if peaks else self.measured.memory if self.measured else {}
         return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed, memory)
 
     def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
@@ -300,18 +323,18 @@ class State:
     def trace(self, name: str) -> Path:
         return self.run.directory / "traces" / f"{name}.json.gz"
 
-    def profiled(self, name: str, step_ns: float) -> tuple[dict[str, Any] | None, Counters | None]:
+    def profiled(self, name: str, step_ns: float) -> tuple[Breakdown | None, Counters | None]:
         """What a recorded trace shows of a step of this length; a profile that failed costs the predictions, not
         the climb."""
         try:
             trace = read(self.trace(name))
-            parts = breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns).as_dict()
+            parts = profile.breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns)
         except RungError as error:
             self.say("warning", {"text": f"no breakdown: {error}"})
             return None, None
-        return parts, counters(trace, parts, PROFILED_STEPS)
+        return record_of(Breakdown, parts), counters(trace, parts, PROFILED_STEPS)
 
-    def take(self, parts: dict[str, Any] | None, counted: Counters | None) -> None:
+    def take(self, parts: Breakdown | None, counted: Counters | None) -> None:
         """What was seen of the new best; what could not be seen stays as it was."""
         self.breakdown = parts or self.breakdown
         self.counters = counted
