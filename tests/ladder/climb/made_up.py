@@ -54,7 +54,7 @@ def state(
     loading: float = 18.0,
 ) -> State:
     run = Run.create(tmp_path, "x", tmp_path / "run")
-    made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event, data: None)
+    made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event: None)
     made.facts = {"gpu": False, "mode": "infer", "rates": {}}
     made.breakdown = Breakdown(parts={"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP})
     made.measured = Baseline(

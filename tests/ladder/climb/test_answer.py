@@ -12,6 +12,7 @@ from rung.ladder.climb.state import Request, State
 from rung.recipes.recipe import Recipe, Status
 from rung.records.climb import Breakdown, Shape, Stopped
 from rung.records.measured import Figure
+from rung.records.progress import Answered, Event
 from rung.records.record import record_of
 from rung.runs import Run
 
@@ -19,7 +20,7 @@ PARTS: dict[str, Any] = {
     "clock": "gpu", "steps": 3, "step_ns": 1e6, "parts": {"gemm": 1e6}, "kernels": 1.0, "launches": 1.0, "gemms": 1.0,
     "softmax_dims": [], "bottleneck": "gemm", "share": 1.0, "notes": [],
 }  # fmt: skip
-Events = list[tuple[str, dict[str, Any]]]
+Events = list[Event]
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def made(tmp_path: Path, events: Events) -> State:
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
     made.facts["shapes"] = [{"elements": 1000}]
-    made.say = lambda event, data: events.append((event, data))
+    made.say = events.append
     return made
 
 
@@ -60,7 +61,7 @@ def on_disk(made: State) -> dict[str, Any]:
 
 def on_another_day(made: State) -> State:
     """The same climb in another process."""
-    again = State(Run(made.run.directory), Request("x"), lambda event, data: None)
+    again = State(Run(made.run.directory), Request("x"), lambda event: None)
     again.facts, again.measured, again.breakdown = made.facts, made.measured, made.breakdown
     read_back(again)
     return again
@@ -74,7 +75,7 @@ def test_the_first_answer_is_on_the_disk_at_once(made: State, events: Events) ->
     result = on_disk(made)
     assert (result["kept"], result["status"], result["speedup"]["value"]) == (["compile"], "provisional", 1.5)
     assert [step["status"] for step in result["history"]] == ["provisional"]
-    assert events == [("answer", {"status": "provisional", "kept": ["compile"], "speedup": {"value": 1.5}})]
+    assert events == [Answered("provisional", ["compile"], Figure(value=1.5))]
 
 
 def test_where_the_time_of_the_answer_goes_is_said_of_its_own_trace_alone(made: State) -> None:
@@ -143,7 +144,7 @@ def test_what_is_refuted_is_taken_back_and_the_earlier_answer_returns(made: Stat
     assert [(t["kept"], t["why"]) for t in result["taken_back"]] == [
         (["compile", "capture"], "it was slower in fresh restarts")
     ]
-    assert events[-1] == ("taken back", {"kept": ["compile", "capture"], "why": "it was slower in fresh restarts"})
+    assert events[-1] == made.taken_back[-1]
 
 
 def test_where_the_only_answer_is_refuted_there_is_none(made: State) -> None:

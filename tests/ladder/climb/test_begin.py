@@ -15,6 +15,7 @@ from rung.ladder.climb import begin as beginning
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
+from rung.records.progress import Warned
 from rung.timing.tasks import Task
 
 BLOCK: dict[str, Any] = {
@@ -82,7 +83,7 @@ def begun(
         },
     }  # fmt: skip
     warnings: list[str] = []
-    made.say = lambda event, data: warnings.append(data["text"]) if event == "warning" else None
+    made.say = lambda event: warnings.append(event.text) if isinstance(event, Warned) else None
     made.facts, made.measured = {}, None
     made.pool = Answered({**told, **changed})  # type: ignore[assignment]
     begin(made, [])
@@ -209,7 +210,7 @@ def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path
 def test_going_on_on_another_machine_is_said_once(tmp_path: Path, torch: str) -> None:
     made, said = state(tmp_path), []
     made.run.write("manifest.json", MANIFEST)
-    made.say = lambda event, data: said.append(data["text"])
+    made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     warn_of_another_machine(made)  # nothing is known yet
     here = {"device": {"name": "a chip"}, "torch": torch}
     made.looking = answered("resume", made.side([]), open={"environment": here})

@@ -13,7 +13,7 @@ def test_a_climb_that_was_killed_has_taken_the_time_up_to_its_last_attempt(tmp_p
     made = state(tmp_path)
     made.started -= 100.0
     tried(made, "a", "slower")
-    again = State(Run(made.run.directory), Request("x"), lambda event, data: None)
+    again = State(Run(made.run.directory), Request("x"), lambda event: None)
     assert 100.0 <= again.spent() < 150.0
     tried(again, "b", "slower")
     time.sleep(0.01)

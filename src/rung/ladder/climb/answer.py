@@ -21,7 +21,7 @@ from rung.recipes.recipe import STATUSES, Recipe, Status
 from rung.records.climb import Attempt, Breakdown, Moment, Noise, Result, Shape, Stopped, TakenBack
 from rung.records.compare import Interleaved
 from rung.records.measured import Figure
-from rung.records.record import plain
+from rung.records.progress import Answered, Warned
 from rung.rungs import plan_of
 from rung.timing.workers import variables
 
@@ -79,7 +79,7 @@ def lower(state: State, answer: Answer, doubt: str) -> None:
     """Makes the answer provisional, which fresh restarts neither showed nor refuted; doubt: why, as a sentence without its end."""
     store.forget(recipe_of(state, answer))
     _set(state, replace(answer, status="provisional", doubt=doubt))
-    state.say("warning", {"text": f"not confirmed, and provisional again: {doubt}."})
+    state.say(Warned(f"not confirmed, and provisional again: {doubt}."))
 
 
 def _set(state: State, answer: Answer) -> None:
@@ -92,8 +92,8 @@ def _set(state: State, answer: Answer) -> None:
         if recipe:
             store.keep(recipe)
     except InputError as error:  # the climb has its recipe; the user's store is one place more
-        state.say("warning", {"text": str(error)})
-    state.say("answer", {"status": answer.status, "kept": list(answer.kept), "speedup": plain(answer.speedup)})
+        state.say(Warned(str(error)))
+    state.say(Answered(answer.status, list(answer.kept), answer.speedup))
 
 
 def take_back(state: State, kept: Sequence[str], why: str) -> None:
@@ -105,7 +105,7 @@ def take_back(state: State, kept: Sequence[str], why: str) -> None:
     state.answer = state.earlier.pop() if state.earlier else _last_kept(state, kept)
     state.taken_back.append(TakenBack(kept=list(kept), why=why, seconds=state.spent()))
     write(state)
-    state.say("taken back", {"kept": list(kept), "why": why})
+    state.say(state.taken_back[-1])
 
 
 def _last_kept(state: State, without: Sequence[str]) -> Answer | None:

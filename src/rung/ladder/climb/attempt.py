@@ -34,7 +34,8 @@ from rung.ladder.climb.waiting import waiting
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
 from rung.records.climb import Attempt, Effect, Prediction
-from rung.records.record import plain, record_of
+from rung.records.progress import Planned, Verifies, Warned
+from rung.records.record import record_of
 from rung.rungs import BY_NAME, Evidence, Rung
 from rung.rungs.environment import FILES
 from rung.timing.duel import Duel, SideFailed, Start
@@ -80,7 +81,7 @@ def attempt(state: State, rung: Rung) -> None:
     record = opened(state, rung)
     seen: Seen = None, None
     if not record.verdict:
-        state.say("try", plain(record))
+        state.say(Planned(record))
         name = f"{record.number:02d}-{rung.name}"
         record.log = f"workers/{name}-1-candidate.log"
         try:
@@ -90,7 +91,7 @@ def attempt(state: State, rung: Rung) -> None:
             record.take(found)
             if not state.kept and (said := disturbed(state.baseline.time.value, found.times["best"].value)):
                 record.warnings = [*found.warnings, said]
-                state.say("warning", {"text": said})
+                state.say(Warned(said))
             seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
             _judge(state, rung, record, duel, name, seen)
         except SideFailed as failure:
@@ -192,7 +193,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     state.wait(task, best, keep=confirming(state))
     if best.error:
         # It has run before: what hit it is chance (an out-of-memory killer), so once more.
-        state.say("warning", {"text": f"the best so far failed ({best.error}); it is started again"})
+        state.say(Warned(f"the best so far failed ({best.error}); it is started again"))
         best = champion_of(state, state.kept, f"{name}-again")
         state.wait(best, keep=confirming(state))
     if task.error and task.error.lacked_memory:  # beside others: once more, when they are gone
@@ -284,7 +285,7 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
     if any(list(task.side.rungs) != record.stack for task in state.verifying):
         end_all(state.verifying)
         state.verifying = []
-    state.say("verify", plain(record))
+    state.say(Verifies(record.rung))
     begun = state.begun.get("attempt")
     if begun and begun.checked != record.stack:
         begun.verified_stack, begun.verified = list(record.stack), {}

@@ -25,6 +25,7 @@ from rung.measure import median_interval
 from rung.plan import CONTRACTS
 from rung.records.climb import Baseline, Floor
 from rung.records.measured import Interval
+from rung.records.progress import Begins, Measured, Opened, Surveyed, TimesBaseline, Warned
 from rung.records.record import record_of
 from rung.rungs import Rung
 from rung.timing.duel import PROFILED_STEPS
@@ -48,7 +49,7 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     workload from being climbed at all."""
     manifest, known = state.run.maybe("manifest.json"), state.run.baseline()
     request = state.request
-    state.say("survey", {"target": request.target})
+    state.say(Begins(request.target))
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
     state.saved_model = str(state.model_file)  # workers make the model themselves until the first one has written it
     if manifest:
@@ -69,7 +70,7 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
         _survey(state)
         if state.untouched and _fills(state, peak_of(state)):
             _survey_first(state, state.untouched)
-    state.say("measured", state.run.data())
+    state.say(Measured(state.baseline))
 
 
 def _go_on(state: State) -> None:
@@ -93,7 +94,7 @@ def warn_of_another_machine(state: State) -> None:
     was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
     if was != here:
         text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
-        state.say("warning", {"text": text})
+        state.say(Warned(text))
 
 
 def _set_limits(state: State, peak: float) -> None:
@@ -163,11 +164,11 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     state.baseline.floor = _floor(state, state.baseline.time.value)
     state.baseline.without_gradient = state.facts["without_gradient"]
     state.run.write("baseline.json", state.baseline)
-    state.say("surveyed", state.run.data())
+    state.say(Surveyed(state.run.manifest().facts))
     if why := state.facts.get("one_shape"):
-        state.say("warning", {"text": f"the workload runs on one input shape alone ({why}): so will the recipe."})
+        state.say(Warned(f"the workload runs on one input shape alone ({why}): so will the recipe."))
     if command:
-        state.say("warning", {"text": f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"})  # fmt: skip
+        state.say(Warned(f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"))  # fmt: skip
     return True
 
 
@@ -223,7 +224,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         if not state.facts["gpu"]:
             _set_limits(state, 0.0)
     if not task.error:
-        state.say("baseline", {})
+        state.say(TimesBaseline())
         answered("warm")
     if task.error and task.error.lacked_memory and state.surveying:  # beside the survey: once more, alone
         state.surveying.end()
@@ -262,7 +263,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
             parts, counted = state.profiled("baseline", time_.value)
             state.take(parts, counted)
         except RungError as error:
-            state.say("warning", {"text": f"no profile of baseline: {error}"})
+            state.say(Warned(f"no profile of baseline: {error}"))
     return Baseline(
         time=time_,
         samples=list(block.samples),
@@ -304,9 +305,9 @@ def _write_manifest(state: State, rungs: Sequence[Rung], opened: dict[str, Any],
             "facts": state.facts,
         },
     )
-    state.say("workload", state.run.data())
+    state.say(Opened(str(state.run.directory), state.run.manifest()))
     if said := crowded(environment["now"].get("load", ()), os.cpu_count() or 1):
-        state.say("warning", {"text": said})
+        state.say(Warned(said))
 
 
 def _floor(state: State, step_ns: float) -> Floor | None:

@@ -26,6 +26,7 @@ from rung.ladder.climb.schedule import bundle, gain_per_second, next_rung, untol
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up
 from rung.records.climb import DryRun, Stopped
+from rung.records.progress import Inapplicable, Planned, Warned
 from rung.records.record import plain
 from rung.rungs import LADDER, Rung, chosen
 from rung.runs import Run
@@ -134,12 +135,12 @@ class Climb:
         if self.request.rungs is None:
             plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0].verdict else 1.0)
             plan.sort(key=lambda p: p[1] is not first)
-        self.say("inapplicable", {"attempts": [plain(record) for record, _ in plan if record.verdict]})
+        self.say(Inapplicable([record for record, _ in plan if record.verdict]))
         if isinstance(first, Stopped):
-            self.say("warning", {"text": f"a climb would try nothing: {first.why}"})
+            self.say(Warned(f"a climb would try nothing: {first.why}"))
         for record, _ in plan:  # the last to be said, and so the first to be read
             if not record.verdict:
-                self.say("plan", plain(record))
+                self.say(Planned(record))
         self.run.write("plan.json", DryRun(rungs=[record for record, _ in plan]))
         state.status("planned", "a dry run measures the baseline only")
 

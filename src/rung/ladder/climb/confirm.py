@@ -17,6 +17,7 @@ from rung.ladder.climb.verdict import refute
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
 from rung.records.climb import Shape
 from rung.records.measured import Figure, Ratio
+from rung.records.progress import Confirms, Warned
 from rung.records.record import record_of
 from rung.side import Side
 from rung.timing.duel import Duel, SideFailed, Start
@@ -42,7 +43,7 @@ def confirm(state: State) -> None:
 def _refuted(state: State, answer: Answer) -> str:
     """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
     What was kept was verified."""
-    state.say("final", {"kept": list(answer.kept), "plain": state.plain_is_another})
+    state.say(Confirms(list(answer.kept), state.plain_is_another))
     end_all_but_the_pool(state)
     sides = {"best": state.side([])}
     if state.plain and state.plain_is_another:
@@ -56,14 +57,14 @@ def _refuted(state: State, answer: Answer) -> str:
             found = _decided(state, sides, begun)
         except SideFailed as failure:
             # All sides have run before, so chance may have hit one: an out-of-memory killer, a full disk. What fails twice is not chance.
-            state.say("warning", {"text": f"{SIDES[failure.side]} failed ({failure}); it is started again"})
+            state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
             found = _decided(state, sides, begun)
     except OutOfTime:
         return ""
     except SideFailed as failure:
         if failure.side == "candidate":
             return f"in the final comparison it failed: {failure}"
-        state.say("warning", {"text": f"not confirmed, because {SIDES[failure.side]} failed: {failure}"})
+        state.say(Warned(f"not confirmed, because {SIDES[failure.side]} failed: {failure}"))
         return ""
     plain = found.get("plain")
     if why := refuted(found["best"], plain, state.plain.title if state.plain else ""):

@@ -22,7 +22,7 @@ from rung.ladder.climb.schedule import room
 from rung.ladder.climb.state import OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
-from rung.records.record import plain
+from rung.records.progress import Raced
 from rung.timing.duel import Duel, SideFailed, Start
 from rung.timing.tasks import Task
 
@@ -98,6 +98,6 @@ def _tell(state: State, mode: Mode) -> None:
     better = (mode.speedup or 0.0) > ALIKE * (state.plain.speedup or 0.0)
     state.plain = record.plain = the_best(mode if better else state.plain, record.modes)
     state.run.add_attempt(record)
-    state.say("mode", plain(mode))
+    state.say(Raced(mode))
     if better and mode.speedup and (answer := state.answer) and answer.status != "confirmed":
         offer(state, replace(answer, over_plain=Figure(value=answer.speedup.value / mode.speedup)))

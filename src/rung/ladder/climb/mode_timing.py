@@ -18,7 +18,7 @@ from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.records.climb import Mode
 from rung.records.measured import Figure
-from rung.records.record import plain
+from rung.records.progress import Raced
 from rung.timing.duel import Duel, SideFailed, Start, between
 from rung.timing.tasks import Task
 
@@ -53,7 +53,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         record.ready_seconds = state.spent()
         if task.error:
             record.error = f"{task.error.kind}: {task.error}"
-            state.say("mode", plain(record))
+            state.say(Raced(record))
     ready = {name: task for name, task in done.items() if not task.error}
     if not ready:
         return
@@ -74,7 +74,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             raise OutOfTime from failure
         record = result.modes[failed]
         record.error, record.speedup = f"{failure.error.kind}: {failure}", UNSET
-        state.say("mode", plain(record))
+        state.say(Raced(record))
         sides[failed].end()
         if failed == result.best:
             result.best, result.task = "", None
@@ -93,7 +93,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         record.step_ns = statistics.median_high(duel.samples[-1][name])
         record.prepared_seconds = sides[name].since_open("warm")
         if name in ready:
-            state.say("mode", plain(record))
+            state.say(Raced(record))
     fastest = max([*names[1:], *([result.best] if result.best else [])], key=lambda name: _merit(result.modes[name]))
     if result.best and not _replaces(result.modes[fastest], result.modes[result.best]):
         fastest = result.best

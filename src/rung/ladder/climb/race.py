@@ -22,7 +22,8 @@ from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, mode_of_
 from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.records.climb import Mode
-from rung.records.record import plain, record_of
+from rung.records.progress import Raced, Warned
+from rung.records.record import record_of
 from rung.rungs import BY_NAME
 from rung.timing.tasks import Task, end_all
 
@@ -159,7 +160,7 @@ def race(state: State) -> Race:
                 raise OutOfTime
             for name, task in {**waited, **later}.items():
                 result.modes[name] = mode_of_task(name, task, error="it was not ready in time")
-                state.say("mode", plain(result.modes[name]))
+                state.say(Raced(result.modes[name]))
             break
         surveyed(state, wait=False)  # what refuses the workload ends the climb
         done = {name: open_.pop(name) for name, task in waited.items() if task.done}
@@ -208,7 +209,7 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
             state.ahead = []
         why = f"given up, since it adds to what is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
         result.modes[name] = mode_of_task(name, task, error=why)
-        state.say("mode", plain(result.modes[name]))
+        state.say(Raced(result.modes[name]))
 
 
 def untouched_worker(state: State) -> None:
@@ -277,7 +278,7 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
         verify_ahead(state, wanted[first], f"01-{NAME}-{first}")
     if tasks:
         text = f"the untouched model is slower with {lowest}; the plain modes are prepared without it, too."
-        state.say("warning", {"text": text})
+        state.say(Warned(text))
     return tasks
 
 

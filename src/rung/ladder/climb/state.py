@@ -19,6 +19,7 @@ from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.plan import Numerics
 from rung.records.climb import Attempt, Baseline, Breakdown, Moment, Plain, TakenBack
+from rung.records.progress import Event, Now, Warned
 from rung.records.record import record_of
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
@@ -32,7 +33,7 @@ from rung.trace.table import Trace
 if TYPE_CHECKING:
     from rung.ladder.climb.answer import Answer
 
-Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
+Say = Callable[[Event], None]
 
 USABLE = 0.95  # of the GPU's memory
 CONTEXT_BYTES = 1 << 30  # of a process on a GPU: its context, its libraries' workspaces
@@ -71,17 +72,6 @@ class Request:
 
     def as_dict(self) -> dict[str, Any]:
         return {k: getattr(self, k) for k in self.__dataclass_fields__}
-
-
-@dataclass(frozen=True)
-class Now:
-    """What goes on. best: the answer's gain and status, "" without one; age: seconds since it was written; background: what loads,
-    compiles or is verified; following: what waits for it."""
-
-    best: str
-    age: float
-    background: tuple[str, ...]
-    following: tuple[str, ...]
 
 
 def gained(kept: Sequence[Attempt]) -> float:
@@ -330,7 +320,7 @@ class State:
             trace = read(self.trace(name))
             parts = profile.breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns)
         except RungError as error:
-            self.say("warning", {"text": f"no breakdown: {error}"})
+            self.say(Warned(f"no breakdown: {error}"))
             return None, None
         return record_of(Breakdown, parts), counters(trace, parts, PROFILED_STEPS)
 

@@ -23,7 +23,7 @@ from rung.ladder.climb.trust import distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.records.climb import Attempt, PayBack
-from rung.records.record import plain
+from rung.records.progress import Judged
 from rung.rungs import Rung
 from rung.timing.tasks import Task, end_all
 from rung.verify.verdict import joined
@@ -145,7 +145,7 @@ def finish(state: State, record: Attempt, seen: Seen) -> None:
             if not of_record(record):
                 take_back(state, state.offered or record.stack, record.why.rstrip("."))
     state.offered = []
-    state.say("verdict", plain(record))
+    state.say(Judged(record))
 
 
 def taken_up(state: State) -> None:
