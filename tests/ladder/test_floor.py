@@ -8,7 +8,8 @@ import pytest
 
 from rung.ladder.climb.state import counters
 from rung.ladder.floor import floor
-from rung.records.climb import Floor
+from rung.records.climb import Facts, Floor
+from rung.records.record import record_of
 from rung.rungs.proofs import both, counted, fewer, named, told
 from rung.rungs.rung import Counters, Evidence
 from rung.trace.table import SCHEMA, Trace
@@ -17,9 +18,16 @@ RATES = {"fp32": 1e12, "tf32": 4e12, "fp16": 16e12, "bf16": 8e12, "fp8": 32e12}
 WORK = 8e12  # FLOP
 
 
-def facts(mode: str = "infer", own: str = "exact", **more: Any) -> dict[str, Any]:
-    return {"mode": mode, "own_precision": own, "rates": RATES, "bandwidth": 1e12, "weights_read": {"4": 1e9},
-            "stepped_bytes": 12e9, **more}  # fmt: skip
+def facts(mode: str = "infer", own: str = "exact", **more: Any) -> Facts:
+    known = {
+        "gpu": True,
+        "mode": mode,
+        "own_precision": own,
+        "rates": RATES,
+        "bandwidth": 1e12,
+        "weights_read": {"4": 10**9},
+    }
+    return record_of(Facts, {**known, "stepped_bytes": 12 * 10**9, **more})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,7 @@ def test_reading_the_weights_may_take_longer_and_the_optimizer_comes_on_top() ->
 @pytest.mark.parametrize(("numerics", "seconds"), [("exact", 6e-3), ("tf32", 6e-3), ("bf16", 4e-3), ("fp8", 2e-3)])
 def test_weights_are_as_wide_as_the_contract_asks_for_and_no_wider_than_they_are(numerics: Any, seconds: float) -> None:
     """A floor that the next rung goes below would end a climb before that rung."""
-    mixed = facts(weights_read={"4": 1e9, "2": 1e9})
+    mixed = facts(weights_read={"4": 10**9, "2": 10**9})
     found = floor(1e9, mixed, numerics)
     assert found is not None
     assert found.seconds == pytest.approx(seconds)

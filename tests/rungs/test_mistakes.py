@@ -21,6 +21,7 @@ from rung.ladder.climb import attempt
 from rung.plan import Numerics, Plan
 from rung.records import measured
 from rung.records.climb import OverShapes
+from rung.records.record import take
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import TF32_ATTENTION
@@ -164,7 +165,7 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
     monkeypatch.setattr(attempt, "over_shapes", lambda *_: {"best": counted, "candidate": counted})
     comparison = SimpleNamespace(answer="faster", cut=False, speedup=SimpleNamespace(value=2.0, low=1.9))
     record = attempt_records.attempt(rung=name, stack=[name], prediction={"low": 1.0, "high": 3.0, "shares": {}})
-    record.take(attempt_records.restarts(applied=worker))
+    take(record, attempt_records.restarts(applied=worker))
     state = SimpleNamespace(
         counters=Counters(1, 1, 1), say=lambda event: None, request=SimpleNamespace(slower_at_most=0.01)
     )

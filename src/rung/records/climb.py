@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rung.records.compare import Interleaved, Ranked, WarmUp
+from rung.plan import Numerics
+from rung.records.compare import Ranked, WarmUp
 from rung.records.measured import Compared, Environment, Figure, Nanoseconds, Seconds, Verification, Witness
-from rung.records.record import SCHEMA, Part
+from rung.records.record import SCHEMA, Part, Scalar
 
 Object = dict[str, Any]
 
@@ -37,17 +38,78 @@ class Recompilation(Part, kw_only=True):
     why: str
 
 
+class Break(Part, kw_only=True):
+    """A place of the user's source at which Dynamo ends a graph. count: how often; hint: what to do."""
+
+    where: str
+    line: str
+    why: str
+    hint: str
+    count: int
+
+
+class Batch(Part, kw_only=True):
+    """The inputs of a step: their shapes in words, and how many elements they have together."""
+
+    shape: str = ""
+    elements: int
+
+
 class Facts(Part, kw_only=True):
-    """What the survey found, as far as reports show it; `rungs` may know more of it."""
+    """What decides which rungs apply (`rung.ladder.survey`). Before `surveyed`, of the graph nothing is known; another version may not
+    have had a field.
+
+    rates: matrix FLOP/s by precision; bandwidth: bytes/s; amp, dtype: torch's names; hooked, optimizer_not_fused,
+    optimizer_not_captured, one_shape: why, empty where not; shapes: the measured one first; weights_read: elements by bytes of an element;
+    stepped_bytes: that the optimizer moves; inductor, variables: settings in effect; captured, rewritten: counts of operators in the
+    graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have (`rung.hardware.aiter`).
+    """
 
     gpu: bool
+    vendor: str | UnsetType = UNSET
+    torch: str | UnsetType = UNSET
+    arch: str | UnsetType = UNSET
     mode: str
+    tokens: int | UnsetType | None = UNSET
+    named_shapes: int | UnsetType = UNSET
+    blocks: int | UnsetType = UNSET
+    kinds_of_blocks: int | UnsetType = UNSET
+    contiguous_convolutions: int | UnsetType = UNSET
+    amp: str | UnsetType | None = UNSET
+    dtype: str | UnsetType = UNSET
+    matmul_precision: str | UnsetType = UNSET
+    optimizer: str | UnsetType | None = UNSET
+    optimizer_is_fused: bool | UnsetType = UNSET
+    optimizer_not_fused: str | UnsetType = UNSET
+    optimizer_not_captured: str | UnsetType = UNSET
     rates: dict[str, float]
-    matches: dict[str, int]
-    skipped: list[str]
-    graph_breaks: list[str]
-    without_gradient: list[str]
-    recompilations: list[Recompilation] | None = None
+    bandwidth: float | UnsetType | None = UNSET
+    hooked: str | UnsetType = UNSET
+    shapes: list[Batch] | UnsetType = UNSET
+    own_precision: Numerics = "exact"
+    weights_read: dict[str, int] | UnsetType = UNSET
+    stepped_bytes: int | UnsetType = UNSET
+    linears: int | UnsetType = UNSET
+    products_widen: bool | UnsetType = UNSET
+    attention_choices: dict[str, str] | UnsetType = UNSET
+    switches: dict[str, str] | UnsetType = UNSET
+    takes_sdpa: bool | UnsetType = UNSET
+    generates: bool | UnsetType = UNSET
+    inductor: dict[str, Any] | UnsetType = UNSET
+    variables: dict[str, Scalar] | UnsetType = UNSET
+    matches: dict[str, int] = msgspec.field(default_factory=dict)
+    skipped: list[str] = msgspec.field(default_factory=list)
+    captured: dict[str, int | float] | UnsetType = UNSET
+    rewritten: dict[str, int | float] | UnsetType = UNSET
+    written_out: dict[str, int | float] | UnsetType = UNSET
+    graphs: int | UnsetType = UNSET
+    graph_breaks: list[str] = msgspec.field(default_factory=list)
+    breaks: list[Break] | UnsetType = UNSET
+    recompilations: list[Recompilation] | UnsetType | None = UNSET
+    aiter: Object | UnsetType = UNSET
+    without_gradient: list[str] = msgspec.field(default_factory=list)
+    one_shape: str | UnsetType = UNSET
+    surveyed: bool | UnsetType = UNSET
 
 
 class Stopped(Part, kw_only=True):
@@ -76,8 +138,8 @@ class Manifest(Part, kw_only=True):
     workload: Workload
     environment: Environment
     facts: Facts
-    stopped: Stopped | None = None
-    spent_seconds: Seconds | None = None
+    stopped: Stopped | UnsetType | None = UNSET
+    spent_seconds: Seconds | UnsetType | None = UNSET
 
 
 class Breakdown(Part, kw_only=True):
@@ -229,11 +291,6 @@ class Attempt(Part, kw_only=True):
     trace: str | UnsetType | None = UNSET
     seconds: Seconds | UnsetType = UNSET
     spent_seconds: Seconds | UnsetType = UNSET
-
-    def take(self, seen: Interleaved) -> None:
-        """Takes in what its restarts gave, which has fields of the same names."""
-        for name in seen.__struct_fields__:
-            setattr(self, name, getattr(seen, name))
 
 
 class DryRun(Part, kw_only=True):

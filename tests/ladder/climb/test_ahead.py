@@ -12,6 +12,8 @@ from rung.ladder.climb import checks
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
+from rung.records.climb import Facts
+from rung.records.record import record_of
 from rung.rungs import BY_NAME
 from rung.timing.tasks import Task
 
@@ -28,7 +30,7 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added
     monkeypatch.setattr(checks, "usable_cores", lambda: 64)
     made, pool = state(tmp_path), Added()
     made.run.write("manifest.json", MANIFEST)
-    made.facts, made.pool, made.kept = FACTS, pool, BEST  # type: ignore[assignment]
+    made.known, made.pool, made.kept = record_of(Facts, FACTS), pool, BEST  # type: ignore[assignment]
     made.baseline.memory = {"allocated": 1 << 30}
     rung = as_one(made.context(), [BY_NAME[name] for name in MEMBERS])
     made.next = Task("02-together-1-candidate", made.side([*BEST, *MEMBERS]), [])

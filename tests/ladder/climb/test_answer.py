@@ -10,7 +10,7 @@ from made_up import MANIFEST, state, tried
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.state import Request, State
 from rung.recipes.recipe import Recipe, Status
-from rung.records.climb import Breakdown, Shape, Stopped
+from rung.records.climb import Batch, Breakdown, Shape, Stopped
 from rung.records.measured import Figure
 from rung.records.progress import Answered, Event
 from rung.records.record import record_of
@@ -33,7 +33,7 @@ def made(tmp_path: Path, events: Events) -> State:
     """A climb that has no answer yet, of a workload whose inputs have 1000 elements."""
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
-    made.facts["shapes"] = [{"elements": 1000}]
+    made.facts.shapes = record_of(list[Batch], [{"elements": 1000}])
     made.say = events.append
     return made
 
@@ -62,7 +62,7 @@ def on_disk(made: State) -> dict[str, Any]:
 def on_another_day(made: State) -> State:
     """The same climb in another process."""
     again = State(Run(made.run.directory), Request("x"), lambda event: None)
-    again.facts, again.measured, again.breakdown = made.facts, made.measured, made.breakdown
+    again.known, again.measured, again.breakdown = made.known, made.measured, made.breakdown
     read_back(again)
     return again
 
@@ -211,7 +211,7 @@ def test_a_provisional_recipe_leaves_other_shapes_to_the_original(made: State) -
 
 
 def test_a_recipe_of_a_workload_with_one_shape_is_for_that_one_whatever_its_status(made: State) -> None:
-    made.facts["one_shape"] = "on another number of rows it raised ValueError"
+    made.facts.one_shape = "on another number of rows it raised ValueError"
     offer(made, answer("confirmed", 1.5))
     original = Recipe.read(made.run.directory / "recipe.toml").plan.original
     assert [original.takes(elements) for elements in (999, 1000, 1001)] == [True, False, True]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attempt_records import compared, restarts
-from made_up import MANIFEST, PASSED, answered, state
+from made_up import MANIFEST, PASSED, answered, know, state
 
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.answer import Answer, offer
@@ -30,8 +30,7 @@ def made(tmp_path: Path) -> State:
     """A climb that has no answer yet."""
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
-    made.facts |= {"mode": "train", "optimizer_is_fused": False, "matches": {"sdpa": 8}, "graph_breaks": [], "dtype": "torch.float32",
-                   "amp": None, "own_precision": "exact"}  # fmt: skip
+    know(made, mode="train", optimizer_is_fused=False, matches={"sdpa": 8}, graph_breaks=[], dtype="torch.float32", amp=None, own_precision="exact")  # fmt: skip
     made.numerics = "bf16"
     made.pool = SimpleNamespace(wait=lambda until, left: until(), idle=lambda: 0)  # type: ignore[assignment]
     return made

@@ -24,6 +24,11 @@ BLOCK: dict[str, Any] = {
 Answers = dict[str, dict[str, Any]]
 
 
+def opened(**environment: Any) -> dict[str, Any]:
+    """What a worker answers that has opened a workload."""
+    return {"name": "x", "mode": "infer", "samples": None, "tokens": None, "steps": 1, "environment": environment}
+
+
 class Answered:
     """A pool whose workers have answered already. answers: by the task's name and the method; an exception ends the task."""
 
@@ -64,27 +69,22 @@ def begun(
     made.on_ready = ready and (lambda warm: ready(made))
     device = {"name": "a chip", "arch": "x86_64", "memory": 1}
     now = {"load": [busy * (os.cpu_count() or 1), 0.0, 0.0]}
-    facts = {
-        "gpu": False, "mode": "infer", "rates": {}, "saved": False, "workload": {"name": "x", "mode": "infer"},
-        "shapes": [{"elements": 64}],
-    }  # fmt: skip
+    workload = {"name": "x", "mode": "infer"}
+    facts = {"gpu": False, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
     told: dict[str, Any] = {
         "baseline": {
-            "open": {"environment": {"time": "now", "now": now, "device": device, "torch": "2.11.0"}},
-            "facts": facts,
+            "open": opened(time="now", now=now, device=device, torch="2.11.0"),
+            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1, "saved": False},
             "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
         },
         "survey": {
             "audit": {"without_gradient": [], "one_shape": ""},
-            "survey": {
-                **facts, "environment": {}, "workload": {"name": "x", "mode": "infer", "flops": None}, "matches": {"sdpa": 8},
-                "skipped": [], "graph_breaks": [],
-            },
+            "survey": {"workload": workload, "facts": {**facts, "matches": {"sdpa": 8}}},
         },
     }  # fmt: skip
     warnings: list[str] = []
     made.say = lambda event: warnings.append(event.text) if isinstance(event, Warned) else None
-    made.facts, made.measured = {}, None
+    made.known = made.measured = None
     made.pool = Answered({**told, **changed})  # type: ignore[assignment]
     begin(made, [])
     return made, warnings
@@ -109,7 +109,7 @@ def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_
     assert warnings == ["no profile of baseline: no profiler here"]
     assert surveyed(made)
     after = made.run.read("manifest.json")["facts"]
-    assert (after["surveyed"], after["matches"], made.facts["matches"]) == (True, {"sdpa": 8}, {"sdpa": 8})
+    assert (after["surveyed"], after["matches"], made.facts.matches) == (True, {"sdpa": 8}, {"sdpa": 8})
     assert surveyed(made)  # once is enough
 
 
@@ -144,10 +144,10 @@ def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(
 def large(peak: int) -> dict[str, Any]:
     """What the baseline's worker says of a workload that takes so much of a GPU of 80 GiB."""
     device = {"name": "a chip", "arch": "sm90", "memory": 80 * GIB}
-    facts = {"gpu": True, "mode": "infer", "rates": {}, "saved": False, "workload": {"name": "x", "mode": "infer"}}
+    facts = {"gpu": True, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
     return {
-        "open": {"environment": {"time": "now", "now": {}, "device": device, "torch": "2.11.0"}},
-        "facts": {**facts, "shapes": [{"elements": 64}]},
+        "open": opened(time="now", now={}, device=device, torch="2.11.0"),
+        "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1, "saved": False},
         "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"reserved": peak}},
     }
 
@@ -212,8 +212,8 @@ def test_going_on_on_another_machine_is_said_once(tmp_path: Path, torch: str) ->
     made.run.write("manifest.json", MANIFEST)
     made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     warn_of_another_machine(made)  # nothing is known yet
-    here = {"device": {"name": "a chip"}, "torch": torch}
-    made.looking = answered("resume", made.side([]), open={"environment": here})
+    here = opened(device={"name": "a chip", "memory": 1}, torch=torch)
+    made.looking = answered("resume", made.side([]), open=here)
     for _ in range(2):
         warn_of_another_machine(made)
     assert len(said) == (torch != "2.11.0")

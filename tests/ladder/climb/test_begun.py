@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import PASSED, STEP, leave, state
+from made_up import PASSED, STEP, know, leave, state
 
 from rung.ladder.answers import Verified
 from rung.ladder.climb.attempt import begun_rung
@@ -45,7 +45,7 @@ def test_a_precision_that_was_verified_is_not_asked_again(made: State, monkeypat
     keep_verified(made, ["compile", "sdpa"], {"exact": found})
     keep_verified(made, ["compile"], {"bf16": found})
     made.begun = read_begun(made.run)
-    made.facts["own_precision"] = "exact"
+    made.facts.own_precision = "exact"
     made.pool = None  # type: ignore[assignment]  # no worker is started
     tasks = checks_of(made, ["compile", "sdpa"], "03-sdpa")
     assert [(task.name, task.done, task.answers) for task in tasks] == [
@@ -73,7 +73,7 @@ def test_damage_costs_what_was_measured_and_nothing_else(made: State) -> None:
 
 
 def test_what_the_budget_cut_short_is_gone_on_with_in_another_sitting_and_not_in_this_one(made: State) -> None:
-    made.facts |= {"own_precision": "exact", "mode": "train", "optimizer_is_fused": False, "matches": {}}
+    know(made, own_precision="exact", mode="train", optimizer_is_fused=False, matches={})
     keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
     found = begun_rung(made)
     assert found is not None
@@ -86,6 +86,6 @@ def test_what_the_budget_cut_short_is_gone_on_with_in_another_sitting_and_not_in
 
 
 def test_there_must_be_time_for_what_is_gone_on_with(made: State) -> None:
-    made.facts |= {"own_precision": "exact", "mode": "train", "optimizer_is_fused": False, "matches": {}}
+    know(made, own_precision="exact", mode="train", optimizer_is_fused=False, matches={})
     keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
     assert begun_rung(leave(made, 0.0)) is None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from attempt_records import restarts
-from made_up import MANIFEST, PASSED, STEP, answered, leave, rung, state, tried
+from made_up import MANIFEST, PASSED, STEP, answered, know, leave, rung, state, tried
 
 from rung.hardware.peaks import named
 from rung.ladder.climb import attempt as attempts
@@ -139,10 +139,7 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
     """Nor once the climb is resumed: the stack, the plan and the words have each rung once."""
     rungs = [BY_NAME[name] for name in ("compile", "fused-optimizer", "sdpa", "fused-qkv", "hoisted-constants")]
     made = state(tmp_path)
-    made.facts |= {
-        "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8, "hoisted-constants": 32}, "skipped": [], "graph_breaks": [],
-        "optimizer_is_fused": False,
-    }  # fmt: skip
+    know(made, mode="train", matches={"sdpa": 8, "fused-qkv": 8, "hoisted-constants": 32}, skipped=[], graph_breaks=[], optimizer_is_fused=False)  # fmt: skip
     made.breakdown = Breakdown(
         parts=dict.fromkeys(("gemm", "pointwise", "attention", "optimizer", "launch_gap"), 0.2 * STEP)
     )

@@ -20,7 +20,9 @@ from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
 from rung.recipes.recipe import Status
+from rung.records.climb import Batch
 from rung.records.measured import Figure
+from rung.records.record import record_of
 from rung.runs import Run
 from rung.timing.duel import Duel, SideFailed
 from rung.timing.tasks import Task
@@ -90,7 +92,7 @@ def made(tmp_path: Path) -> State:
     """A climb whose verified answer is a mode of torch.compile and one more rung."""
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
-    made.facts["shapes"] = [{"shape": "8 x 8", "elements": 64}]
+    made.facts.shapes = record_of(list[Batch], [{"shape": "8 x 8", "elements": 64}])
     made.pool = Pool()  # type: ignore[assignment]
     made.kept = ["compile", "sdpa"]
     made.plain = the_best(mode("compile", title="torch.compile", speedup=1.8), [])
@@ -216,7 +218,7 @@ def test_the_answer_before_a_refuted_one_is_confirmed_in_its_place(
 def on_another_day(made: State) -> State:
     """The same climb in another process, as a resumed one begins."""
     again = State(Run(made.run.directory), made.request, made.say)
-    again.facts, again.measured, again.plain = made.facts, made.measured, made.plain
+    again.known, again.measured, again.plain = made.known, made.measured, made.plain
     read_back(again)
     taken_up(again)
     return again
@@ -285,7 +287,10 @@ def test_only_what_was_kept_is_confirmed_and_once(made: State, monkeypatch: pyte
 def test_shapes_on_which_it_loses_or_fails_are_left_to_the_original(
     made: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]
+    made.facts.shapes = [
+        *(made.facts.shapes or ()),
+        *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]),
+    ]
     steps = {**FASTER, ("candidate", 1): 1.5, ("candidate", 2): 0.5}
     assert confirmed(made, monkeypatch, steps) == ("confirmed", BOTH)
     assert made.answer is not None
@@ -294,7 +299,7 @@ def test_shapes_on_which_it_loses_or_fails_are_left_to_the_original(
 
 
 def test_a_shape_on_which_it_fails_costs_that_shape_alone(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}]
+    made.facts.shapes = [*(made.facts.shapes or ()), *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}])]
     assert confirmed(made, monkeypatch, {**FASTER, ("candidate", 1): 0.0}) == ("confirmed", BOTH)
     assert made.answer is not None
     assert [(shape.answer, shape.speedup) for shape in made.answer.shapes] == [("fails", None)]
@@ -312,7 +317,10 @@ def test_a_shape_on_which_it_fails_leaves_the_other_shapes_to_be_seen(
     made: State, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     monkeypatch.setattr(confirming, "restarts_at_once", lambda *_: together)
-    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]
+    made.facts.shapes = [
+        *(made.facts.shapes or ()),
+        *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]),
+    ]
     assert confirmed(made, monkeypatch, {**FASTER, ("candidate", 1): 0.0, ("candidate", 2): 1.5}) is not None
     assert made.answer is not None
     assert made.answer.original == {"elements_at_most": 24, "elements_at_least": 792}
@@ -347,7 +355,7 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
     with pytest.raises(Killed):
         confirm(made)
     again = State(made.run, made.request, made.say)
-    again.facts, again.measured, again.kept, again.plain = made.facts, made.measured, made.kept, made.plain
+    again.known, again.measured, again.kept, again.plain = made.known, made.measured, made.kept, made.plain
     again.answer, again.pool = made.answer, Pool()  # type: ignore[assignment]
     assert len(again.begun["confirm"].duel.restarts) == 2
     assert confirmed(again, monkeypatch, FASTER) == ("confirmed", BOTH)

@@ -21,7 +21,7 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.plan import Numerics, Plan
-from rung.records.climb import Attempt, Breakdown, Mode
+from rung.records.climb import Attempt, Breakdown, Facts, Mode
 from rung.records.measured import Figure
 from rung.records.record import record_of
 from rung.rungs import BY_NAME, Context, plan_of
@@ -142,7 +142,7 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
     def made(facts: dict[str, Any]) -> tuple[State, Added]:
         made, pool = state(tmp_path), Added()
         made.run.write("manifest.json", MANIFEST)
-        made.facts, made.pool = {**facts, "rates": {}}, pool  # type: ignore[assignment]
+        made.known, made.pool = record_of(Facts, {**facts, "rates": {}}), pool  # type: ignore[assignment]
         return made, pool
 
     return made
@@ -202,7 +202,7 @@ def test_a_mode_that_was_the_best_is_the_answer_once_it_is_verified_while_a_fast
     climb: Callable[..., tuple[State, Added]], passed: list[bool]
 ) -> None:
     made, _ = climb({**TRAINING, **LAYERS})
-    made.audited, made.facts["own_precision"] = True, "exact"
+    made.audited, made.facts.own_precision = True, "exact"
     blocks, whole = ("bf16", "compile-regions", "capture"), ("bf16", "compile", "capture")
     race = mode_timing.Race(
         {"blocks-and-graph": timed(blocks, 2.0), "compile-and-graph": timed(whole, 2.2)}, "compile-and-graph"
@@ -228,7 +228,7 @@ def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
     climb: Callable[..., tuple[State, Added]],
 ) -> None:
     made, _ = climb({**TRAINING, **LAYERS})
-    made.audited, made.facts["own_precision"] = True, "exact"
+    made.audited, made.facts.own_precision = True, "exact"
     stack = ("bf16", "compile-regions", "capture")
     race = mode_timing.Race({"blocks-and-graph": mode(*stack, error="it died")})
     race.answers = [Answer(stack, "provisional", Figure(value=2.0))]
@@ -385,7 +385,7 @@ def test_what_was_begun_ahead_is_completed_to_every_precision(
     climb: Callable[..., tuple[State, Added]], begun: str
 ) -> None:
     made, _ = climb(TRAINING)
-    made.facts["own_precision"] = "exact"
+    made.facts.own_precision = "exact"
     stack = ["bf16", "compile"]
     of = ["compile"] if begun == "another's" else stack
     ahead = verifying(made, of, ["exact", "bf16"] if begun in ("both", "another's") else [begun], "01-plain")  # type: ignore[list-item]

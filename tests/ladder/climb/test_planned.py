@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import STEP, leave, rung, state
+from made_up import STEP, know, leave, rung, state
 
 from rung.ladder.climb.climb import Climb
 from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
@@ -19,9 +19,7 @@ RUNGS = [BY_NAME[name] for name in ("compile", "sdpa", "fused-optimizer", "fused
 
 def climbing(tmp_path: Path) -> State:
     made = state(tmp_path)
-    made.facts |= {
-        "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8}, "skipped": [], "graph_breaks": [], "optimizer_is_fused": False,
-    }  # fmt: skip
+    know(made, mode="train", matches={"sdpa": 8, "fused-qkv": 8}, skipped=[], graph_breaks=[], optimizer_is_fused=False)  # fmt: skip
     made.breakdown = Breakdown(parts=dict.fromkeys(("gemm", "pointwise", "attention", "optimizer"), 0.25 * STEP))
     return made
 

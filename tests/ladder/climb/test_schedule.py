@@ -406,7 +406,7 @@ def test_it_is_one_pair_at_a_time_where_cores_are_few_or_the_device_compiles(tmp
     for count, together in ((1, 1), (4, 1), (8, 2), (64, 3)):
         cores(count)
         assert pairs_at_once(made, [GIB] * 2).together == together
-    made.facts["gpu"] = False
+    made.facts.gpu = False
     assert pairs_at_once(made, [GIB] * 2).together == 1
 
 

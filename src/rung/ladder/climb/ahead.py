@@ -30,7 +30,7 @@ def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
 
 def note_memory(state: State, task: Task) -> None:
     """Counts for a warm worker the GPU memory that it took, in the place of a guess."""
-    if state.facts["gpu"]:
+    if state.facts.gpu:
         task.memory = max(record_of(Warmed, task.answers["warm"]).memory.values()) + CONTEXT_BYTES
 
 
@@ -79,7 +79,7 @@ def _verify_next(state: State) -> None:
         end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])
         state.next_ahead = []
     if not state.next_ahead:
-        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.facts["own_precision"]), name)
+        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.facts.own_precision), name)
 
 
 def prepared_rung(state: State) -> Rung | None:

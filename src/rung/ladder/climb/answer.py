@@ -218,8 +218,8 @@ def read_back(state: State) -> None:
 
 def recipe_of(state: State, answer: Answer) -> Recipe:
     """The answer as a file that can be applied."""
-    manifest = state.run.read("manifest.json")
-    environment, device = manifest["environment"], manifest["environment"]["device"]
+    manifest = state.run.manifest()
+    workload, environment, device = manifest.workload, manifest.environment, manifest.environment.device
     speedup, over_plain = answer.speedup, answer.over_plain.value if answer.over_plain else None
     figures = {"speedup": speedup.value, "low": speedup.low, "high": speedup.high, "over_plain": over_plain}
     measured = {name: round(value, 4) for name, value in figures.items() if isinstance(value, (int, float))}
@@ -229,10 +229,10 @@ def recipe_of(state: State, answer: Answer) -> Recipe:
         answer.kept,
         state.request.target,
         state.request.options,
-        state.facts["mode"],
+        state.facts.mode,
         state.numerics,
-        {"device": device["name"], "arch": device["arch"], "torch": environment["torch"],
-         "model": manifest["workload"].get("model", ""), "structure": manifest["workload"].get("structure", "")},
+        {"device": device.name, "arch": device.arch or "", "torch": environment.torch or "", "model": workload.model,
+         "structure": workload.structure},
         measured,
         variables(plan_of(answer.kept), state.setup.files),
         answer.original or _measured_shape_only(state, answer),
@@ -242,8 +242,8 @@ def recipe_of(state: State, answer: Answer) -> Recipe:
 
 def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:
     """Other inputs are left to the untouched model where nobody has seen the recipe run on them."""
-    measured = (state.facts.get("shapes") or [{"elements": 0}])[0]["elements"]
-    if not measured or not (answer.status == "provisional" or state.facts.get("one_shape")):
+    measured = state.facts.shapes[0].elements if state.facts.shapes else 0
+    if not measured or not (answer.status == "provisional" or state.facts.one_shape):
         return {}
     only = Original(measured - 1, measured + 1)
     return {"elements_at_most": only.elements_at_most, "elements_at_least": only.elements_at_least or 0}

@@ -35,7 +35,7 @@ from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
 from rung.records.climb import Attempt, Effect, Prediction
 from rung.records.progress import Planned, Verifies, Warned
-from rung.records.record import record_of
+from rung.records.record import record_of, take
 from rung.rungs import BY_NAME, Evidence, Rung
 from rung.rungs.environment import FILES
 from rung.timing.duel import Duel, SideFailed, Start
@@ -67,7 +67,7 @@ def opened(state: State, rung: Rung, planned: bool = False) -> Attempt:
         replaces=[name for name in state.kept if name not in stack],
         prediction=record_of(Prediction, prediction) if prediction else None,
         clock=state.breakdown.clock if state.breakdown else None,
-        graph_breaks=state.facts["graph_breaks"] if "compile" in (rung.name, *members) else [],
+        graph_breaks=state.facts.graph_breaks if "compile" in (rung.name, *members) else [],
         verdict=no.verdict if no else "",
         why=no.why if no else "",
         group=no.group if no else UNSET,
@@ -88,7 +88,7 @@ def attempt(state: State, rung: Rung) -> None:
             _rehearse(state, rung, record.stack, name)
             duel = _compared(state, rung, record, name)
             found = duel.record()
-            record.take(found)
+            take(record, found)
             if not state.kept and (said := disturbed(state.baseline.time.value, found.times["best"].value)):
                 record.warnings = [*found.warnings, said]
                 state.say(Warned(said))

@@ -10,27 +10,29 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+
+import msgspec
 
 from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.state import crowded
-from rung.ladder.answers import Untouched
+from rung.ladder.answers import Audited, Loaded, Surveyed, Untouched
 from rung.ladder.climb.checks import peak_of
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
 from rung.ladder.floor import floor
 from rung.launch import WorkerFailed, quiet
 from rung.measure import median_interval
-from rung.plan import CONTRACTS
-from rung.records.climb import Baseline, Floor
-from rung.records.measured import Interval
-from rung.records.progress import Begins, Measured, Opened, Surveyed, TimesBaseline, Warned
-from rung.records.record import record_of
+from rung.plan import CONTRACTS, Numerics
+from rung.records import progress as progressing
+from rung.records.climb import Baseline, Floor, Manifest
+from rung.records.measured import Environment, Interval
+from rung.records.progress import Begins, Measured, TimesBaseline, Warned
+from rung.records.record import SCHEMA, record_of, take
 from rung.rungs import Rung
 from rung.timing.duel import PROFILED_STEPS
 from rung.timing.tasks import Call, Task
-from rung.timing.timed import TimedBlock
+from rung.timing.timed import Opened, TimedBlock
 
 progress = logging.getLogger(__name__)
 
@@ -40,22 +42,21 @@ GRACE = 8.0  # seconds after the budget within which the untouched workload is s
 TIMED_SECONDS = 2.0  # of the untouched workload by itself; comparisons time it again beside others
 # Of the GPU's memory: from there on a process of the workload has the plain modes wait for the survey, since they have no room beside it.
 FILLS = 0.3
-# What the survey will tell, for those who read the manifest before.
-NOT_SURVEYED: dict[str, Any] = {"matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": []}
 
 
 def begin(state: State, rungs: Sequence[Rung]) -> None:
     """Starts the survey, and measures the untouched workload, unless an earlier sitting did. Raises OutOfTime, and what keeps the
     workload from being climbed at all."""
-    manifest, known = state.run.maybe("manifest.json"), state.run.baseline()
+    manifest = state.run.manifest() if state.run.has("manifest.json") else None
+    known = state.run.baseline()
     request = state.request
     state.say(Begins(request.target))
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
     state.saved_model = str(state.model_file)  # workers make the model themselves until the first one has written it
     if manifest:
-        state.facts, state.numerics = manifest["facts"], manifest["numerics"]
+        state.known, state.numerics = manifest.facts, contract(manifest.numerics)
         state.status("running", "")
-    unseen = not (manifest and manifest["facts"].get("surveyed"))
+    unseen = not (manifest and manifest.facts.surveyed)
     if unseen and usable_cores() >= MANY_CORES:
         _survey(state)
     if known is None or not manifest:
@@ -78,7 +79,7 @@ def _go_on(state: State) -> None:
     _set_limits(state, max(state.baseline.memory.values()))
     if usable_cores() >= MANY_CORES:
         state.pool.keep_spares(state.side([]), SPARES)
-    calls: list[Call] = [("facts", {"save": state.saved_model})] if state.facts["gpu"] else []
+    calls: list[Call] = [("facts", {"save": state.saved_model})] if state.facts.gpu else []
     state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
     state.looking.passing = True
     if state.baseline.breakdown:
@@ -89,9 +90,9 @@ def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
     if state.looking is None or "open" not in state.looking.answers:
         return
-    now, state.looking = state.looking.answers["open"]["environment"], None
-    before = state.run.read("manifest.json")["environment"]
-    was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
+    now, state.looking = record_of(Opened, state.looking.answers["open"]).environment, None
+    before = state.run.manifest().environment
+    was, here = (f"{e.device.name} with torch {e.torch}" for e in (before, now))
     if was != here:
         text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
         state.say(Warned(text))
@@ -99,7 +100,7 @@ def warn_of_another_machine(state: State) -> None:
 
 def _set_limits(state: State, peak: float) -> None:
     """How many workers run side by side, and how much of the GPU they may take together. peak: bytes of the untouched workload."""
-    if state.facts["gpu"]:
+    if state.facts.gpu:
         state.pool.memory = USABLE * state.gpu_bytes
         for task in (state.untouched, state.surveying):
             if task is not None:
@@ -109,7 +110,7 @@ def _set_limits(state: State, peak: float) -> None:
 
 
 def _fills(state: State, peak: float) -> bool:
-    return bool(state.facts["gpu"]) and peak > FILLS * state.gpu_bytes
+    return bool(state.facts.gpu) and peak > FILLS * state.gpu_bytes
 
 
 def _survey_first(state: State, untouched: Task) -> None:
@@ -152,20 +153,23 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
         _refuse(state, task.error)
     if not task.done:
         return False
-    facts = {**task.answers["survey"], **task.answers["audit"]}
+    found = record_of(Surveyed, task.answers["survey"])
     state.surveying, state.audited = None, True
     task.end()
-    state.facts = {**{k: v for k, v in facts.items() if k not in ("workload", "environment")}, "surveyed": True}
-    manifest = state.run.read("manifest.json")
-    aiter = state.facts.get("aiter") or {}
+    facts = state.known = found.facts
+    take(facts, record_of(Audited, task.answers["audit"]))
+    facts.surveyed = True
+    aiter = facts.aiter or {}
     if command := list_untuned(aiter, state.run.directory):
         aiter["command"] = command
-    state.run.write("manifest.json", {**manifest, "workload": facts["workload"], "facts": state.facts})
+    manifest = state.run.manifest()
+    manifest.workload, manifest.facts = found.workload, facts
+    state.run.write("manifest.json", manifest)
     state.baseline.floor = _floor(state, state.baseline.time.value)
-    state.baseline.without_gradient = state.facts["without_gradient"]
+    state.baseline.without_gradient = state.facts.without_gradient
     state.run.write("baseline.json", state.baseline)
-    state.say(Surveyed(state.run.manifest().facts))
-    if why := state.facts.get("one_shape"):
+    state.say(progressing.Surveyed(facts))
+    if why := state.facts.one_shape:
         state.say(Warned(f"the workload runs on one input shape alone ({why}): so will the recipe."))
     if command:
         state.say(Warned(f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"))  # fmt: skip
@@ -181,14 +185,14 @@ def audited(state: State) -> None:
         raise OutOfTime
     if task.error and "audit" not in task.answers:
         _refuse(state, task.error)
-    state.facts |= task.answers["audit"]
+    take(state.facts, record_of(Audited, task.answers["audit"]))
     state.audited = True
 
 
 def _refuse(state: State, error: WorkerFailed) -> None:
     """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
     why: RungError = error
-    if error.lacked_memory and state.measured and state.facts["gpu"]:
+    if error.lacked_memory and state.measured and state.facts.gpu:
         takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
         why = WorkloadError(
             f"a climb runs several processes of a workload side by side, and one of this workload takes {takes:.1f} GiB of the GPU's "
@@ -219,9 +223,10 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     if many:
         state.pool.keep_spares(state.side([]), SPARES)
     answered("facts")
-    if "facts" in task.answers and not state.facts:
-        _write_manifest(state, rungs, task.answers["open"], task.answers["facts"])
-        if not state.facts["gpu"]:
+    if "facts" in task.answers and state.known is None:
+        found, opened = record_of(Loaded, task.answers["facts"]), record_of(Opened, task.answers["open"])
+        _write_manifest(state, rungs, opened.environment, found)
+        if not state.facts.gpu:
             _set_limits(state, 0.0)
     if not task.error:
         state.say(TimesBaseline())
@@ -239,7 +244,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         raise task.error
     warm, worker = record_of(Untouched, task.answers["warm"]), task.worker
     assert worker is not None
-    if not task.answers["facts"]["saved"]:
+    if not record_of(Loaded, task.answers["facts"]).saved:
         state.saved_model = ""
     state.untouched = state.champion = task
     peak = float(max(warm.memory.values()))
@@ -279,35 +284,39 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     )
 
 
-def _write_manifest(state: State, rungs: Sequence[Rung], opened: dict[str, Any], facts: dict[str, Any]) -> None:
+def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environment, found: Loaded) -> None:
     """What is known of the workload before it is surveyed."""
-    request, environment = state.request, opened["environment"]
-    state.numerics = request.numerics or ("tf32" if facts["gpu"] else "exact")
-    if state.numerics not in CONTRACTS:
-        raise UsageError(f"--numerics is {state.numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
-    state.facts = {**NOT_SURVEYED, **{k: v for k, v in facts.items() if k != "workload"}, "surveyed": False}
-    state.run.write(
-        "manifest.json",
-        {
-            "schema": 1,
-            "kind": "climb",
-            "status": "running",
-            "why": "",
-            "target": request.target,
-            "options": request.options,
-            "numerics": state.numerics,
-            "command": request.command,
-            "created": environment["time"],
-            "request": request.as_dict(),
-            "rungs": [r.name for r in rungs],
-            "workload": {**facts["workload"], "flops": None},
-            "environment": environment,
-            "facts": state.facts,
-        },
+    request = state.request
+    state.numerics = contract(request.numerics or ("tf32" if found.facts.gpu else "exact"))
+    state.known = found.facts
+    state.known.surveyed = False
+    manifest = Manifest(
+        schema=SCHEMA,
+        status="running",
+        why="",
+        target=request.target,
+        options=request.options,
+        numerics=state.numerics,
+        command=request.command,
+        created=environment.time or "",
+        request=msgspec.to_builtins(request),
+        rungs=[r.name for r in rungs],
+        workload=found.workload,
+        environment=environment,
+        facts=state.known,
     )
-    state.say(Opened(str(state.run.directory), state.run.manifest()))
-    if said := crowded(environment["now"].get("load", ()), os.cpu_count() or 1):
+    state.run.write("manifest.json", manifest)
+    state.say(progressing.Opened(str(state.run.directory), manifest))
+    if said := crowded((environment.now or {}).get("load", ()), os.cpu_count() or 1):
         state.say(Warned(said))
+
+
+def contract(numerics: str) -> Numerics:
+    """Raises UsageError where it is none."""
+    for name in CONTRACTS:
+        if name == numerics:
+            return name
+    raise UsageError(f"--numerics is {numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
 
 
 def _floor(state: State, step_ns: float) -> Floor | None:

@@ -46,9 +46,9 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
 def precompiling(state: State, stack: Sequence[str], name: str) -> None:
     """Where there are many cores, a further worker compiles a candidate meanwhile for the second shape, which the verification in full
     precision comes to last."""
-    if not plan_of(stack).compiles or state.facts.get("one_shape") or usable_cores() < MANY_CORES:
+    if not plan_of(stack).compiles or state.facts.one_shape or usable_cores() < MANY_CORES:
         return
-    memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
     helper = Task(f"{name}-precompile-exact", state.side(stack), [("precompile", {})], memory)
     helper.passing = helper.yielding = True
     state.checking.append(state.pool.add(helper))
@@ -72,7 +72,7 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
             task.end()
     checks = [*(ahead if usable else ()), *answered_before(state, stack, name)]
     there = {precision_of(task) for task in checks}
-    missing = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there]
+    missing = [n for n in plan_of(stack).phases(state.facts.own_precision) if n not in there]
     return checks + verifying(state, stack, missing, name)
 
 
@@ -101,9 +101,9 @@ def precision_of(task: Task) -> str:
 def verifying_bytes(state: State, peak: float) -> float:
     """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate, and what all of them
     give. As seen before, or by the untouched workload's peak."""
-    if not state.facts["gpu"]:
+    if not state.facts.gpu:
         return 0.0
-    return (state.verified_bytes or VERIFIED[state.facts["mode"]] * peak) + CONTEXT_BYTES
+    return (state.verified_bytes or VERIFIED[state.facts.mode] * peak) + CONTEXT_BYTES
 
 
 def note_verified(state: State) -> None:

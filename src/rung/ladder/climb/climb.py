@@ -27,7 +27,6 @@ from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up
 from rung.records.climb import DryRun, Stopped
 from rung.records.progress import Inapplicable, Planned, Warned
-from rung.records.record import plain
 from rung.rungs import LADDER, Rung, chosen
 from rung.runs import Run
 from rung.timing.compile_cache import compiled_code
@@ -119,7 +118,9 @@ class Climb:
         state = self.state
         give_up_late(state)
         write(state, stop)
-        self.run.write("manifest.json", {**self.run.read("manifest.json"), "stopped": plain(stop)})
+        manifest = self.run.manifest()
+        manifest.stopped = stop
+        self.run.write("manifest.json", manifest)
         unconfirmed = state.answer is not None and state.answer.status != "confirmed"
         state.status("complete", stop.why if stop.rule == "budget" or unconfirmed else "")
 
@@ -159,10 +160,10 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
         raise UsageError(
             f"{odd} is a {kind}, and a climb would write where it leads; copy what it stands for into its place."
         )
-    manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
-    if manifest["status"] == "complete" and not manifest["why"]:
+    manifest = run.record().manifest  # all of it is read, so that a damaged file is found before anything is measured
+    if manifest.status == "complete" and not manifest.why:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
-    request = _request(manifest["request"], directory)
+    request = _request(manifest.request, directory)
     return Climb(run, request if budget is None else replace(request, budget=budget), say)
 
 
@@ -170,7 +171,7 @@ def _request(told: dict[str, Any], directory: Path) -> Request:
     """What a climb was begun with. Raises InputError where that is of another version, or damaged."""
     try:
         request = msgspec.convert(told, Request)
-        if told.keys() - request.as_dict().keys() or (request.jobs is not None and request.jobs < 1):
+        if told.keys() - Request.__dataclass_fields__.keys() or (request.jobs is not None and request.jobs < 1):
             raise ValueError
     except ValueError as error:  # msgspec.ValidationError is one
         raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error

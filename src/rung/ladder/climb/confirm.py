@@ -131,12 +131,12 @@ def _restarts(state: State, sides: Mapping[str, Side], count: int) -> list[Start
         state.confirmed_restarts += 1
         names.append(f"final-{state.confirmed_restarts}")
     progress.info("confirming: loading")
-    return fresh_restarts(state, sides, names, at_once=state.facts["gpu"])
+    return fresh_restarts(state, sides, names, at_once=state.facts.gpu)
 
 
 def _lacking(state: State, begun: Begun) -> list[int]:
     """The workload's other shapes that were not run often enough yet."""
-    others = range(1, len(state.facts.get("shapes") or [0]))
+    others = range(1, len(state.facts.shapes or [0]))
     return [n for n in others if n not in begun.failed and len(begun.shapes.get(n, ())) < CLIMB[0][0]]
 
 
@@ -183,16 +183,31 @@ def _judged(begun: Begun, a: int, b: int) -> Comparison | None:
 def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
     """What the answer gives on the other shapes that were run, or why that is not known."""
     found = []
-    for number, shape in enumerate(state.facts.get("shapes") or []):
+    for number, shape in enumerate(state.facts.shapes or []):
         if not number:
             continue
         if number in begun.failed:
             side, why = begun.failed[number]
-            found.append(Shape(**shape, answer="fails" if side == "candidate" else "unknown", speedup=None, why=why))
+            found.append(
+                Shape(
+                    shape=shape.shape,
+                    elements=shape.elements,
+                    answer="fails" if side == "candidate" else "unknown",
+                    speedup=None,
+                    why=why,
+                )
+            )
         elif number in begun.shapes:
             comparison = judge([r.log_ratio() for r in begun.shapes[number]], looks=CLIMB, last=True)
             assert comparison is not None
-            found.append(Shape(**shape, answer=comparison.answer, speedup=record_of(Ratio, comparison.speedup)))
+            found.append(
+                Shape(
+                    shape=shape.shape,
+                    elements=shape.elements,
+                    answer=comparison.answer,
+                    speedup=record_of(Ratio, comparison.speedup),
+                )
+            )
     return found
 
 
@@ -202,7 +217,7 @@ def _offer_confirmed(
     """over, plain: the answer against the untouched model and the best plain mode."""
     seen = duel.record()
     names = {"best": "baseline", "plain": "plain", "candidate": "best"}
-    measured = max(1, (state.facts.get("shapes") or [{"elements": 1}])[0]["elements"])
+    measured = max(1, state.facts.shapes[0].elements if state.facts.shapes else 1)
     offer(
         state,
         replace(

@@ -25,12 +25,12 @@ def verifies_beside(state: State, mode: float) -> bool:
     the mode itself. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
     peak = peak_of(state)
     needed = peak + CONTEXT_BYTES + mode + verifying_bytes(state, peak)
-    return usable_cores() >= MANY_CORES and (not state.facts["gpu"] or needed <= state.pool.memory)
+    return usable_cores() >= MANY_CORES and (not state.facts.gpu or needed <= state.pool.memory)
 
 
 def verify_ahead(state: State, rungs: Sequence[str], name: str) -> None:
     """Begins to verify the mode that is likely to be the fastest, while it compiles."""
-    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.facts["own_precision"]), name)
+    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.facts.own_precision), name)
 
 
 def use_the_time(state: State, result: Race) -> None:
@@ -51,7 +51,7 @@ def _offer_verified(state: State, result: Race) -> None:
     """Offers the best mode once all checks of it have passed; one that was the best for a while, too, as long as nothing else is verified:
     that is worth more than a faster answer which is not."""
     answer = _answer_checked(state, result)
-    if answer is None or answer.status != "provisional" or not state.audited or state.facts.get("one_shape"):
+    if answer is None or answer.status != "provisional" or not state.audited or state.facts.one_shape:
         return
     kept = list(answer.kept)
     if kept not in [
@@ -60,7 +60,7 @@ def _offer_verified(state: State, result: Race) -> None:
         return
     if _is_verified(state) and not (result.best and kept == result.modes[result.best].rungs):
         return
-    phases = plan_of(answer.kept).phases(state.facts["own_precision"])
+    phases = plan_of(answer.kept).phases(state.facts.own_precision)
     complete = {precision_of(task) for task in state.ahead} == {*phases}
     passed = all((found := verified(task)) and found.passed for task in state.ahead)
     if complete and passed and answer.speedup.value >= VERIFIED_GAIN:

@@ -23,6 +23,7 @@ from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Plain
+from rung.records.record import take
 from rung.timing.duel import Start
 from rung.timing.tasks import Task, end_all
 
@@ -130,7 +131,7 @@ def _record(state: State, found: Race) -> Attempt:
     record.log = f"workers/01-{NAME}-{found.best}.log"
     record.prepared_seconds = best.prepared_seconds
     found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
-    record.take(found.duel.record())
+    take(record, found.duel.record())
     if (best.speedup or 0.0) < PROVISIONAL_GAIN:
         record.verdict = "inconclusive"
         record.why = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."
@@ -142,7 +143,7 @@ def _record(state: State, found: Race) -> Attempt:
 def _ahead(state: State) -> list[Task]:
     """The verification that was begun before it was known which mode is the fastest, and on which shapes the workload runs."""
     tasks, state.ahead = state.ahead, []
-    if not state.facts.get("one_shape"):
+    if not state.facts.one_shape:
         return tasks
     end_all(tasks)  # it asks for a second shape
     return []

@@ -50,7 +50,7 @@ def start_modes(state: State, warm: Untouched) -> None:
     """Has workers prepare the first modes: the graph of the model as it is, and one that compiles. The others wait until that one
     is ready, for they find its code in the cache. warm: what the untouched workload's worker said."""
     peak = float(max(warm.memory.values()))
-    state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts.gpu else 0.0
     state.launching = warm.launching
     wanted = _modes(state, slow=False)
     state.racing = {name: prepared_mode(state, name, rungs) for name, rungs in wanted.items()}
@@ -98,7 +98,7 @@ def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = ""
 
 def _bytes_of(state: State, rungs: Sequence[str]) -> float:
     """Bytes of the GPU that a mode is taken to need."""
-    if state.facts["mode"] == "infer" or "bf16" not in rungs or state.facts["own_precision"] == "bf16":
+    if state.facts.mode == "infer" or "bf16" not in rungs or state.facts.own_precision == "bf16":
         return state.mode_bytes
     compiled = not {"compile", "compile-regions"}.isdisjoint(rungs)
     return min(state.mode_bytes, (LOWER_COMPILED if compiled else LOWER) * peak_of(state) + CONTEXT_BYTES)

@@ -101,8 +101,8 @@ def confirming(state: State) -> float:
     others = 2 if state.plain_is_another else 1
     sides = [state.baseline.time.value, *[state.step_ns] * others]
     rounds = math.ceil(CLIMB[0][0] / restarts_at_once(state, others))
-    shapes = max(1, len(state.facts.get("shapes") or [0]))
-    timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts["gpu"]) + SETTLING)
+    shapes = max(1, len(state.facts.shapes or [0]))
+    timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts.gpu) + SETTLING)
     other_shapes = (shapes - 1) * state.compiled_again
     return rounds * (state.prepared_again + other_shapes) + timed
 
@@ -116,12 +116,12 @@ def restarts_at_once(state: State, others: int) -> int:
 def seconds(state: State, rung: Rung) -> float:
     """What deciding a rung takes: prepared, timed in three restarts, verified."""
     plan = rung.change(plan_of(state.kept))
-    return _deciding(state, rung.prepares, len(plan.phases(state.facts.get("own_precision", "exact"))))
+    return _deciding(state, rung.prepares, len(plan.phases(state.facts.own_precision)))
 
 
 def _deciding(state: State, prepares: float, precisions: int) -> float:
     """prepares: the rung's guess of what preparing takes on top of the best so far; precisions: at how many it is verified."""
-    gpu, more = state.facts["gpu"], _guessed(state, prepares)
+    gpu, more = state.facts.gpu, _guessed(state, prepares)
     one = blocks_seconds([state.step_ns] * 2, gpu) + PROFILING[gpu]
     rounds = math.ceil((CLIMB[0][0] - 1) / pairs_at_once(state, [state.peak] * 2).together)
     verifying = math.ceil(precisions / (2 if gpu else 1)) * VERIFYING * (state.prepared_in + more)
@@ -152,7 +152,7 @@ def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) 
 
     On a CPU the device is what compiles, so there it is one at a time.
     """
-    if not state.facts["gpu"]:
+    if not state.facts.gpu:
         return state.setup
     free = USABLE * state.gpu_bytes if alone else state.free_bytes()
     fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)
@@ -163,7 +163,7 @@ def looks(state: State) -> Looks:
     """Rule 10: the planned looks at the restarts of what is about to be compared. Which ones is settled before the first restart, so
     that chance decides nothing about it."""
     together = pairs_at_once(state, [state.peak] * 2).together
-    one = blocks_seconds([state.step_ns] * 2, state.facts["gpu"]) + SETTLING + state.prepared_again / together
+    one = blocks_seconds([state.step_ns] * 2, state.facts.gpu) + SETTLING + state.prepared_again / together
     return PATIENT if PATIENT[-1][0] * one <= min(PATIENCE, SHARE * room(state)) else CLIMB
 
 

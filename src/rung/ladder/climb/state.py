@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -18,9 +18,9 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.plan import Numerics
-from rung.records.climb import Attempt, Baseline, Breakdown, Moment, Plain, TakenBack
+from rung.records.climb import Attempt, Baseline, Breakdown, Facts, Moment, Plain, TakenBack
 from rung.records.progress import Event, Now, Warned
-from rung.records.record import record_of
+from rung.records.record import plain, record_of
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Limits, Setup, Side
@@ -69,9 +69,6 @@ class Request:
     slower_at_most: float = 0.01
     command: str = ""
     jobs: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {k: getattr(self, k) for k in self.__dataclass_fields__}
 
 
 def gained(kept: Sequence[Attempt]) -> float:
@@ -140,7 +137,7 @@ class State:
         self.measured: Baseline | None = None  # the untouched workload
         self.breakdown: Breakdown | None = None
         self.counters: Counters | None = None
-        self.facts: dict[str, Any] = {}
+        self.known: Facts | None = None  # of the workload
         self.numerics: Numerics = "exact"
         self.begun: dict[str, Begun] = read_begun(run)  # what has no verdict yet
         self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
@@ -153,7 +150,7 @@ class State:
     @cached_property
     def gpu_bytes(self) -> int:
         """Of the GPU's memory, by the manifest."""
-        return int(self.run.read("manifest.json")["environment"]["device"]["memory"])
+        return self.run.manifest().environment.device.memory
 
     @cached_property
     def _earlier(self) -> float:
@@ -171,6 +168,12 @@ class State:
         self.attempts.append(attempt)
         if attempt.cut and attempt.verdict == "inconclusive":
             self.cut.add(attempt.rung)
+
+    @property
+    def facts(self) -> Facts:
+        """Of the workload, once it was loaded."""
+        assert self.known is not None
+        return self.known
 
     @property
     def baseline(self) -> Baseline:
@@ -203,11 +206,11 @@ class State:
 
     def step_bytes(self) -> float:
         """Bytes of the GPU that a worker is taken to need whose step nobody has run yet."""
-        return UNSEEN * self.peak + CONTEXT_BYTES if self.facts["gpu"] else 0.0
+        return UNSEEN * self.peak + CONTEXT_BYTES if self.facts.gpu else 0.0
 
     def untouched_bytes(self) -> float:
         """Bytes of the GPU that a worker of the untouched workload needs."""
-        return max(self.baseline.memory.values()) + CONTEXT_BYTES if self.facts["gpu"] else 0.0
+        return max(self.baseline.memory.values()) + CONTEXT_BYTES if self.facts.gpu else 0.0
 
     @property
     def plain_is_another(self) -> bool:
@@ -229,7 +232,7 @@ class State:
     @property
     def compiled_again(self) -> float:
         """Seconds that the best so far takes on an input shape whose compiled code is in the cache."""
-        return (AGAIN_GPU if self.facts["gpu"] else AGAIN) * self._compiled_first
+        return (AGAIN_GPU if self.facts.gpu else AGAIN) * self._compiled_first
 
     @property
     def _compiled_first(self) -> float:
@@ -280,10 +283,11 @@ class State:
         first = firsts[-1] if firsts else self.measured.first_run_seconds if self.measured else 0.0
         peaks = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
         memory = peaks[-1] if peaks else self.measured.memory if self.measured else {}
-        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed, memory)
+        facts = plain(self.facts)  # which rungs ask by name
+        return Context(plan_of(self.kept), self.numerics, facts, parts, self.facts.rates, first, failed, memory)
 
     def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
-        one = bool(self.facts.get("one_shape"))
+        one = bool(self.known and self.known.one_shape)
         return Side(
             self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape, one_shape=one,
             saved_model=self.saved_model,
@@ -306,9 +310,10 @@ class State:
         return replace(setup, limits=limits)
 
     def status(self, status: str, why: str) -> None:
-        manifest = self.run.maybe("manifest.json")
-        if manifest:
-            self.run.write("manifest.json", {**manifest, "status": status, "why": why, "spent_seconds": self.spent()})
+        if self.run.has("manifest.json"):
+            manifest = self.run.manifest()
+            manifest.status, manifest.why, manifest.spent_seconds = status, why, self.spent()
+            self.run.write("manifest.json", manifest)
 
     def trace(self, name: str) -> Path:
         return self.run.directory / "traces" / f"{name}.json.gz"
