@@ -31,7 +31,7 @@ from rung.plan import Plan
 from rung.recipes import fit
 from rung.records.climb import Batch, Break, Facts, Recompilation
 from rung.records.climb import Workload as Described
-from rung.records.record import Part, record_of, take
+from rung.records.record import Part, take
 from rung.rungs.inductor import names
 from rung.timing.work import rates
 from rung.verify.reference import own_precision
@@ -165,7 +165,6 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
             found, skipped = {**found, **grouped}, [*skipped, *left]
     except Exception as error:
         return Graphs(matches={}, skipped=[f"capture failed: {type(error).__name__}: {first_line(error)}"])
-    breaks = record_of(list[Break], step.breaks)
     return Graphs(
         matches=found,
         skipped=skipped,
@@ -173,9 +172,9 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
         rewritten=dict(step.surgeon.after),
         written_out=dict(step.surgeon.written_out),
         graphs=step.surgeon.graphs,
-        graph_breaks=[sentence(found) for found in breaks],
-        breaks=breaks,
-        recompilations=record_of(list[Recompilation], again),
+        graph_breaks=[sentence(found) for found in step.breaks],
+        breaks=step.breaks,
+        recompilations=again,
         aiter=looked_up(device, step.surgeon.products),
     )
 

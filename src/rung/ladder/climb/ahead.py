@@ -9,7 +9,6 @@ from rung.ladder.climb.checks import end_checks, verifying
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.records.climb import Breakdown
-from rung.records.record import record_of
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
@@ -31,7 +30,7 @@ def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
 def note_memory(state: State, task: Task) -> None:
     """Counts for a warm worker the GPU memory that it took, in the place of a guess."""
     if state.facts.gpu:
-        task.memory = max(record_of(Warmed, task.answers["warm"]).memory.values()) + CONTEXT_BYTES
+        task.memory = max(task.answer("warm", Warmed).memory.values()) + CONTEXT_BYTES
 
 
 def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
@@ -68,7 +67,7 @@ def _verify_next(state: State) -> None:
     stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
     if task.ready:
         note_memory(state, task)
-        found = with_effect(rung, stack, Evidence(None, None, record_of(Warmed, task.answers["warm"]).applied))
+        found = with_effect(rung, stack, Evidence(None, None, task.answer("warm", Warmed).applied))
         if rung.members and not {member.name for member in rung.members} & {*found}:
             return  # it is the best so far
         if found != stack:

@@ -90,7 +90,7 @@ def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
     if state.looking is None or "open" not in state.looking.answers:
         return
-    now, state.looking = record_of(Opened, state.looking.answers["open"]).environment, None
+    now, state.looking = state.looking.answer("open", Opened).environment, None
     before = state.run.manifest().environment
     was, here = (f"{e.device.name} with torch {e.torch}" for e in (before, now))
     if was != here:
@@ -124,7 +124,7 @@ def _survey_first(state: State, untouched: Task) -> None:
         state.untouched = state.champion = state.surveying = None
         _seen(state, _survey(state))
     elif state.on_ready:
-        state.on_ready(record_of(Untouched, untouched.answers["warm"]))
+        state.on_ready(untouched.answer("warm", Untouched))
 
 
 def _seen(state: State, survey: Task) -> bool:
@@ -153,11 +153,11 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
         _refuse(state, task.error)
     if not task.done:
         return False
-    found = record_of(Surveyed, task.answers["survey"])
+    found = task.answer("survey", Surveyed)
     state.surveying, state.audited = None, True
     task.end()
     facts = state.known = found.facts
-    take(facts, record_of(Audited, task.answers["audit"]))
+    take(facts, task.answer("audit", Audited))
     facts.surveyed = True
     aiter = facts.aiter or {}
     if command := list_untuned(aiter, state.run.directory):
@@ -185,7 +185,7 @@ def audited(state: State) -> None:
         raise OutOfTime
     if task.error and "audit" not in task.answers:
         _refuse(state, task.error)
-    take(state.facts, record_of(Audited, task.answers["audit"]))
+    take(state.facts, task.answer("audit", Audited))
     state.audited = True
 
 
@@ -224,7 +224,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         state.pool.keep_spares(state.side([]), SPARES)
     answered("facts")
     if "facts" in task.answers and state.known is None:
-        found, opened = record_of(Loaded, task.answers["facts"]), record_of(Opened, task.answers["open"])
+        found, opened = task.answer("facts", Loaded), task.answer("open", Opened)
         _write_manifest(state, rungs, opened.environment, found)
         if not state.facts.gpu:
             _set_limits(state, 0.0)
@@ -242,9 +242,9 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
             state.wait(state.surveying, keep=-GRACE)
             _refuse(state, state.surveying.error or task.error)
         raise task.error
-    warm, worker = record_of(Untouched, task.answers["warm"]), task.worker
+    warm, worker = task.answer("warm", Untouched), task.worker
     assert worker is not None
-    if not record_of(Loaded, task.answers["facts"]).saved:
+    if not task.answer("facts", Loaded).saved:
         state.saved_model = ""
     state.untouched = state.champion = task
     peak = float(max(warm.memory.values()))

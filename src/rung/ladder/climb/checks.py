@@ -8,7 +8,6 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Verified
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.plan import Numerics
-from rung.records.record import record_of
 from rung.rungs import plan_of
 from rung.timing.tasks import Task, end_all
 from rung.timing.timed import Warmed
@@ -90,7 +89,7 @@ def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]
 
 def verified(task: Task) -> Verified | None:
     """What a task of the verification found, once it has."""
-    return record_of(Verified, task.answers["verify"]) if "verify" in task.answers else None
+    return task.answer("verify", Verified) if "verify" in task.answers else None
 
 
 def precision_of(task: Task) -> str:
@@ -114,5 +113,6 @@ def note_verified(state: State) -> None:
 
 def peak_of(state: State) -> float:
     """Bytes of the untouched workload, as its worker said, or as an earlier sitting measured them."""
-    warm = state.untouched.answers.get("warm") if state.untouched else None
-    return float(max((record_of(Warmed, warm) if warm else state.baseline).memory.values()))
+    task = state.untouched
+    peaks = task.answer("warm", Warmed).memory if task and "warm" in task.answers else state.baseline.memory
+    return float(max(peaks.values()))

@@ -23,7 +23,6 @@ from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.progress import Raced, Warned
-from rung.records.record import record_of
 from rung.rungs import BY_NAME
 from rung.timing.tasks import Task, end_all
 
@@ -115,7 +114,7 @@ def race(state: State) -> Race:
     if state.untouched is None:  # an earlier sitting measured it
         untouched_worker(state)
         assert state.untouched is not None
-        start_modes(state, record_of(Untouched, state.untouched.answers["warm"]))
+        start_modes(state, state.untouched.answer("warm", Untouched))
     result = Race()
     if timed := _timed_before(state):
         begun = state.begun["plain"]

@@ -201,7 +201,7 @@ class State:
         baseline's."""
         seen = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
         if not seen and self.champion and "warm" in self.champion.answers:
-            seen = [record_of(Warmed, self.champion.answers["warm"]).memory]
+            seen = [self.champion.answer("warm", Warmed).memory]
         return float(max((seen[-1] if seen else self.baseline.memory).values()))
 
     def step_bytes(self) -> float:
