@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.plan import CONTRACTS, Numerics
+from rung.plan import CONTRACTS, Numerics, contract
 from rung.records.climb import Facts, Floor
 
 # Bytes that an element of a weight has at most in products that a contract allows: a copy in fewer would do as well.
@@ -19,7 +19,7 @@ def floor(flops: float | None, facts: Facts, numerics: Numerics) -> Floor | None
     rates, bandwidth = facts.rates, facts.bandwidth
     if not rates or not flops or not bandwidth:
         return None
-    own = facts.own_precision
+    own = contract(facts.own_precision) or "exact"
     lowest = max(numerics, own, key=CONTRACTS.index)
     precision = max((p for p in rates if _allowed(p, lowest)), key=lambda p: float(rates[p]))
     arithmetic = flops / rates[precision]

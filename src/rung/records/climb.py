@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rung.plan import Numerics
 from rung.records.compare import Ranked, WarmUp
 from rung.records.measured import Compared, Environment, Figure, Nanoseconds, Seconds, Verification, Witness
 from rung.records.record import SCHEMA, Part, Scalar
@@ -86,7 +85,7 @@ class Facts(Part, kw_only=True):
     bandwidth: float | UnsetType | None = UNSET
     hooked: str | UnsetType = UNSET
     shapes: list[Batch] | UnsetType = UNSET
-    own_precision: Numerics = "exact"
+    own_precision: str = "exact"
     weights_read: dict[str, int] | UnsetType = UNSET
     stepped_bytes: int | UnsetType = UNSET
     linears: int | UnsetType = UNSET

@@ -78,7 +78,7 @@ def _verify_next(state: State) -> None:
         end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])
         state.next_ahead = []
     if not state.next_ahead:
-        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.facts.own_precision), name)
+        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.own_precision), name)
 
 
 def prepared_rung(state: State) -> Rung | None:

@@ -23,7 +23,7 @@ from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTi
 from rung.ladder.floor import floor
 from rung.launch import WorkerFailed, quiet
 from rung.measure import median_interval
-from rung.plan import CONTRACTS, Numerics
+from rung.plan import CONTRACTS, Numerics, contract
 from rung.records import progress as progressing
 from rung.records.climb import Baseline, Floor, Manifest
 from rung.records.measured import Environment, Interval
@@ -54,7 +54,7 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
     state.saved_model = str(state.model_file)  # workers make the model themselves until the first one has written it
     if manifest:
-        state.known, state.numerics = manifest.facts, contract(manifest.numerics)
+        state.known, state.numerics = manifest.facts, _contract(manifest.numerics)
         state.status("running", "")
     unseen = not (manifest and manifest.facts.surveyed)
     if unseen and usable_cores() >= MANY_CORES:
@@ -287,7 +287,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
 def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environment, found: Loaded) -> None:
     """What is known of the workload before it is surveyed."""
     request = state.request
-    state.numerics = contract(request.numerics or ("tf32" if found.facts.gpu else "exact"))
+    state.numerics = _contract(request.numerics or ("tf32" if found.facts.gpu else "exact"))
     state.known = found.facts
     state.known.surveyed = False
     manifest = Manifest(
@@ -311,12 +311,12 @@ def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environmen
         state.say(Warned(said))
 
 
-def contract(numerics: str) -> Numerics:
+def _contract(numerics: str) -> Numerics:
     """Raises UsageError where it is none."""
-    for name in CONTRACTS:
-        if name == numerics:
-            return name
-    raise UsageError(f"--numerics is {numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
+    found = contract(numerics)
+    if found is None:
+        raise UsageError(f"--numerics is {numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
+    return found
 
 
 def _floor(state: State, step_ns: float) -> Floor | None:

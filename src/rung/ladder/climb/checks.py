@@ -71,7 +71,7 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
             task.end()
     checks = [*(ahead if usable else ()), *answered_before(state, stack, name)]
     there = {precision_of(task) for task in checks}
-    missing = [n for n in plan_of(stack).phases(state.facts.own_precision) if n not in there]
+    missing = [n for n in plan_of(stack).phases(state.own_precision) if n not in there]
     return checks + verifying(state, stack, missing, name)
 
 

@@ -30,7 +30,7 @@ def verifies_beside(state: State, mode: float) -> bool:
 
 def verify_ahead(state: State, rungs: Sequence[str], name: str) -> None:
     """Begins to verify the mode that is likely to be the fastest, while it compiles."""
-    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.facts.own_precision), name)
+    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.own_precision), name)
 
 
 def use_the_time(state: State, result: Race) -> None:
@@ -60,7 +60,7 @@ def _offer_verified(state: State, result: Race) -> None:
         return
     if _is_verified(state) and not (result.best and kept == result.modes[result.best].rungs):
         return
-    phases = plan_of(answer.kept).phases(state.facts.own_precision)
+    phases = plan_of(answer.kept).phases(state.own_precision)
     complete = {precision_of(task) for task in state.ahead} == {*phases}
     passed = all((found := verified(task)) and found.passed for task in state.ahead)
     if complete and passed and answer.speedup.value >= VERIFIED_GAIN:

@@ -97,7 +97,7 @@ def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = ""
 
 def _bytes_of(state: State, rungs: Sequence[str]) -> float:
     """Bytes of the GPU that a mode is taken to need."""
-    if state.facts.mode == "infer" or "bf16" not in rungs or state.facts.own_precision == "bf16":
+    if state.facts.mode == "infer" or "bf16" not in rungs or state.own_precision == "bf16":
         return state.mode_bytes
     compiled = not {"compile", "compile-regions"}.isdisjoint(rungs)
     return min(state.mode_bytes, (LOWER_COMPILED if compiled else LOWER) * peak_of(state) + CONTEXT_BYTES)

@@ -116,7 +116,7 @@ def restarts_at_once(state: State, others: int) -> int:
 def seconds(state: State, rung: Rung) -> float:
     """What deciding a rung takes: prepared, timed in three restarts, verified."""
     plan = rung.change(plan_of(state.kept))
-    return _deciding(state, rung.prepares, len(plan.phases(state.facts.own_precision)))
+    return _deciding(state, rung.prepares, len(plan.phases(state.own_precision)))
 
 
 def _deciding(state: State, prepares: float, precisions: int) -> float:

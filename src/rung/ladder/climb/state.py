@@ -17,7 +17,7 @@ from rung.errors import RungError
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
-from rung.plan import Numerics
+from rung.plan import Numerics, contract
 from rung.records.climb import Attempt, Baseline, Breakdown, Facts, Moment, Plain, TakenBack
 from rung.records.progress import Event, Now, Warned
 from rung.records.record import plain, record_of
@@ -174,6 +174,11 @@ class State:
         """Of the workload, once it was loaded."""
         assert self.known is not None
         return self.known
+
+    @property
+    def own_precision(self) -> Numerics:
+        """At which the workload computes by itself."""
+        return contract(self.facts.own_precision) or "exact"
 
     @property
     def baseline(self) -> Baseline:
