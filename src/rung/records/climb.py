@@ -3,7 +3,7 @@ fields are those that a climb needs to go on and a report needs to be made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from rung.records.measured import Compared, Environment, Figure, Nanoseconds, Se
 from rung.records.record import SCHEMA, Part, Scalar
 
 Object = dict[str, Any]
+Sample = int | float  # nanoseconds; a clock counts whole ones, and they are written again as they were
 
 
 class Workload(Part, kw_only=True):
@@ -171,7 +172,7 @@ class Baseline(Part, kw_only=True):
     """baseline.json: the untouched workload. time: a step, ns; memory: bytes at most."""
 
     time: Figure
-    samples: list[Nanoseconds] | None = None
+    samples: Sequence[Sample] | None = None
     first_run_seconds: Seconds
     loading_seconds: Seconds | None = None
     opening_seconds: Seconds | None = None
@@ -192,7 +193,7 @@ class Mode(Part, kw_only=True):
     rungs: list[str]
     ready_seconds: Seconds | UnsetType = UNSET
     speedup: float | UnsetType = UNSET
-    step_ns: Nanoseconds | UnsetType = UNSET
+    step_ns: Sample | UnsetType = UNSET
     prepared_seconds: Seconds | UnsetType | None = UNSET
     error: str | UnsetType = UNSET
 
@@ -263,7 +264,7 @@ class Attempt(Part, kw_only=True):
     prepared_seconds: Seconds | UnsetType | None = UNSET
     comparison: Compared | UnsetType | None = UNSET
     ranking: Ranked | UnsetType | None = UNSET
-    restarts: list[dict[str, list[Nanoseconds]]] | UnsetType | None = UNSET
+    restarts: Sequence[Mapping[str, Sequence[Sample]]] | UnsetType | None = UNSET
     times: Mapping[str, Figure] | UnsetType | None = UNSET
     memory: dict[str, dict[str, int]] | UnsetType | None = UNSET
     first_run_seconds: dict[str, Seconds] | UnsetType | None = UNSET
@@ -286,9 +287,9 @@ class Attempt(Part, kw_only=True):
     verified_seconds: Seconds | UnsetType | None = UNSET
     verification: Verification | UnsetType | None = UNSET
     gain: float | UnsetType | None = UNSET
+    seconds: Seconds | UnsetType = UNSET
     breakdown: Breakdown | UnsetType | None = UNSET
     trace: str | UnsetType | None = UNSET
-    seconds: Seconds | UnsetType = UNSET
     spent_seconds: Seconds | UnsetType = UNSET
 
 
@@ -355,7 +356,7 @@ class Result(Part, kw_only=True):
     times: Mapping[str, Figure] | None = None
     memory: dict[str, dict[str, int]] | None = None
     first_run_seconds: Mapping[str, Seconds | None] | None = None
-    restarts: list[dict[str, list[Nanoseconds]]] | None = None
+    restarts: Sequence[Mapping[str, Sequence[Sample]]] | None = None
     shapes: list[Shape] | None = None
     doubt: str = ""
     noise: Noise | None = None

@@ -49,7 +49,7 @@ class Answer:
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     shapes: list[Shape] = field(default_factory=list)
     original: dict[str, int] = field(default_factory=dict)
-    restarts: list[dict[str, list[float]]] = field(default_factory=list)
+    restarts: Sequence[Mapping[str, Sequence[int | float]]] = ()
     first_run_seconds: Mapping[str, float | None] = field(default_factory=dict)
     doubt: str = ""
 
