@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import rung
+from rung.records.progress import Planned
 from rung.report import progress
 
 hooked = []
@@ -49,10 +50,10 @@ def optimizer(parameters):
         hooked.append(register_optimizer_step_pre_hook(slow))
     return torch.optim.AdamW(parameters, lr=1e-3)
 
-def lines(event, data):
-    if event == "try":
+def lines(event):
+    if isinstance(event, Planned):
         raise KeyboardInterrupt
-    return said(event, data)
+    return said(event)
 
 said, progress.progress_lines = progress.progress_lines, lines
 net = Net().eval()

@@ -13,17 +13,17 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rung.errors import RungError
 from rung.ladder.climb import predictions
+from rung.records.climb import Attempt
 from rung.runs import Run
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="+", type=Path, help="run directories of `rung climb`, or folders that hold some")
-    attempts = []
+    attempts: list[Attempt] = []
     for folder in parser.parse_args().run:
         found = sorted(path.parent for path in folder.rglob("manifest.json") if (path.parent / "attempts").is_dir())
         if not found:
@@ -37,13 +37,13 @@ def main() -> int:
     return 0 if attempts else 3
 
 
-def table(attempts: Iterable[dict[str, Any]]) -> str:
+def table(attempts: Iterable[Attempt]) -> str:
     """Rungs by how often they were decided, and all of them together."""
     by_rung: dict[str, list[tuple[float, bool]]] = {}
     for attempt in attempts:
         off = predictions.error(attempt)
         if off is not None:
-            by_rung.setdefault(attempt["rung"], []).append((off, attempt.get("forecast") == "inside"))
+            by_rung.setdefault(attempt.rung, []).append((off, attempt.forecast == "inside"))
     rows = [_row(name, found) for name, found in sorted(by_rung.items(), key=lambda item: (-len(item[1]), item[0]))]
     if rows:
         rows.append(_row("**all**", [one for found in by_rung.values() for one in found]))

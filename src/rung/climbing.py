@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rung.ladder.climb import Climb
     from rung.plan import Numerics
+    from rung.records.progress import Event
     from rung.workload.base import Batch, Workload
 
 
@@ -93,10 +94,10 @@ def climb(
     of_a_module = {"inputs": inputs, "loss": loss, "optimizer": optimizer, "forward": forward, "name": name or None}
     how = {key: value for key, value in of_a_module.items() if value is not None}
 
-    def told(event: str, data: dict[str, Any]) -> None:
-        for line in progress_lines(event, data) if progress else ():
+    def told(event: Event) -> None:
+        for line in progress_lines(event) if progress else ():
             say(line)
-        if event in NEW_ANSWER:
+        if isinstance(event, NEW_ANSWER):
             keep_page(climbing.run)
 
     if resume is not None:

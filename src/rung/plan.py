@@ -11,6 +11,11 @@ Numerics = Literal["exact", "tf32", "bf16", "fp8"]
 CONTRACTS: tuple[Numerics, ...] = ("exact", "tf32", "bf16", "fp8")
 
 
+def contract(name: str) -> Numerics | None:
+    """The contract of this name, None where there is none."""
+    return next((numerics for numerics in CONTRACTS if numerics == name), None)
+
+
 @dataclass(frozen=True)
 class Original:
     """Inputs that are left to the workload as its author wrote it, because the plan was seen to lose there: those of at

@@ -13,7 +13,7 @@ from rung.measure.stats import Interval
 from rung.records import climb
 from rung.records import compare as records
 from rung.records.bench import Bench
-from rung.records.measured import Compared
+from rung.records.measured import Compared, Figure
 from rung.records.record import plain, record_of
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class Climbed(_Result[climb.ClimbRun]):
 
     def _interval(self, name: str) -> Interval | None:
         result = self.document.result
-        figure: climb.Figure | None = getattr(result, name) if result else None
+        figure: Figure | None = getattr(result, name) if result else None
         if figure is None or not isinstance(figure.low, float) or not isinstance(figure.high, float):
             return None
         return Interval(figure.value, figure.low, figure.high)

@@ -15,6 +15,9 @@ from rung.hardware import pick
 from rung.ladder.candidate import Candidate
 from rung.ladder.survey import captured_graphs, sentence
 from rung.plan import Plan
+from rung.records import record
+from rung.records.climb import OverShapes
+from rung.records.record import record_of
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.workload import Workload, load, seeded_model
@@ -66,22 +69,22 @@ def random(seed: int) -> torch.Tensor:
 
 def test_breaks_and_recompilations_are_found_in_the_users_source_and_explained() -> None:
     found = captured_graphs(Workload("odd", Odd, random), CPU)
-    (at,) = found["breaks"]
-    assert "test_compiled.py" in at["where"]
-    assert at["where"].endswith("in forward")
-    assert at["line"].startswith("if y.sum().item() > 1e9:")
-    assert "Tensor.item" in at["why"]
-    assert at["hint"] or "(" not in at["why"]  # torch 2.6 says no more than what it broke at
-    assert sentence(at) == found["graph_breaks"][0]
-    again = next(r for r in found["recompilations"] if "calls" in r["why"])
-    assert "test_compiled.py" in again["where"]
+    (at,) = found.breaks
+    assert "test_compiled.py" in at.where
+    assert at.where.endswith("in forward")
+    assert at.line.startswith("if y.sum().item() > 1e9:")
+    assert "Tensor.item" in at.why
+    assert at.hint or "(" not in at.why  # torch 2.6 says no more than what it broke at
+    assert sentence(at) == found.graph_breaks[0]
+    again = next(r for r in found.recompilations if "calls" in r.why)
+    assert "test_compiled.py" in again.where
     # torch 2.6 tells of a second one, where the broken graph goes on, and quotes no source.
-    assert again["why"].startswith(("self.calls == 0 # self.calls += 1", "L['self'].calls == 0"))
+    assert again.why.startswith(("self.calls == 0 # self.calls += 1", "L['self'].calls == 0"))
 
 
 def test_a_model_that_is_captured_whole_has_neither() -> None:
     found = captured_graphs(Workload("plain", lambda: nn.Linear(8, 8), random), CPU)
-    assert (found["graphs"], found["breaks"], found["recompilations"]) == (1, [], [])
+    assert (found.graphs, found.breaks, found.recompilations) == (1, [], [])
 
 
 def tiny(mode: str = "infer") -> Workload:
@@ -239,12 +242,12 @@ def test_a_worker_counts_the_graphs_of_all_shapes(uncompiled: list[int], monkeyp
         torch._dynamo.reset()
         worker = Candidate()
         worker.open("", {}, rungs, "cpu")
-        seen[len(rungs)] = worker.over_shapes()
-    assert [(s["shapes"], s["graphs"]) for s in seen.values()] == [(5, 5), (5, 2)]
+        seen[len(rungs)] = record_of(OverShapes, worker.over_shapes())
+    assert [(s.shapes, s.graphs) for s in seen.values()] == [(5, 5), (5, 2)]
     sides = {"best": seen[1], "candidate": seen[2]}
     proof = BY_NAME["dynamic-shapes"].proof
-    assert proof(Evidence(None, None, {"over_shapes": sides})).shown is True
-    assert proof(Evidence(None, None, {"over_shapes": {**sides, "candidate": seen[1]}})).shown is False
+    assert proof(Evidence(None, None, {}, sides)).shown is True
+    assert proof(Evidence(None, None, {}, {**sides, "candidate": seen[1]})).shown is False
 
 
 def test_open_sizes_are_for_inputs_that_vary_and_graphs_that_nobody_rewrites() -> None:
@@ -255,7 +258,7 @@ def test_open_sizes_are_for_inputs_that_vary_and_graphs_that_nobody_rewrites() -
 
     assert says(Plan(compile=True), named_shapes=2) == "None"
     vary = captured_graphs(Workload("rows", lambda: nn.Linear(8, 8), lambda seed: torch.randn(4 + seed, 8)), CPU)
-    assert says(Plan(compile=True), **vary) == "None"
+    assert says(Plan(compile=True), **record.plain(vary)) == "None"
     assert "do not vary" in says(
         Plan(compile=True), named_shapes=1, recompilations=[{"where": "", "why": "calls == 1"}]
     )

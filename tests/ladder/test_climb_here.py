@@ -82,7 +82,7 @@ def climbed(
     monkeypatch.setattr("rung.ladder.candidate.load", lambda target, options: workload)
     monkeypatch.setitem(globals(), "STEPS", steps)
     request = Request(workload.name, device="cpu", **asked)
-    return Climb(Run.create(folder, workload.name, folder / "run"), request, lambda event, what: None).climb()
+    return Climb(Run.create(folder, workload.name, folder / "run"), request, lambda event: None).climb()
 
 
 def rows(count: int) -> Callable[[int], torch.Tensor]:

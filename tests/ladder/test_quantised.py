@@ -71,7 +71,7 @@ def test_wrapped_weights_are_neither_perturbed_nor_replaced() -> None:
     assert list(state(layer)) == ["bias"]
     assert suitable(layer) == []
     with torch.no_grad():
-        assert memory_read(layer.parameters(), lambda: layer.bias + 1)["weights_read"] == {}
+        assert memory_read(layer.parameters(), lambda: layer.bias + 1).weights_read == {}
 
 
 class Packed(nn.Linear):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rung.hardware import pick
-from rung.ladder.reads import memory_read
+from rung.ladder.reads import MemoryRead, memory_read
 from rung.ladder.survey import survey
 from rung.workload import Workload
 
@@ -17,7 +17,7 @@ TOKENS = torch.tensor([[1, 2, 3]])
 
 def read(model: nn.Module, given: Any, gradients: bool = False) -> dict[str, int]:
     with torch.set_grad_enabled(gradients):
-        found: dict[str, int] = memory_read(model.parameters(), lambda: model(given))["weights_read"]
+        found: dict[str, int] = memory_read(model.parameters(), lambda: model(given)).weights_read
     return found
 
 
@@ -81,7 +81,7 @@ def test_a_step_that_cannot_be_followed_reads_nothing() -> None:
     def fails() -> None:
         raise RuntimeError("not like this")
 
-    assert memory_read([torch.ones(2)], fails) == {"weights_read": {}, "stepped_bytes": 0}
+    assert memory_read([torch.ones(2)], fails) == MemoryRead(weights_read={}, stepped_bytes=0)
 
 
 def test_an_optimizer_moves_what_has_a_gradient_of_its_own_size() -> None:
@@ -102,7 +102,7 @@ def test_an_optimizer_moves_what_has_a_gradient_of_its_own_size() -> None:
         loss=lambda output, batch: output.square().mean(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    assert survey(workload, pick("cpu"))["stepped_bytes"] == 3 * 4 * 16 * 4
+    assert survey(workload, pick("cpu")).facts.stepped_bytes == 3 * 4 * 16 * 4
 
 
 class Held:
@@ -125,4 +125,4 @@ def test_of_two_layers_with_gradients_that_counts_which_is_known_to_be_stepped(k
         loss=lambda output, batch: output.square().mean(),
         optimizer=optimizer,
     )
-    assert survey(workload, pick("cpu"))["stepped_bytes"] == stepped
+    assert survey(workload, pick("cpu")).facts.stepped_bytes == stepped

@@ -43,15 +43,15 @@ def test_both_ways_to_compute_a_loss_are_found(workload, monkeypatch):
 
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
     monkeypatch.setattr(kernel_ops, "operator", lambda name: plain)
-    found = captured_graphs(workload, pick("cpu"))["matches"]
+    found = captured_graphs(workload, pick("cpu")).matches
     assert found["fused-cross-entropy"] == found["triton-cross-entropy"] == 1
 
 
 def test_why_the_other_way_is_closed_is_said_once(workload, monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "its kernel runs on a GPU")
     facts = captured_graphs(workload, pick("cpu"))
-    assert facts["matches"]["triton-cross-entropy"] == 0
-    said = [reason for reason in facts["skipped"] if reason.startswith("triton-cross-entropy: ")]
+    assert facts.matches["triton-cross-entropy"] == 0
+    said = [reason for reason in facts.skipped if reason.startswith("triton-cross-entropy: ")]
     assert len(said) == 1
     assert said[0].endswith("its kernel runs on a GPU")
 
@@ -78,6 +78,6 @@ def test_the_size_of_hand_written_attention_is_told_by_the_graph():
     torch._dynamo.reset()
     workload = Workload("attention", Written, lambda seed: torch.randn(3, 24, WIDTH), mode="infer")
     facts = captured_graphs(workload, pick("cpu"))
-    assert facts["matches"]["sdpa"] == 1
+    assert facts.matches["sdpa"] == 1
     scores = 3 * 2 * 24 * 24
-    assert facts["written_out"] == {"scores": scores, "flop": 2 * 2 * scores * (WIDTH // 2)}
+    assert facts.written_out == {"scores": scores, "flop": 2 * 2 * scores * (WIDTH // 2)}

@@ -11,8 +11,8 @@ from made_pages import HOSTILE, without_own_scripts
 from msgspec.structs import replace
 
 from rung.cli.main import main
-from rung.records.climb import ClimbRun, Figure, Moment
-from rung.records.measured import Ratio
+from rung.records.climb import ClimbRun, Moment
+from rung.records.measured import Figure, Ratio
 from rung.report.climbs import OUTCOMES, climb_of, climbs_lines, tried
 from rung.report.climbs_page import page
 

@@ -11,8 +11,8 @@ from made_pages import without_own_scripts
 from msgspec import ValidationError
 from msgspec.structs import fields, replace
 
-from rung.records.climb import Attempt, ClimbRun, Figure, Plain, Recompilation
-from rung.records.measured import Ratio
+from rung.records.climb import Attempt, ClimbRun, Plain, Recompilation
+from rung.records.measured import Figure, Ratio
 from rung.records.record import plain, record_of
 from rung.report import charts
 from rung.report.html import render

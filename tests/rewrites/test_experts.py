@@ -295,8 +295,8 @@ def test_the_whole_step_is_one_graph_and_its_weights_can_be_given_back():
 
 def test_the_survey_finds_it_behind_the_breaks():
     found = captured_graphs(MODEL, CPU)
-    assert found["breaks"]
-    assert found["matches"]["grouped-experts"] == 2
+    assert found.breaks
+    assert found.matches["grouped-experts"] == 2
 
 
 FACTS = {"mode": "infer", "gpu": True, "arch": "sm90", "dtype": "torch.bfloat16", "matches": {"grouped-experts": 1}, "skipped": []}  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import attempt_records
 import pytest
 import small
 import torch
@@ -19,6 +20,8 @@ from rung.hardware import pick
 from rung.ladder.climb import attempt
 from rung.plan import Numerics, Plan
 from rung.records import measured
+from rung.records.climb import OverShapes
+from rung.records.record import take
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import TF32_ATTENTION
@@ -158,24 +161,20 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, says = OFF[name]
-    counted = {"graphs": 3, "shapes": 3, "seconds": 1.0}
+    counted = OverShapes(graphs=3, shapes=3, seconds=1.0)
     monkeypatch.setattr(attempt, "over_shapes", lambda *_: {"best": counted, "candidate": counted})
     comparison = SimpleNamespace(answer="faster", cut=False, speedup=SimpleNamespace(value=2.0, low=1.9))
-    record: dict[str, Any] = {
-        "rung": name, "stack": [name], "applied": worker, "prediction": {"low": 1.0, "high": 3.0, "shares": {}},
-        "comparison": {"speedup": {"value": 2.0}}, "hidden": {"best": 0.0, "candidate": 0.0},
-        "first_run_seconds": {"best": 1.0, "candidate": 1.0},
-        "times": {"best": {"value": 2e6}, "candidate": {"value": 1e6}},
-    }  # fmt: skip
+    record = attempt_records.attempt(rung=name, stack=[name], prediction={"low": 1.0, "high": 3.0, "shares": {}})
+    take(record, attempt_records.restarts(applied=worker))
     state = SimpleNamespace(
-        counters=Counters(1, 1, 1), say=lambda event, data: None, request=SimpleNamespace(slower_at_most=0.01)
+        counters=Counters(1, 1, 1), say=lambda event: None, request=SimpleNamespace(slower_at_most=0.01)
     )
     attempt._judge(
         state, BY_NAME[name], record, SimpleNamespace(comparison=comparison), name, (None, Counters(1, 1, 1))
     )  # type: ignore[arg-type]
-    assert record["verdict"] == "no-op"
-    assert BY_NAME[name].effect in record["why"]
-    assert says in record["why"]
+    assert record.verdict == "no-op"
+    assert BY_NAME[name].effect in record.why
+    assert says in record.why
 
 
 def test_no_rung_is_without_a_mistake() -> None:

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from attempt_records import attempt, compared
 
 from rung.hardware.peaks import named
 from rung.ladder.climb import predictions
 from rung.plan import Plan
+from rung.records.climb import Attempt
 from rung.rungs import BY_NAME, LADDER, Context
 from rung.rungs.inductor import never
 from rung.timing.work import rates
@@ -59,23 +61,22 @@ def test_attention_that_the_profile_does_not_tell_apart_is_predicted_by_its_size
 
 
 def test_predictions_are_held_against_what_was_measured() -> None:
-    def attempt(name: str, low: float, high: float, measured: float, **more: Any) -> dict[str, Any]:
-        comparison = {"speedup": {"value": measured}}
+    def tried(name: str, low: float, high: float, measured: float, **more: Any) -> Attempt:
         told = {"low": low, "high": high, "shares": {}}
-        return {"rung": name, "prediction": told, "comparison": comparison, **more}
+        return attempt(rung=name, prediction=told, comparison=compared("faster", measured), **more)
 
     found = predictions.summary(
         [
-            attempt("a", 1.0, 1.0, 1.25),  # the step takes 80 % and not 100: 20 points
-            attempt("a", 2.0, 2.0, 1.6),  # 62.5 % and not 50: 12.5
-            attempt("b", 1.0, 2.0, 4 / 3, forecast="inside"),  # 75 %, the middle of 100 and 50: 0
-            attempt("c", 1.0, 9.0, 1.0, cut=True),
-            {"rung": "d", "prediction": None, "comparison": None},
+            tried("a", 1.0, 1.0, 1.25),  # the step takes 80 % and not 100: 20 points
+            tried("a", 2.0, 2.0, 1.6),  # 62.5 % and not 50: 12.5
+            tried("b", 1.0, 2.0, 4 / 3, forecast="inside"),  # 75 %, the middle of 100 and 50: 0
+            tried("c", 1.0, 9.0, 1.0, cut=True),
+            attempt(rung="d", prediction=None, comparison=None),
         ]
     )
-    assert found["median_error"] == pytest.approx(12.5)
-    assert (found["decided"], found["inside"]) == (3, 1)
-    assert found["by_rung"] == {"a": pytest.approx(16.25), "b": pytest.approx(0)}
+    assert found.median_error == pytest.approx(12.5)
+    assert (found.decided, found.inside) == (3, 1)
+    assert found.by_rung == {"a": pytest.approx(16.25), "b": pytest.approx(0)}
 
 
 def test_names_on_the_ladder_are_unique_and_every_rung_says_how_it_shows() -> None:

@@ -44,4 +44,4 @@ def test_what_was_seen_lies_in_the_range_that_is_predicted() -> None:
 
 def test_the_survey_tells_how_many_tokens_a_step_has() -> None:
     workload = Workload("two", lambda: nn.Linear(8, 8), lambda seed: torch.full((2, 8), float(seed)), tokens=16)
-    assert survey(workload, pick("cpu"))["tokens"] == 16
+    assert survey(workload, pick("cpu")).facts.tokens == 16

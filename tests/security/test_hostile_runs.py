@@ -195,7 +195,7 @@ def test_a_damaged_request_is_not_gone_on_with(request_has: dict[str, Any], tmp_
     manifest |= {"status": "interrupted", "request": manifest["request"] | request_has}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="its request is not one of this version"):
-        resume(folder, lambda event, data: None)
+        resume(folder, lambda event: None)
 
 
 @pytest.mark.parametrize("made", ["link", "pipe"])
@@ -212,5 +212,5 @@ def test_a_run_directory_with_a_link_or_a_pipe_is_not_gone_on_with(made: str, tm
     else:
         os.mkfifo(folder / ".lock")
     with pytest.raises(UsageError, match=f"is a {made}"):
-        resume(folder, lambda event, data: None)
+        resume(folder, lambda event: None)
     assert mine.read_text() == "precious"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from attempt_records import attempt
 from climbing import MICRO
 
 import rung
@@ -73,14 +74,12 @@ def test_a_side_that_is_compiled_anew_is_named() -> None:
     assert any(re.match(r"B: \d+ graphs were compiled while it was timed", w) for w in warnings)
     assert not any("A: " in w and "compiled" in w for w in warnings)
     comparison = Comparison("slower", Interval(0.1, 0.05, 0.2), 3, 0.98, None, 0.01, True)
-    record = {"cut": False, "compiled_while_timed": {"best": 0, "candidate": 4}}
+    told = {"low": 1.0, "high": 1.1, "shares": {}}
+    record = attempt(compiled_while_timed={"best": 0, "candidate": 4}, comparison=comparison, prediction=told)
     verdict, why = no_gain(record, BY_NAME["compile"], comparison, 0.01) or ("", "")
     assert verdict == "reverted"
     assert "slower than the best so far (4 graphs were compiled while it was timed" in why
-    assert (
-        predictions.error({"comparison": comparison.as_dict(), "prediction": {"low": 1.0, "high": 1.1, "shares": {}}})
-        == 100
-    )
+    assert predictions.error(record) == 100
 
 
 def test_what_measuring_keeps_of_each_sample_is_no_leak() -> None:

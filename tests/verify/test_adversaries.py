@@ -12,6 +12,7 @@ from typing import Any
 import cheats
 import pytest
 import torch
+from attempt_records import attempt, restarts
 from torch import nn
 
 from rung.engine.step import Step
@@ -22,6 +23,7 @@ from rung.ladder.climb.verdict import no_gain
 from rung.measure import CLIMB
 from rung.plan import Plan
 from rung.records import measured
+from rung.records.compare import Interleaved
 from rung.rungs import BY_NAME
 from rung.side import Setup, Side
 from rung.timing import duel
@@ -132,7 +134,7 @@ def test_a_model_whose_results_are_kept_on_the_host_is_judged_the_same(
 # -- honest where they are verified: the process that was timed is looked at, too -------------------------------------
 
 
-def timed(cheat: Callable[..., Any], mode: str, device: str = "cpu") -> dict[str, Any]:
+def timed(cheat: Callable[..., Any], mode: str, device: str = "cpu") -> Interleaved:
     """What a climb would record of a candidate that claims to be four times as fast."""
     candidate = Candidate()
     candidate.open("tiny-transformer", {**OPTIONS, "mode": mode}, [], device)
@@ -142,7 +144,7 @@ def timed(cheat: Callable[..., Any], mode: str, device: str = "cpu") -> dict[str
         candidate.block(16)
         if candidate.watch():
             candidate.block(2)
-        return {"hidden": {"best": 0.0, "candidate": 0.0}, "witness": candidate.witness()}
+        return restarts(witness=candidate.witness())
     finally:
         candidate._scope.__exit__(None, None, None)
 
@@ -167,14 +169,14 @@ def test_a_cheat_that_is_honest_where_it_is_verified_is_refused_by_how_it_was_ti
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
 def test_the_honest_give_what_the_baseline_gives_while_they_are_timed(mode: str) -> None:
-    witness = timed(honest, mode)["witness"]
-    assert (witness["failures"], witness["left"]) == ([], "")
-    assert (witness["unseen"] is None) is (mode == "train")
+    witness = timed(honest, mode).witness
+    assert (witness.failures, witness.left) == ([], "")
+    assert (witness.unseen is None) is (mode == "train")
 
 
 def test_a_model_too_large_to_be_held_twice_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observing, "LARGE", 0)
-    assert "too large" in timed(honest, "train")["witness"]["left"]
+    assert "too large" in str(timed(honest, "train").witness.left)
 
 
 @pytest.mark.parametrize("where", ["state", "noted"])
@@ -185,9 +187,9 @@ def test_a_candidate_is_not_failed_by_the_copies_that_looking_at_it_takes(
         raise torch.OutOfMemoryError("none left")
 
     monkeypatch.setattr(witness, where, full)
-    found = timed(honest, "train")["witness"]
-    assert "no memory for copies" in found["left"]
-    assert distrusted({"hidden": {"best": 0.0, "candidate": 0.0}, "witness": found}, 2.0) is None
+    found = timed(honest, "train")
+    assert "no memory for copies" in str(found.witness.left)
+    assert distrusted(found, 2.0) is None
 
 
 def test_new_inputs_are_timed_behind_a_step_as_the_same_ones_again_are() -> None:
@@ -341,7 +343,7 @@ def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
     takes: float, says: float, why: str | None, fought: Any
 ) -> None:
     found = fought(Claims(0.004, 0.004), Claims(takes, says))
-    record = {"hidden": found.hidden, "cut": False, "first_run_seconds": {"best": 1.0, "candidate": 1.0}}
+    record = attempt(hidden=found.hidden)
     found.comparison = SimpleNamespace(answer="faster", speedup=SimpleNamespace(value=0.004 / says, low=1.0))
     verdict = no_gain(record, BY_NAME["compile"], found.comparison, 0.01)
     assert (verdict is None) is (why is None)
@@ -408,7 +410,7 @@ def test_a_clock_that_is_right_now_and_then_is_not_right(
             return {**said, "samples": [1e9 * self.takes] * count} if self.blocks % honest == 0 else said
 
     hidden = fought(Claims(0.004, 0.004), Now(0.004, 0.004 if delayed else 0.0005)).hidden
-    why = distrusted({"hidden": hidden}, 8.0)
+    why = distrusted(attempt(hidden=hidden), 8.0)
     assert (why is None) is believed, hidden
 
 

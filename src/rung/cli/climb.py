@@ -31,6 +31,7 @@ from rung.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.records.climb import ClimbRun
+    from rung.records.progress import Event
     from rung.runs import Run
 
 FIXED = (
@@ -131,10 +132,10 @@ def run(parsed: argparse.Namespace) -> int:
         check_early(parsed.target, parsed.device)
     new: Run | None = None
 
-    def told(event: str, data: dict[str, Any]) -> None:
-        for line in progress_lines(event, data):
+    def told(event: Event) -> None:
+        for line in progress_lines(event):
             say(line)
-        if event in NEW_ANSWER:
+        if isinstance(event, NEW_ANSWER):
             keep_page(climb.run)
 
     try:

@@ -36,7 +36,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     from rung.cli.tables import width
     from rung.records.climb import Attempt
-    from rung.records.record import plain, record_of
+    from rung.records.record import plain
     from rung.report import ladder
     from rung.rungs import LADDER, chosen
     from rung.runs import to_json
@@ -44,7 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
     attempts: list[Attempt] = []
     for found in runs_in(parsed.root):
         try:
-            attempts += [record_of(Attempt, attempt) for attempt in found.attempts()]
+            attempts += found.attempts()
         except RungError as error:
             print(f"rung: not counted: {error}", file=sys.stderr)
     seen = ladder.outcomes(attempts)

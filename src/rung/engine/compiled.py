@@ -17,6 +17,7 @@ from rung.engine.regions import blocks
 from rung.engine.shapes import Shapes, ranks, shapes_of, sizes, tensors_of
 from rung.engine.switches import Switched, switches
 from rung.plan import Plan
+from rung.records.climb import Break
 from rung.rewrites import Surgeon
 from rung.rewrites.optimizer_steps import step_taken, steps_taken
 
@@ -114,7 +115,7 @@ class Compiled:
         return True
 
     @property
-    def breaks(self) -> list[dict[str, Any]]:
+    def breaks(self) -> list[Break]:
         return [found for one in (self._graphs, self._shared) if one for found in one.watched.found()]
 
     def applied(self) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class Compiled:
             "compiled_graphs": self.surgeon.graphs + (self._shared.surgeon.graphs if self._shared else 0)
             if self.surgeon and inductor
             else 0,
-            "graph_breaks": sum(b["count"] for b in self.breaks),
+            "graph_breaks": sum(found.count for found in self.breaks),
             "regions": len(self._regions),
             "eight_bits": len(self._eight_bits.layers) if self._eight_bits else 0,
             "channels_last": len(self._channels_last) if self._channels_last else 0,

@@ -51,8 +51,8 @@ def why_not(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     said = " ".join(lines[: 2 if lines[0].endswith("raised:") else 1])[:300]
     means = next((text for key, text in MEANS if key.lower() in str(error).lower()), "")
-    where = place(list(traceback.extract_tb(error.__traceback__)))
-    at = f" at {where['where']}: `{where['line']}`" if where["line"] else ""
+    where, line = place(list(traceback.extract_tb(error.__traceback__)))
+    at = f" at {where}: `{line}`" if line else ""
     return f"the step cannot be captured as a graph{at}: {type(error).__name__}: {said}" + (
         f"; {means}" if means else ""
     )

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 import rung
 from rung.hardware.torch_versions import tuned_mm
+from rung.records.climb import Break, Recompilation
 
 _GUARDS = getattr(torch._C, "_dynamo", None)  # its guards in C++
 _dict_version = getattr(getattr(_GUARDS, "guards", None), "dict_version", None)
@@ -35,7 +36,7 @@ class Watched:
     def __init__(self, backend: Callable[..., Any], on_symbolic: Callable[[], Any] = tuple) -> None:
         self._backend, self._on_symbolic = backend, on_symbolic
         self.symbolic = False  # whether any graph has a size for an input
-        self.breaks: dict[tuple[str, str], dict[str, Any]] = {}
+        self.breaks: dict[tuple[str, str], Break] = {}
         # Dynamo compiles anew where the backend is another one: the same watched backend is the same.
         functools.update_wrapper(self, backend, assigned=())
 
@@ -43,42 +44,39 @@ class Watched:
         reason = getattr(gm, "compile_subgraph_reason", None)
         if reason is not None and getattr(reason, "graph_break", False):
             found = located(str(reason.reason), list(reason.user_stack))
-            self.breaks.setdefault((found["where"], found["why"]), {**found, "count": 0})["count"] += 1
+            self.breaks.setdefault((found.where, found.why), found).count += 1
         if any(isinstance(item, torch.SymInt) for item in inputs):
             self.symbolic = True
             self._on_symbolic()
         return self._backend(gm, inputs)
 
-    def found(self) -> list[dict[str, Any]]:
-        """`where` in the user's source, its `line`, `why`, a `hint` of what to do, and the `count`."""
+    def found(self) -> list[Break]:
         return list(self.breaks.values())
 
 
-def located(reason: str, stack: list[Any]) -> dict[str, Any]:
-    """A graph break in the user's own source, with what Dynamo says of it."""
+def located(reason: str, stack: list[Any]) -> Break:
+    """A graph break in the user's own source, with what Dynamo says of it; not counted yet."""
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     hints = [line.partition(":")[2].strip() for line in lines if line.startswith("Hint:")]
     why = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
-    return {
-        **place(stack),
-        "why": ". ".join(part.rstrip(".") for part in (lines[0] if lines else "unknown", why) if part),
-        "hint": hints[0] if hints else "",
-    }
+    where, line = place(stack)
+    told = ". ".join(part.rstrip(".") for part in (lines[0] if lines else "unknown", why) if part)
+    return Break(where=where, line=line, why=told, hint=hints[0] if hints else "", count=0)
 
 
-def place(stack: list[Any]) -> dict[str, str]:
-    """`where` and the `line` of the innermost frame that is the user's own; of any, where all are a library's or ours."""
+def place(stack: list[Any]) -> tuple[str, str]:
+    """Where the innermost frame is that is the user's own, and its line; of any, where all are a library's or ours."""
     own = [f for f in stack if not f.filename.startswith((*_LIBRARY, _OURS)) and "site-packages" not in f.filename]
     frame = (own or stack or [None])[-1]
     if frame is None:
-        return {"where": "unknown", "line": ""}
-    return {"where": f"{frame.filename}:{frame.lineno} in {frame.name}", "line": (frame.line or "").strip()}
+        return "unknown", ""
+    return f"{frame.filename}:{frame.lineno} in {frame.name}", (frame.line or "").strip()
 
 
 @contextlib.contextmanager
-def recompilations() -> Iterator[list[dict[str, str]]]:
-    """What is compiled again inside of it: `where`, and `why`, the guard that failed, as Dynamo says it."""
-    found: list[dict[str, str]] = []
+def recompilations() -> Iterator[list[Recompilation]]:
+    """What is compiled again inside of it."""
+    found: list[Recompilation] = []
 
     class Note(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -91,7 +89,7 @@ def recompilations() -> Iterator[list[dict[str, str]]]:
                 if line.strip().startswith("- ")
             ]
             if where:
-                found.append({"where": f"{where[2]} in {where[1]}", "why": reasons[0] if reasons else ""})
+                found.append(Recompilation(where=f"{where[2]} in {where[1]}", why=reasons[0] if reasons else ""))
 
     logger, note = logging.getLogger(_RECOMPILES), Note()
     level, passed_on = logger.level, logger.propagate

@@ -16,6 +16,7 @@ from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
 from rung.engine.parts import on_tensors
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Plan
+from rung.records.climb import Break
 from rung.rewrites import Surgeon
 from rung.workload import Workload
 
@@ -88,8 +89,8 @@ class Step:
         return self._forward.surgeon
 
     @property
-    def breaks(self) -> list[dict[str, Any]]:
-        """Where Dynamo broke the graph so far (`rung.engine.dynamo.Watched.found`)."""
+    def breaks(self) -> list[Break]:
+        """Where Dynamo broke the graph so far."""
         return self._forward.breaks
 
     def applied(self) -> dict[str, Any]:

@@ -28,10 +28,13 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
+from rung.ladder.answers import Audited, Loaded
+from rung.ladder.survey import described as of_workload
 from rung.ladder.survey import flops, quick_facts, survey
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.profilers import torch_profiler
 from rung.recipes.fit import described, differences
+from rung.records.climb import OverShapes
 from rung.records.measured import Witness
 from rung.records.record import plain
 from rung.rungs import plan_of
@@ -112,25 +115,26 @@ class Candidate(Timed):
         self._make()
         made = time.perf_counter() - began
         kept = bool(save) and self.device.is_gpu and made > SLOW_TO_MAKE and save_model(self.model, Path(save))
-        return {**quick_facts(self.workload, self.step, self.device), "making_seconds": made, "saved": kept}
+        facts = quick_facts(self.workload, self.step, self.device)
+        workload = of_workload(self.workload, self.model)
+        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept))
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, of a workload that was audited."""
         expect_changes()
-        return survey(self.workload, self.device)
+        return plain(survey(self.workload, self.device))
 
     def audit(self, against: dict[str, Any] | None = None) -> dict[str, Any]:
         """Raises, with a sentence, where the workload itself, or the one that it is verified against, cannot be verified. Returns which
         parameters are `without_gradient`, why the workload runs on `one_shape` alone, and Inductor's settings here, which take long to
         import."""
         if against:
-            return {
-                "without_gradient": audit(load(against["target"], against["options"]), self.device),
-                "one_shape": "",
-            }
+            without_gradient = audit(load(against["target"], against["options"]), self.device)
+            return plain(Audited(without_gradient=without_gradient, one_shape=""))
         self.workload, one_shape = probed(self.workload, self.device)
         without_gradient = audit(self.workload, self.device)
-        return {"without_gradient": without_gradient, "one_shape": one_shape, "inductor": inductor_settings(names())}
+        settings = inductor_settings(names())
+        return plain(Audited(without_gradient=without_gradient, one_shape=one_shape, inductor=settings))
 
     def _make(self) -> None:
         """The model, a few batches, and the step, which does not run yet."""
@@ -205,7 +209,7 @@ class Candidate(Timed):
                 self.step(batch)
         synchronize(self.device)
         taken = time.perf_counter() - began
-        return {"shapes": len(shapes_of(seen)), "graphs": graphs_compiled() - before, "seconds": taken}
+        return plain(OverShapes(shapes=len(shapes_of(seen)), graphs=graphs_compiled() - before, seconds=taken))
 
     def rehearse(self) -> int:
         """Runs a step on every batch and writes down what TunableOp found; how many products that are."""

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from rung.plan import CONTRACTS, Numerics
+from rung.plan import CONTRACTS, Numerics, contract
+from rung.records.climb import Facts, Floor
 
 # Bytes that an element of a weight has at most in products that a contract allows: a copy in fewer would do as well.
 WIDTH: dict[Numerics, int] = {"exact": 8, "tf32": 8, "bf16": 2, "fp8": 1}
 
 
-def floor(workload: Mapping[str, Any], facts: Mapping[str, Any], numerics: Numerics) -> dict[str, Any] | None:
-    """`seconds` and the `precision` of the products; None where the chip's rates or the step's FLOP are not known.
+def floor(flops: float | None, facts: Facts, numerics: Numerics) -> Floor | None:
+    """None where the chip's rates or the step's FLOP are not known.
 
-    workload: `flops` of a step; facts: `rates` (FLOP/s), `bandwidth` (bytes/s), `weights_read` and `stepped_bytes`
+    flops: of a step; facts: `rates` (FLOP/s), `bandwidth` (bytes/s), `weights_read` and `stepped_bytes`
     (`rung.ladder.reads`). In training, the optimizer comes after all products; in inference, reading the weights may hide
     behind them.
     """
-    rates, flops, bandwidth = facts["rates"], workload.get("flops"), facts.get("bandwidth")
+    rates, bandwidth = facts.rates, facts.bandwidth
     if not rates or not flops or not bandwidth:
         return None
-    own = facts["own_precision"]
+    own = contract(facts.own_precision) or "exact"
     lowest = max(numerics, own, key=CONTRACTS.index)
     precision = max((p for p in rates if _allowed(p, lowest)), key=lambda p: float(rates[p]))
     arithmetic = flops / rates[precision]
-    if facts["mode"] == "train":
-        seconds = arithmetic + facts.get("stepped_bytes", 0) / bandwidth
+    if facts.mode == "train":
+        seconds = arithmetic + (facts.stepped_bytes or 0) / bandwidth
     else:
-        widths = {size: min(int(size), WIDTH[lowest]) for size in facts.get("weights_read", {})}
-        seconds = max(
-            arithmetic, sum(n * widths[size] for size, n in facts.get("weights_read", {}).items()) / bandwidth
-        )
-    return {"seconds": seconds, "precision": precision}
+        read = facts.weights_read or {}
+        widths = {size: min(int(size), WIDTH[lowest]) for size in read}
+        seconds = max(arithmetic, sum(n * widths[size] for size, n in read.items()) / bandwidth)
+    return Floor(seconds=seconds, precision=precision)
 
 
 def _allowed(precision: str, numerics: Numerics) -> bool:
     """fp16 has another range: no contract allows it."""
     needs = {"fp64": "exact", "fp32": "exact", "tf32": "tf32", "bf16": "bf16", "fp8": "fp8"}.get(precision)
-    return needs is not None and CONTRACTS.index(needs) <= CONTRACTS.index(numerics)  # type: ignore[arg-type]
+    return needs is not None and CONTRACTS.index(needs) <= CONTRACTS.index(numerics)

@@ -11,6 +11,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rung.records.record import Part
+
 # Operations that read all of each factor. A look-up (an embedding) and a product of groups (of experts, to which nothing may
 # have been sent) read what they are told to, and are left out with all that is not known.
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear", "convolution", "_scaled_mm", "_int_mm")
@@ -18,7 +20,14 @@ COPIES = ("_to_copy", "clone")  # autocast's of a weight: what reads them reads 
 TIMES = 3  # that an optimizer without state moves what it steps: weight and gradient read, weight written
 
 
-def memory_read(weights: Iterable[torch.Tensor], step: Callable[[], Any], optimizer: Any = None) -> dict[str, Any]:
+class MemoryRead(Part, kw_only=True):
+    """Facts of a workload (`rung.records.climb.Facts`)."""
+
+    weights_read: dict[str, int]
+    stepped_bytes: int
+
+
+def memory_read(weights: Iterable[torch.Tensor], step: Callable[[], Any], optimizer: Any = None) -> MemoryRead:
     """weights_read: elements that the products of one step read, by the bytes of an element; stepped_bytes: what its optimizer
     moves at least, none where it is no torch.optim.Optimizer, of which nobody knows what it steps. Both are empty where the step
     cannot be followed."""
@@ -26,11 +35,11 @@ def memory_read(weights: Iterable[torch.Tensor], step: Callable[[], Any], optimi
         with _Reads(list(weights)) as seen:
             step()
     except Exception:  # a workload that cannot be followed is still a workload
-        return {"weights_read": {}, "stepped_bytes": 0}
+        return MemoryRead(weights_read={}, stepped_bytes=0)
     groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
     stepped = chain.from_iterable(group["params"] for group in groups)
     dense = (w for w in stepped if w.grad is not None and w.grad.layout is torch.strided)
-    return {"weights_read": seen.elements(), "stepped_bytes": sum(TIMES * w.nbytes for w in dense)}
+    return MemoryRead(weights_read=seen.elements(), stepped_bytes=sum(TIMES * w.nbytes for w in dense))
 
 
 class _Reads(TorchDispatchMode):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import torch
+from msgspec import UNSET, UnsetType
 
 from rung.engine.attention import choices
 from rung.engine.channels_last import contiguous_weights
@@ -17,15 +19,19 @@ from rung.engine.regions import blocks, kinds
 from rung.engine.step import Step
 from rung.engine.switches import generates, switches, takes_sdpa
 from rung.errors import first_line
-from rung.hardware import environment, peaks_of
+from rung.hardware import peaks_of
 from rung.hardware.aiter import looked_up
 from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
+from rung.ladder.answers import Surveyed
 from rung.ladder.reads import memory_read
 from rung.plan import Plan
 from rung.recipes import fit
+from rung.records.climb import Batch, Break, Facts, Recompilation
+from rung.records.climb import Workload as Described
+from rung.records.record import Part, take
 from rung.rungs.inductor import names
 from rung.timing.work import rates
 from rung.verify.reference import own_precision
@@ -34,79 +40,88 @@ from rung.workload import Workload, seeded_model, shapes
 EXPERTS = "grouped-experts"
 
 
-def quick_facts(workload: Workload, step: Step, device: Device) -> dict[str, Any]:
+class Graphs(Part, kw_only=True):
+    """What Dynamo captures: facts of a workload (`rung.records.climb.Facts`)."""
+
+    matches: dict[str, int]
+    skipped: list[str]
+    captured: dict[str, int | float] | UnsetType = UNSET
+    rewritten: dict[str, int | float] | UnsetType = UNSET
+    written_out: dict[str, int | float] | UnsetType = UNSET
+    graphs: int = 0
+    graph_breaks: list[str] = msgspec.field(default_factory=list)
+    breaks: list[Break] = msgspec.field(default_factory=list)
+    recompilations: list[Recompilation] = msgspec.field(default_factory=list)
+    aiter: dict[str, Any] | UnsetType = UNSET
+
+
+def described(workload: Workload, model: torch.nn.Module, flops: float | None = None) -> Described:
+    return Described(
+        name=workload.name,
+        mode=workload.mode,
+        samples=workload.samples,
+        tokens=workload.tokens,
+        model=fit.described(model),
+        structure=fit.structure(model),
+        parameters=sum(p.numel() for p in model.parameters()),
+        options={k: str(v) for k, v in workload.options.items()},
+        flops=flops,
+    )
+
+
+def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
     """What can be said of a step before it runs."""
     weights = list(step.model.parameters())
     repeated = blocks(step.model)
-    peaks = peaks_of(device)
-    return {
-        "workload": {
-            "name": workload.name,
-            "mode": workload.mode,
-            "samples": workload.samples,
-            "tokens": workload.tokens,
-            "model": fit.described(step.model),
-            "structure": fit.structure(step.model),
-            "parameters": sum(p.numel() for p in weights),
-            "options": {k: str(v) for k, v in workload.options.items()},
-        },
-        "gpu": device.is_gpu,
-        "vendor": device.vendor,
-        "torch": str(torch.__version__),
-        "arch": device.arch,
-        "mode": workload.mode,
-        "tokens": workload.tokens,
-        "named_shapes": len(workload.other_shapes),
-        "blocks": len(repeated),
-        "kinds_of_blocks": kinds(repeated),
-        "contiguous_convolutions": len(contiguous_weights(step.model)),
-        "amp": str(workload.amp) if workload.amp else None,
-        "dtype": str(weights[0].dtype) if weights else "none",
-        "matmul_precision": matmul_precision_name(),
-        **of_optimizer(step.optimizer),
-        "rates": rates(peaks) if peaks else {},
-        "bandwidth": peaks.bandwidth if peaks else None,
-        "hooked": ModelGuards(step.model).hooked,
-        "shapes": [described(workload.inputs(0))],
-        "own_precision": own_precision(workload, step.model, device),
-    }
+    peaks, optimizer = peaks_of(device), step.optimizer
+    return Facts(
+        gpu=device.is_gpu,
+        vendor=device.vendor,
+        torch=str(torch.__version__),
+        arch=device.arch,
+        mode=workload.mode,
+        tokens=workload.tokens,
+        named_shapes=len(workload.other_shapes),
+        blocks=len(repeated),
+        kinds_of_blocks=kinds(repeated),
+        contiguous_convolutions=len(contiguous_weights(step.model)),
+        amp=str(workload.amp) if workload.amp else None,
+        dtype=str(weights[0].dtype) if weights else "none",
+        matmul_precision=matmul_precision_name(),
+        optimizer=type(optimizer).__name__ if optimizer else None,
+        optimizer_is_fused=bool(optimizer and is_fused(optimizer)),
+        optimizer_not_fused=not_fused(optimizer) if optimizer else "",
+        optimizer_not_captured=not_captured(optimizer) if optimizer else "",
+        rates=rates(peaks) if peaks else {},
+        bandwidth=peaks.bandwidth if peaks else None,
+        hooked=ModelGuards(step.model).hooked,
+        shapes=[batch_of(workload.inputs(0))],
+        own_precision=own_precision(workload, step.model, device),
+    )
 
 
-def survey(workload: Workload, device: Device) -> dict[str, Any]:
+def survey(workload: Workload, device: Device) -> Surveyed:
     """All facts of a workload that can be verified (`rung.verify.audit`)."""
     model = seeded_model(workload).to(device.torch_name)
     step = Step(workload, model, Plan(), device)
-    quick = quick_facts(workload, step, device)  # before the first step leaves state in the optimizer
+    facts = quick_facts(workload, step, device)  # before the first step leaves state in the optimizer
 
     def once() -> Any:
         return step(to_device(workload.inputs(0), device))
 
-    return {
-        **quick,
-        "workload": {**quick["workload"], "flops": flops(workload, step, device)},
-        **memory_read(list(model.parameters()), once, step.optimizer),
-        "shapes": [described(make(0)) for make in shapes(workload)],
-        "linears": len(suitable(model)),
-        "products_widen": widening(device),
-        "attention_choices": choices(device),
-        "switches": switches(model),
-        "takes_sdpa": takes_sdpa(model),
-        "generates": generates(once, model),
-        "inductor": inductor_settings(names()),
-        "variables": in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])),
-        "environment": environment(device),
-        **captured_graphs(workload, device),
-    }
-
-
-def of_optimizer(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """Its name, and why it cannot be had in other forms."""
-    return {
-        "optimizer": type(optimizer).__name__ if optimizer else None,
-        "optimizer_is_fused": bool(optimizer and is_fused(optimizer)),
-        "optimizer_not_fused": not_fused(optimizer) if optimizer else "",
-        "optimizer_not_captured": not_captured(optimizer) if optimizer else "",
-    }
+    work = flops(workload, step, device)
+    take(facts, memory_read(list(model.parameters()), once, step.optimizer))
+    facts.shapes = [batch_of(make(0)) for make in shapes(workload)]
+    facts.linears = len(suitable(model))
+    facts.products_widen = widening(device)
+    facts.attention_choices = choices(device)
+    facts.switches = switches(model)
+    facts.takes_sdpa = takes_sdpa(model)
+    facts.generates = generates(once, model)
+    facts.inductor = inductor_settings(names())
+    facts.variables = dict(in_effect(Machine(), Here(device.vendor if device.is_gpu else "", 1, [device.arch])))
+    take(facts, captured_graphs(workload, device))
+    return Surveyed(workload=described(workload, model, work), facts=facts)
 
 
 def widening(device: Device) -> bool:
@@ -119,12 +134,12 @@ def widening(device: Device) -> bool:
     return products_widen()
 
 
-def described(batch: Any) -> dict[str, Any]:
+def batch_of(inputs: Any) -> Batch:
     """The shapes of a batch in words, and how many elements its tensors have together."""
-    return {"shape": shapes_of([batch])[0], "elements": elements(batch)}
+    return Batch(shape=shapes_of([inputs])[0], elements=elements(inputs))
 
 
-def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
+def captured_graphs(workload: Workload, device: Device) -> Graphs:
     """What Dynamo captures, where and why it breaks the graph or captures again, and what the rewrites would find,
     without compiling. Two batches of one shape are run: whatever is captured again for the second is captured for
     every batch."""
@@ -149,20 +164,19 @@ def captured_graphs(workload: Workload, device: Device) -> dict[str, Any]:
             grouped, left = loops_over_experts(workload, model, device)
             found, skipped = {**found, **grouped}, [*skipped, *left]
     except Exception as error:
-        return {"matches": {}, "skipped": [f"capture failed: {type(error).__name__}: {first_line(error)}"],
-                "graphs": 0, "graph_breaks": [], "breaks": [], "recompilations": []}  # fmt: skip
-    return {
-        "matches": found,
-        "skipped": skipped,
-        "captured": step.surgeon.before,
-        "rewritten": step.surgeon.after,
-        "written_out": step.surgeon.written_out,
-        "graphs": step.surgeon.graphs,
-        "graph_breaks": [sentence(found) for found in step.breaks],
-        "breaks": step.breaks,
-        "recompilations": again,
-        "aiter": looked_up(device, step.surgeon.products),
-    }
+        return Graphs(matches={}, skipped=[f"capture failed: {type(error).__name__}: {first_line(error)}"])
+    return Graphs(
+        matches=found,
+        skipped=skipped,
+        captured=dict(step.surgeon.before),
+        rewritten=dict(step.surgeon.after),
+        written_out=dict(step.surgeon.written_out),
+        graphs=step.surgeon.graphs,
+        graph_breaks=[sentence(found) for found in step.breaks],
+        breaks=step.breaks,
+        recompilations=again,
+        aiter=looked_up(device, step.surgeon.products),
+    )
 
 
 def loops_over_experts(workload: Workload, model: torch.nn.Module, device: Device) -> tuple[dict[str, int], list[str]]:
@@ -175,10 +189,10 @@ def loops_over_experts(workload: Workload, model: torch.nn.Module, device: Devic
     return (dict(alone.surgeon.matches), alone.surgeon.skipped) if alone.surgeon else ({}, [])
 
 
-def sentence(found: dict[str, Any]) -> str:
+def sentence(found: Break) -> str:
     """A graph break in words: where, what stands there, why, and what to do."""
-    text = f"{found['where']}: `{found['line']}`: {found['why'].rstrip('.')} (x{found['count']})"
-    return text + (f". {found['hint']}" if found["hint"] else "")
+    text = f"{found.where}: `{found.line}`: {found.why.rstrip('.')} (x{found.count})"
+    return text + (f". {found.hint}" if found.hint else "")
 
 
 def flops(workload: Workload, step: Step, device: Device) -> float | None:

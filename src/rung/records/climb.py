@@ -3,23 +3,18 @@ fields are those that a climb needs to go on and a report needs to be made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rung.records.measured import Compared, Environment, Nanoseconds, Seconds, Verification, Witness
-from rung.records.record import SCHEMA, Part
+from rung.records.compare import Ranked, WarmUp
+from rung.records.measured import Compared, Environment, Figure, Nanoseconds, Seconds, Verification, Witness
+from rung.records.record import SCHEMA, Part, Scalar
 
 Object = dict[str, Any]
-
-
-class Figure(Part, kw_only=True):
-    """A figure, with its 95 % interval where restarts gave one; an end is null where none is known."""
-
-    value: float
-    low: float | UnsetType | None = UNSET
-    high: float | UnsetType | None = UNSET
+Sample = int | float  # nanoseconds; a clock counts whole ones, and they are written again as they were
 
 
 class Workload(Part, kw_only=True):
@@ -43,17 +38,78 @@ class Recompilation(Part, kw_only=True):
     why: str
 
 
+class Break(Part, kw_only=True):
+    """A place of the user's source at which Dynamo ends a graph. count: how often; hint: what to do."""
+
+    where: str
+    line: str
+    why: str
+    hint: str
+    count: int
+
+
+class Batch(Part, kw_only=True):
+    """The inputs of a step: their shapes in words, and how many elements they have together."""
+
+    shape: str = ""
+    elements: int
+
+
 class Facts(Part, kw_only=True):
-    """What the survey found, as far as reports show it; `rungs` may know more of it."""
+    """What decides which rungs apply (`rung.ladder.survey`). Before `surveyed`, of the graph nothing is known; another version may not
+    have had a field.
+
+    rates: matrix FLOP/s by precision; bandwidth: bytes/s; amp, dtype: torch's names; hooked, optimizer_not_fused,
+    optimizer_not_captured, one_shape: why, empty where not; shapes: the measured one first; weights_read: elements by bytes of an element;
+    stepped_bytes: that the optimizer moves; inductor, variables: settings in effect; captured, rewritten: counts of operators in the
+    graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have (`rung.hardware.aiter`).
+    """
 
     gpu: bool
+    vendor: str | UnsetType = UNSET
+    torch: str | UnsetType = UNSET
+    arch: str | UnsetType = UNSET
     mode: str
+    tokens: int | UnsetType | None = UNSET
+    named_shapes: int | UnsetType = UNSET
+    blocks: int | UnsetType = UNSET
+    kinds_of_blocks: int | UnsetType = UNSET
+    contiguous_convolutions: int | UnsetType = UNSET
+    amp: str | UnsetType | None = UNSET
+    dtype: str | UnsetType = UNSET
+    matmul_precision: str | UnsetType = UNSET
+    optimizer: str | UnsetType | None = UNSET
+    optimizer_is_fused: bool | UnsetType = UNSET
+    optimizer_not_fused: str | UnsetType = UNSET
+    optimizer_not_captured: str | UnsetType = UNSET
     rates: dict[str, float]
-    matches: dict[str, int]
-    skipped: list[str]
-    graph_breaks: list[str]
-    without_gradient: list[str]
-    recompilations: list[Recompilation] | None = None
+    bandwidth: float | UnsetType | None = UNSET
+    hooked: str | UnsetType = UNSET
+    shapes: list[Batch] | UnsetType = UNSET
+    own_precision: str = "exact"
+    weights_read: dict[str, int] | UnsetType = UNSET
+    stepped_bytes: int | UnsetType = UNSET
+    linears: int | UnsetType = UNSET
+    products_widen: bool | UnsetType = UNSET
+    attention_choices: dict[str, str] | UnsetType = UNSET
+    switches: dict[str, str] | UnsetType = UNSET
+    takes_sdpa: bool | UnsetType = UNSET
+    generates: bool | UnsetType = UNSET
+    inductor: dict[str, Any] | UnsetType = UNSET
+    variables: dict[str, Scalar] | UnsetType = UNSET
+    matches: dict[str, int] = msgspec.field(default_factory=dict)
+    skipped: list[str] = msgspec.field(default_factory=list)
+    captured: dict[str, int | float] | UnsetType = UNSET
+    rewritten: dict[str, int | float] | UnsetType = UNSET
+    written_out: dict[str, int | float] | UnsetType = UNSET
+    graphs: int | UnsetType = UNSET
+    graph_breaks: list[str] = msgspec.field(default_factory=list)
+    breaks: list[Break] | UnsetType = UNSET
+    recompilations: list[Recompilation] | UnsetType | None = UNSET
+    aiter: Object | UnsetType = UNSET
+    without_gradient: list[str] = msgspec.field(default_factory=list)
+    one_shape: str | UnsetType = UNSET
+    surveyed: bool | UnsetType = UNSET
 
 
 class Stopped(Part, kw_only=True):
@@ -62,7 +118,7 @@ class Stopped(Part, kw_only=True):
 
     rule: str
     why: str
-    left: dict[str, float | None] | None = None
+    left: Mapping[str, float] | None = None
 
 
 class Manifest(Part, kw_only=True):
@@ -82,18 +138,18 @@ class Manifest(Part, kw_only=True):
     workload: Workload
     environment: Environment
     facts: Facts
-    stopped: Stopped | None = None
-    spent_seconds: Seconds | None = None
+    stopped: Stopped | UnsetType | None = UNSET
+    spent_seconds: Seconds | UnsetType | None = UNSET
 
 
 class Breakdown(Part, kw_only=True):
     """Where a step's nanoseconds go, by part; clock: of the GPU or the host; kernels, launches, gemms: a step; share: of the bottleneck;
     top: the largest kernels or operators: name, category, ns and count of a step."""
 
-    parts: dict[str, Nanoseconds]
     clock: str = ""
     steps: int | None = None
     step_ns: Nanoseconds | None = None
+    parts: dict[str, Nanoseconds]
     kernels: float | None = None
     launches: float | None = None
     gemms: float | None = None
@@ -116,15 +172,15 @@ class Baseline(Part, kw_only=True):
     """baseline.json: the untouched workload. time: a step, ns; memory: bytes at most."""
 
     time: Figure
-    memory: dict[str, int]
-    breakdown: Breakdown | None
+    samples: Sequence[Sample] | None = None
     first_run_seconds: Seconds
-    samples: list[Nanoseconds] | None = None
     loading_seconds: Seconds | None = None
     opening_seconds: Seconds | None = None
     warm_up_runs: int | None = None
     steady: bool | None = None
+    memory: dict[str, int]
     floor: Floor | None = None
+    breakdown: Breakdown | None
     without_gradient: list[str] | None = None
     trace: str | None = None
 
@@ -137,14 +193,15 @@ class Mode(Part, kw_only=True):
     rungs: list[str]
     ready_seconds: Seconds | UnsetType = UNSET
     speedup: float | UnsetType = UNSET
-    step_ns: Nanoseconds | UnsetType = UNSET
+    step_ns: Sample | UnsetType = UNSET
     prepared_seconds: Seconds | UnsetType | None = UNSET
     error: str | UnsetType = UNSET
 
 
-class Plain(Mode, kw_only=True):
-    """The fastest of them, and all that were raced."""
+class Plain(Mode, kw_only=True, omit_defaults=True):
+    """The fastest of them, and all that were raced. Empty where none computes what the untouched model computes."""
 
+    rungs: list[str] = msgspec.field(default_factory=list)
     modes: list[Mode] | None = None
 
 
@@ -171,9 +228,18 @@ class PayBack(Part, kw_only=True):
     steps: int | None
 
 
+class OverShapes(Part, kw_only=True):
+    """What compiling took for all shapes that a workload offers. shapes: how many there are; graphs: compiled for them."""
+
+    shapes: int
+    graphs: int
+    seconds: Seconds
+
+
 class Attempt(Part, kw_only=True):
     """attempts/NN-rung.json: one rung, or a bundle (`members`), against the best so far. verdict: kept, reverted, inconclusive, no-op,
-    failed or inapplicable; stack: all rungs that it ran with; comparison: candidate against best, of `times` in ns a step."""
+    failed or inapplicable; stack: all rungs that it ran with; comparison: candidate against best, of `times` in ns a step; without:
+    members that did nothing; cut: whether the budget ended before it was decided; over_shapes: by side."""
 
     schema: int = SCHEMA
     number: int
@@ -183,7 +249,7 @@ class Attempt(Part, kw_only=True):
     contract: str = ""
     changes: str = ""
     against: str
-    stack: list[str] | None = None
+    stack: list[str] = msgspec.field(default_factory=list)
     replaces: list[str] | None = None
     prediction: Prediction | None = None
     clock: str | None = None
@@ -191,19 +257,18 @@ class Attempt(Part, kw_only=True):
     verdict: str
     why: str = ""
     group: str | UnsetType = UNSET
-    members: list[str] | UnsetType | None = UNSET
-    without: list[str] | UnsetType | None = UNSET
     modes: list[Mode] | UnsetType | None = UNSET
-    plain: Object | UnsetType | None = UNSET
+    plain: Plain | UnsetType | None = UNSET
+    members: list[str] | UnsetType | None = UNSET
     log: str | UnsetType = UNSET
     prepared_seconds: Seconds | UnsetType | None = UNSET
     comparison: Compared | UnsetType | None = UNSET
-    ranking: Object | UnsetType | None = UNSET
-    restarts: list[dict[str, list[Nanoseconds]]] | UnsetType | None = UNSET
-    times: dict[str, Figure] | UnsetType | None = UNSET
+    ranking: Ranked | UnsetType | None = UNSET
+    restarts: Sequence[Mapping[str, Sequence[Sample]]] | UnsetType | None = UNSET
+    times: Mapping[str, Figure] | UnsetType | None = UNSET
     memory: dict[str, dict[str, int]] | UnsetType | None = UNSET
-    first_run_seconds: dict[str, Seconds | None] | UnsetType | None = UNSET
-    warm_up: list[dict[str, Object]] | UnsetType | None = UNSET
+    first_run_seconds: dict[str, Seconds] | UnsetType | None = UNSET
+    warm_up: list[dict[str, WarmUp]] | UnsetType | None = UNSET
     applied: Object | UnsetType | None = UNSET
     matches: dict[str, int] | UnsetType | None = UNSET
     hidden: dict[str, float | None] | UnsetType | None = UNSET
@@ -216,14 +281,15 @@ class Attempt(Part, kw_only=True):
     forecast: str | UnsetType = UNSET
     prediction_error: float | UnsetType | None = UNSET
     pay_back: PayBack | UnsetType | None = UNSET
-    over_shapes: Object | UnsetType | None = UNSET
+    over_shapes: dict[str, OverShapes] | UnsetType | None = UNSET
     effect: Effect | UnsetType | None = UNSET
+    without: list[str] | UnsetType | None = UNSET
     verified_seconds: Seconds | UnsetType | None = UNSET
     verification: Verification | UnsetType | None = UNSET
     gain: float | UnsetType | None = UNSET
+    seconds: Seconds | UnsetType = UNSET
     breakdown: Breakdown | UnsetType | None = UNSET
     trace: str | UnsetType | None = UNSET
-    seconds: Seconds | UnsetType = UNSET
     spent_seconds: Seconds | UnsetType = UNSET
 
 
@@ -287,10 +353,10 @@ class Result(Part, kw_only=True):
     speedup: Figure | None = None
     over_plain: Figure | None = None
     confidence: float | None = None
-    times: dict[str, Figure] | None = None
+    times: Mapping[str, Figure] | None = None
     memory: dict[str, dict[str, int]] | None = None
-    first_run_seconds: dict[str, Seconds | None] | None = None
-    restarts: list[dict[str, list[Nanoseconds]]] | None = None
+    first_run_seconds: Mapping[str, Seconds | None] | None = None
+    restarts: Sequence[Mapping[str, Sequence[Sample]]] | None = None
     shapes: list[Shape] | None = None
     doubt: str = ""
     noise: Noise | None = None

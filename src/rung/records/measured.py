@@ -13,18 +13,24 @@ Seconds = float
 Nanoseconds = float
 
 
-class Interval(Part, kw_only=True):
-    """A figure and the ends of its confidence interval, in the figure's own unit."""
+class Figure(Part, kw_only=True):
+    """A figure, with its 95 % interval where restarts gave one; an end is null where none is known."""
 
     value: float
+    low: float | UnsetType | None = UNSET
+    high: float | UnsetType | None = UNSET
+
+
+class Interval(Figure, kw_only=True):
+    """A figure and the ends of its confidence interval, in the figure's own unit."""
+
     low: float
     high: float
 
 
-class Ratio(Part, kw_only=True):
+class Ratio(Figure, kw_only=True):
     """A ratio of two times and its confidence interval. An end is null where none is known: one restart does not tell how far two differ."""
 
-    value: float
     low: float | None
     high: float | None
 

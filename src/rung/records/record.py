@@ -23,6 +23,12 @@ def plain(record: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
+def take(whole: msgspec.Struct, part: msgspec.Struct) -> None:
+    """Takes over all fields of a part, which the whole has by the same names."""
+    for name in part.__struct_fields__:
+        setattr(whole, name, getattr(part, name))
+
+
 def _as_it_is(value: Any) -> Any:
     """What is a text or a number, and more than that, such as torch's version or a figure of numpy."""
     for kind in (int, float, str):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rung.records.climb import Attempt, ClimbRun, Figure, Moment
-from rung.records.measured import Ratio
+from rung.records.climb import Attempt, ClimbRun, Moment
+from rung.records.measured import Figure, Ratio
 from rung.records.record import Part
 from rung.report import units, words
 from rung.report.layout import Cell, Column, table_of

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rung.records.climb import Baseline, ClimbRun, Facts
+from rung.records.progress import Now
 from rung.report import units
 from rung.report.terminal import breakdown_lines
 from rung.report.words import as_measured, recompilations, standing
@@ -40,8 +39,8 @@ def graph_lines(facts: Facts) -> list[str]:
     return lines
 
 
-def now_line(now: Any) -> str:
-    """What a climb has and does at this moment (`rung.ladder.climb.state.Now`), for a terminal's last line."""
+def now_line(now: Now) -> str:
+    """What a climb has and does at this moment, for a terminal's last line."""
     parts = [f"best so far {now.best} ({units.seconds(now.age)} ago)" if now.best else "no recipe yet"]
     for what, names in (("in the background", now.background), ("next", now.following)):
         if names:

@@ -8,6 +8,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rung.records.climb import Attempt, Breakdown, ClimbRun, Mode, Result
+from rung.records.progress import Answered
 from rung.report import units, words
 from rung.report.layout import Cell, Column, styled, table_of, wrap
 
@@ -38,7 +39,7 @@ def mode_line(mode: Mode) -> str:
     return f"  {title}: {units.ratio(mode.speedup)}, {units.duration(mode.step_ns)} a step, ready after {ready}"
 
 
-def answer_line(answer: Result) -> str:
+def answer_line(answer: Result | Answered) -> str:
     """The best recipe so far, each time that it is written."""
     names = " + ".join(units.clean(n) for n in answer.kept)
     gain = units.interval(answer.speedup)

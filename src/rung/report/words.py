@@ -8,8 +8,8 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from rung.records.climb import Attempt, Baseline, Breakdown, ClimbRun, Facts, Figure, Manifest, Result
-from rung.records.measured import Check, Ratio
+from rung.records.climb import Attempt, Baseline, Breakdown, ClimbRun, Facts, Manifest, Result
+from rung.records.measured import Check, Figure, Ratio
 from rung.report import units
 
 # The order of the legend; every report shows the parts with the same words.

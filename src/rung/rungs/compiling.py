@@ -97,11 +97,12 @@ def _shapes_vary(c: Context) -> Inapplicable | None:
 
 
 def _fewer_graphs(e: Evidence) -> Proof:
-    seen = e.worker.get("over_shapes")
-    if not seen:
+    if not e.over_shapes:
         return Proof(None, "the graphs over all shapes were not counted")
-    before, after = seen["best"]["graphs"], seen["candidate"]["graphs"]
-    return Proof(0 < after < before, f"{before} -> {after} graphs compiled for {seen['candidate']['shapes']} shapes")
+    before, after = e.over_shapes["best"], e.over_shapes["candidate"]
+    return Proof(
+        0 < after.graphs < before.graphs, f"{before.graphs} -> {after.graphs} graphs compiled for {after.shapes} shapes"
+    )
 
 
 DYNAMIC = Rung(

@@ -84,7 +84,7 @@ def told(key: str, wanted: object, what: str) -> Prove:
 
 def less_memory(e: Evidence) -> Proof:
     """At its peak the candidate has less memory in use."""
-    best, mine = (e.worker.get("memory", {}).get(side, {}).get("allocated") for side in ("best", "candidate"))
+    best, mine = (e.memory.get(side, {}).get("allocated") for side in ("best", "candidate"))
     if not best or not mine:
         return Proof(None, "the peak of memory is not known on this device")
     return Proof(mine < best, f"{best / 2**30:.2f} -> {mine / 2**30:.2f} GiB at the peak")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.plan import Numerics, Plan
+from rung.records.climb import OverShapes
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,14 @@ class Counters:
 @dataclass(frozen=True)
 class Evidence:
     """What can show that a rung is in effect. before, after: the traces of the best so far and of the candidate, None
-    where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`), and `over_shapes` where
-    the rung is about them (`climb.spared.over_shapes`), and the peaks in `memory` of both sides."""
+    where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`); of both sides, `best` and `candidate`,
+    over_shapes: where the rung is about them (`climb.spared.over_shapes`); memory: the peaks."""
 
     before: Counters | None
     after: Counters | None
     worker: Mapping[str, Any]
+    over_shapes: Mapping[str, OverShapes] = field(default_factory=dict)
+    memory: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

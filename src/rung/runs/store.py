@@ -27,7 +27,7 @@ import msgspec
 from rung.errors import InputError, UsageError
 from rung.files import read_text
 from rung.records.climb import Attempt, Baseline, ClimbRun, DryRun, Manifest, Result
-from rung.records.record import SCHEMA
+from rung.records.record import SCHEMA, plain
 from rung.renamed import with_current_names
 
 # What each file must be for a climb to go on and a report to be made.
@@ -160,7 +160,8 @@ class Run:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def write(self, name: str, value: Any) -> None:
-        self.write_text(name, to_json(value))
+        """value: a record, or plain values."""
+        self.write_text(name, to_json(plain(value) if isinstance(value, msgspec.Struct) else value))
 
     def write_text(self, name: str, text: str, otherwise: str = "choose another --out") -> None:
         """Writes a file of this directory. A link or a pipe in its place is replaced: the directory may be a stranger's, and the
@@ -168,6 +169,38 @@ class Run:
         _put(self.directory / name, self.directory / name, text, otherwise)
 
     def read(self, name: str) -> dict[str, Any]:
+        """All that a file holds, which may be more than this version knows of."""
+        return self._read(name)[0]
+
+    def maybe(self, name: str) -> dict[str, Any] | None:
+        return self.read(name) if self.has(name) else None
+
+    def has(self, name: str) -> bool:
+        return (self.directory / name).is_file()
+
+    def manifest(self) -> Manifest:
+        found: Manifest = self._read("manifest.json")[1]
+        return found
+
+    def baseline(self) -> Baseline | None:
+        found: Baseline | None = self._read("baseline.json")[1] if self.has("baseline.json") else None
+        return found
+
+    def result(self) -> Result | None:
+        found: Result | None = self._read("result.json")[1] if self.has("result.json") else None
+        return found
+
+    def attempts(self) -> list[Attempt]:
+        return [self._read(name)[1] for name in self._attempt_files()]
+
+    def add_attempt(self, attempt: Attempt) -> None:
+        self.write(f"attempts/{attempt.number:02d}-{attempt.rung}.json", attempt)
+
+    def _attempt_files(self) -> list[str]:
+        return [f"attempts/{path.name}" for path in sorted((self.directory / "attempts").glob("[0-9]*.json"))]
+
+    def _read(self, name: str) -> tuple[dict[str, Any], Any]:
+        """What a file holds, and its record. Raises InputError where it is damaged."""
         path = self.directory / name
         try:
             value = json.loads(with_current_names(read_text(path)))
@@ -178,21 +211,11 @@ class Run:
         if name == "manifest.json" and value.get("schema") != SCHEMA:
             raise InputError(f"{self.directory} was written by another version of rung; it cannot be read by this one.")
         remedy = "climb again" if name == "manifest.json" else "remove the file and `--resume` measures it again"
-        if kind := RECORDS.get(name.partition("/")[0]):
-            try:
-                msgspec.convert(value, kind)
-            except (msgspec.ValidationError, OverflowError) as error:
-                raise InputError(f"{path} is damaged: {error}; {remedy}.") from error
-        return value
-
-    def maybe(self, name: str) -> dict[str, Any] | None:
-        return self.read(name) if (self.directory / name).is_file() else None
-
-    def add_attempt(self, attempt: dict[str, Any]) -> None:
-        self.write(f"attempts/{attempt['number']:02d}-{attempt['rung']}.json", attempt)
-
-    def attempts(self) -> list[dict[str, Any]]:
-        return [self.read(f"attempts/{p.name}") for p in sorted((self.directory / "attempts").glob("[0-9]*.json"))]
+        kind = RECORDS.get(name.partition("/")[0])
+        try:
+            return value, msgspec.convert(value, kind) if kind else None
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise InputError(f"{path} is damaged: {error}; {remedy}.") from error
 
     def record(self) -> ClimbRun:
         """What reports are made of."""
@@ -208,7 +231,7 @@ class Run:
             "running": manifest.get("status") == "running" and self.locked,
             "manifest": manifest,
             "baseline": self.maybe("baseline.json"),
-            "attempts": self.attempts(),
+            "attempts": [self.read(name) for name in self._attempt_files()],
             "plan": self.maybe("plan.json"),
             "result": self.maybe("result.json"),
         }

@@ -223,8 +223,8 @@ class Start:
         start = cls.__new__(cls)
         start.limits = setup.limits
         start.workers = {name: task.worker for name, task in tasks.items() if task.worker is not None}
-        start.facts = {name: record_of(Opened, task.answers["open"]) for name, task in tasks.items()}
-        start.state = {name: record_of(Warmed, task.answers["warm"]) for name, task in tasks.items()}
+        start.facts = {name: task.answer("open", Opened) for name, task in tasks.items()}
+        start.state = {name: task.answer("warm", Warmed) for name, task in tasks.items()}
         return start
 
     def warm(self, deadline: float) -> None:

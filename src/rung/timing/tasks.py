@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from rung.hardware.limits import free_memory
 from rung.launch import Worker, WorkerFailed, first_answer, kill_all
+from rung.records.record import record_of
 from rung.side import Setup, Side
 from rung.timing.workers import open_worker, planned_variables, spare_worker
 
@@ -26,6 +27,7 @@ progress = logging.getLogger(__name__)
 TICK = 0.5  # seconds between two looks at the time that is left
 LEAST_BYTES = 1 << 30  # of the host's memory, that a worker takes at the least: torch and its libraries
 
+T = TypeVar("T")
 Call = tuple[str, Mapping[str, Any]]  # a method's name and its arguments
 
 
@@ -59,6 +61,10 @@ class Task:
     def ready(self) -> bool:
         """Whether all was answered, and its worker can be asked more."""
         return self.worker is not None and not self.ended and self.error is None and not self._waiting
+
+    def answer(self, method: str, kind: type[T]) -> T:
+        """What it said, as a record."""
+        return record_of(kind, self.answers[method])
 
     def since_open(self, method: str) -> float:
         """Seconds from the answer to `open` to that of a later call: without imports, which a spare worker has behind it."""

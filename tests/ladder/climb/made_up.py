@@ -5,7 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from attempt_records import attempt
+
 from rung.ladder.climb.state import Request, State
+from rung.records.climb import Baseline, Breakdown, Facts, Floor
+from rung.records.measured import Figure
+from rung.records.record import plain, record_of
 from rung.rungs import Rung
 from rung.rungs.proofs import told
 from rung.rungs.requirements import unless
@@ -50,13 +55,13 @@ def state(
     loading: float = 18.0,
 ) -> State:
     run = Run.create(tmp_path, "x", tmp_path / "run")
-    made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event, data: None)
-    made.facts = {"gpu": False, "mode": "infer", "rates": {}}
-    made.breakdown = {"parts": {"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP}}
-    made.baseline = {
-        "time": {"value": STEP}, "first_run_seconds": 1.0, "loading_seconds": loading, "memory": {"allocated": 1 << 30},
-        "floor": floor and {"seconds": floor},
-    }  # fmt: skip
+    made = State(run, Request("x", rungs=("a",) if named else None, budget=budget), lambda event: None)
+    know(made, gpu=False, mode="infer", rates={})
+    made.breakdown = Breakdown(parts={"gemm": 0.5 * STEP, "pointwise": 0.5 * STEP})
+    made.measured = Baseline(
+        time=Figure(value=STEP), first_run_seconds=1.0, loading_seconds=loading, memory={"allocated": 1 << 30}, breakdown=None,
+        floor=Floor(seconds=floor, precision="fp32") if floor else None,
+    )  # fmt: skip
     return made
 
 
@@ -70,14 +75,24 @@ def leave(made: State, seconds: float) -> State:
 def on_a_gpu(made: State, memory: dict[str, int] | None = None) -> State:
     """The same climb on a GPU of 80 GiB. memory: the peak of the untouched workload."""
     made.run.write("manifest.json", MANIFEST)
-    made.facts |= {"gpu": True, "own_precision": "exact"}
-    made.baseline["memory"] = memory or {"allocated": GIB}
+    know(made, gpu=True)
+    made.baseline.memory = memory or {"allocated": GIB}
     return made
 
 
 def tried(made: State, name: str, verdict: str, against: str = "baseline", **more: Any) -> None:
-    number = len(made.attempts) + 1
-    made.add({"number": number, "rung": name, "verdict": verdict, "against": against, "log": "x", **more})
+    """more: fields of the attempt, as plain values."""
+    made.add(attempt(rung=name, verdict=verdict, against=against, number=len(made.attempts) + 1, log="x", **more))
+
+
+def know(made: State, **fields: Any) -> None:
+    """These facts of the workload are known, too, as plain values."""
+    made.known = record_of(Facts, {**(plain(made.known) if made.known else {}), **fields})
+
+
+def warm(memory: dict[str, int] | None = None, **more: Any) -> dict[str, Any]:
+    """What a worker answers once it is warm."""
+    return {"first_run_seconds": 1.0, "runs": 3, "steady": True, "memory": memory or {}, **more}
 
 
 def answered(name: str, side: Side, **answers: Any) -> Task:

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from made_up import MANIFEST, PASSED, Added, answered, state
+from made_up import warm as warmed
 
 from rung.ladder.climb import checks
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
+from rung.records.climb import Facts
+from rung.records.record import record_of
 from rung.rungs import BY_NAME
 from rung.timing.tasks import Task
 
@@ -27,8 +30,8 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added
     monkeypatch.setattr(checks, "usable_cores", lambda: 64)
     made, pool = state(tmp_path), Added()
     made.run.write("manifest.json", MANIFEST)
-    made.facts, made.pool, made.kept = FACTS, pool, BEST  # type: ignore[assignment]
-    made.baseline["memory"] = {"allocated": 1 << 30}
+    made.known, made.pool, made.kept = record_of(Facts, FACTS), pool, BEST  # type: ignore[assignment]
+    made.baseline.memory = {"allocated": 1 << 30}
     rung = as_one(made.context(), [BY_NAME[name] for name in MEMBERS])
     made.next = Task("02-together-1-candidate", made.side([*BEST, *MEMBERS]), [])
     made.next_rung, made.next_gain = replace(rung, shrinks=lambda c: {}), 1.3
@@ -38,8 +41,8 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added
 def warm(made: State, *found: str) -> None:
     """Its worker is ready, and says which passes found something."""
     matches = {name: int(name in found) for name in MEMBERS}
-    applied = {"applied": {"matches": matches}, "memory": {"allocated": 1 << 30}}
-    made.next = answered("02-together-1-candidate", made.side([*BEST, *MEMBERS]), warm=applied)
+    says = warmed({"allocated": 1 << 30}, applied={"matches": matches})
+    made.next = answered("02-together-1-candidate", made.side([*BEST, *MEMBERS]), warm=says)
 
 
 def test_it_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:

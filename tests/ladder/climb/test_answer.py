@@ -10,13 +10,17 @@ from made_up import MANIFEST, state, tried
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.state import Request, State
 from rung.recipes.recipe import Recipe, Status
+from rung.records.climb import Batch, Breakdown, Shape, Stopped
+from rung.records.measured import Figure
+from rung.records.progress import Answered, Event
+from rung.records.record import record_of
 from rung.runs import Run
 
 PARTS: dict[str, Any] = {
     "clock": "gpu", "steps": 3, "step_ns": 1e6, "parts": {"gemm": 1e6}, "kernels": 1.0, "launches": 1.0, "gemms": 1.0,
     "softmax_dims": [], "bottleneck": "gemm", "share": 1.0, "notes": [],
 }  # fmt: skip
-Events = list[tuple[str, dict[str, Any]]]
+Events = list[Event]
 
 
 @pytest.fixture
@@ -29,13 +33,13 @@ def made(tmp_path: Path, events: Events) -> State:
     """A climb that has no answer yet, of a workload whose inputs have 1000 elements."""
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
-    made.facts["shapes"] = [{"elements": 1000}]
-    made.say = lambda event, data: events.append((event, data))
+    made.facts.shapes = record_of(list[Batch], [{"elements": 1000}])
+    made.say = events.append
     return made
 
 
 def answer(status: Status, speedup: float, *kept: str, **more: Any) -> Answer:
-    return Answer(kept or ("compile",), status, {"value": speedup}, **more)
+    return Answer(kept or ("compile",), status, Figure(value=speedup), **more)
 
 
 def on_disk(made: State) -> dict[str, Any]:
@@ -57,8 +61,8 @@ def on_disk(made: State) -> dict[str, Any]:
 
 def on_another_day(made: State) -> State:
     """The same climb in another process."""
-    again = State(Run(made.run.directory), Request("x"), lambda event, data: None)
-    again.facts, again.baseline, again.breakdown = made.facts, made.baseline, made.breakdown
+    again = State(Run(made.run.directory), Request("x"), lambda event: None)
+    again.known, again.measured, again.breakdown = made.known, made.measured, made.breakdown
     read_back(again)
     return again
 
@@ -71,12 +75,12 @@ def test_the_first_answer_is_on_the_disk_at_once(made: State, events: Events) ->
     result = on_disk(made)
     assert (result["kept"], result["status"], result["speedup"]["value"]) == (["compile"], "provisional", 1.5)
     assert [step["status"] for step in result["history"]] == ["provisional"]
-    assert events == [("answer", {"status": "provisional", "kept": ["compile"], "speedup": {"value": 1.5}})]
+    assert events == [Answered("provisional", ["compile"], Figure(value=1.5))]
 
 
 def test_where_the_time_of_the_answer_goes_is_said_of_its_own_trace_alone(made: State) -> None:
     """The untouched model's parts, in the answer's time, would be figures that nobody measured."""
-    made.breakdown = {**PARTS, "gemms": 1.0}
+    made.breakdown = record_of(Breakdown, PARTS)
     write(made)
     assert on_disk(made)["breakdown"]["gemms"] == 1.0
     offer(made, answer("provisional", 1.5))
@@ -140,7 +144,7 @@ def test_what_is_refuted_is_taken_back_and_the_earlier_answer_returns(made: Stat
     assert [(t["kept"], t["why"]) for t in result["taken_back"]] == [
         (["compile", "capture"], "it was slower in fresh restarts")
     ]
-    assert events[-1] == ("taken back", {"kept": ["compile", "capture"], "why": "it was slower in fresh restarts"})
+    assert events[-1] == made.taken_back[-1]
 
 
 def test_where_the_only_answer_is_refuted_there_is_none(made: State) -> None:
@@ -181,15 +185,15 @@ def test_a_provisional_recipe_that_gave_way_returns_with_its_own_figures(made: S
 
 
 def test_without_an_answer_there_is_a_result_that_says_so(made: State) -> None:
-    write(made, {"rule": "budget", "why": "the budget ended", "left": {}})
+    write(made, Stopped(rule="budget", why="the budget ended", left={}))
     result = on_disk(made)
     assert result["kept"] == []
     assert result["stopped"]["rule"] == "budget"
 
 
 def test_what_was_measured_is_in_the_recipe(made: State) -> None:
-    interval = {"value": 2.0, "low": 1.9, "high": 2.1}
-    offer(made, Answer(("compile", "capture"), "confirmed", interval, {"value": 1.1}, 0.95))
+    interval = Figure(value=2.0, low=1.9, high=2.1)
+    offer(made, Answer(("compile", "capture"), "confirmed", interval, Figure(value=1.1), 0.95))
     recipe = Recipe.read(made.run.directory / "recipe.toml")
     assert recipe.measured == {"speedup": 2.0, "low": 1.9, "high": 2.1, "over_plain": 1.1, "confidence": 0.95}
     assert recipe.made_on["device"] == "a chip"
@@ -207,7 +211,7 @@ def test_a_provisional_recipe_leaves_other_shapes_to_the_original(made: State) -
 
 
 def test_a_recipe_of_a_workload_with_one_shape_is_for_that_one_whatever_its_status(made: State) -> None:
-    made.facts["one_shape"] = "on another number of rows it raised ValueError"
+    made.facts.one_shape = "on another number of rows it raised ValueError"
     offer(made, answer("confirmed", 1.5))
     original = Recipe.read(made.run.directory / "recipe.toml").plan.original
     assert [original.takes(elements) for elements in (999, 1000, 1001)] == [True, False, True]
@@ -224,11 +228,11 @@ def test_inputs_on_which_it_was_seen_to_lose_are_left_to_the_original(made: Stat
 
 def test_an_earlier_sittings_answer_is_gone_on_with(made: State) -> None:
     offer(made, answer("provisional", 1.2, "capture"))
-    interval = {"value": 2.0, "low": 1.9, "high": 2.1}
+    interval = Figure(value=2.0, low=1.9, high=2.1)
     last = Answer(
-        ("compile",), "confirmed", interval, {"value": 1.1}, 0.95,
-        times={"baseline": {"value": 2e6}, "best": {"value": 1e6}}, memory={"baseline": {"resident": 2}},
-        shapes=[{"shape": "float32 2 x 5", "elements": 10, "answer": "slower", "speedup": None}], original={"elements_at_most": 10},
+        ("compile",), "confirmed", interval, Figure(value=1.1), 0.95,
+        times={"baseline": Figure(value=2e6), "best": Figure(value=1e6)}, memory={"baseline": {"resident": 2}},
+        shapes=[Shape(shape="float32 2 x 5", elements=10, answer="slower", speedup=None)], original={"elements_at_most": 10},
         restarts=[{"best": [1.0]}], first_run_seconds={"baseline": 1.0, "best": 9.0},
     )  # fmt: skip
     offer(made, last)

@@ -1,12 +1,13 @@
 """What becomes of a candidate that one restart showed to be faster, by what is found of it afterwards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, PASSED, STEP, answered, state
+from attempt_records import compared, restarts
+from made_up import MANIFEST, PASSED, answered, know, state
 
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.answer import Answer, offer
@@ -15,12 +16,13 @@ from rung.ladder.climb.state import State
 from rung.launch import WorkerFailed
 from rung.measure import Comparison, Interval
 from rung.measure.compare import Answer as Compared
+from rung.records.climb import Attempt
+from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
 from rung.timing.tasks import Task
 
 FUSED, SDPA, BF16 = BY_NAME["fused-optimizer"], BY_NAME["sdpa"], BY_NAME["bf16"]
 WRONG = {**PASSED, "passed": False, "failures": ["exact: gradients: fc.weight differs"]}
-Try = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -28,8 +30,7 @@ def made(tmp_path: Path) -> State:
     """A climb that has no answer yet."""
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
-    made.facts |= {"mode": "train", "optimizer_is_fused": False, "matches": {"sdpa": 8}, "graph_breaks": [], "dtype": "torch.float32",
-                   "amp": None, "own_precision": "exact"}  # fmt: skip
+    know(made, mode="train", optimizer_is_fused=False, matches={"sdpa": 8}, graph_breaks=[], dtype="torch.float32", amp=None, own_precision="exact")  # fmt: skip
     made.numerics = "bf16"
     made.pool = SimpleNamespace(wait=lambda until, left: until(), idle=lambda: 0)  # type: ignore[assignment]
     return made
@@ -60,27 +61,22 @@ class Tried:
         then: Compared = "faster",
         applied: dict[str, Any] | None = None,
         seen: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Attempt:
         """The record of an attempt; gain: of the first restart; then: what all restarts say together; seen: more of
         what is told of the comparison."""
-        more = seen or {}
 
-        def compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Any:
-            seen = {
-                "applied": {"optimizer_fused": True, "autocast": "torch.bfloat16", "matches": {"sdpa": 8}, **(applied or {})},
-                "times": {"best": {"value": STEP}, "candidate": {"value": STEP / gain}}, "memory": {"best": {}, "candidate": {}},
-                "comparison": {"speedup": {"value": gain}}, "hidden": {"best": 0.0, "candidate": 0.0},
-                "first_run_seconds": {"best": 1.0, "candidate": 1.0}, "restarts": [{}], **more,
-            }  # fmt: skip
+        def compared(state: State, rung: Rung, record: Attempt, name: str) -> Any:
+            did = {"optimizer_fused": True, "autocast": "torch.bfloat16", "matches": {"sdpa": 8}, **(applied or {})}
             speedup = Interval(gain, gain - 0.01, gain + 0.01)
             duel: Any = SimpleNamespace(
-                comparison=Comparison(then, speedup, 3, 0.98, None, 0.01, True), record=lambda: seen
+                comparison=Comparison(then, speedup, 3, 0.98, None, 0.01, True),
+                record=lambda: restarts(then, gain, applied=did, **(seen or {})),
             )
-            self.workers.append(answered(f"{name}-1-candidate", state.side(record["stack"])))
+            self.workers.append(answered(f"{name}-1-candidate", state.side(record.stack)))
             state.challenger = self.workers[-1]
             if gain >= attempts.PROVISIONAL_GAIN:
-                attempts._offer_provisional(state, record["stack"], duel)
-                state.verifying = attempts.checks_of(state, record["stack"], name)
+                attempts._offer_provisional(state, record.stack, duel)
+                state.verifying = attempts.checks_of(state, record.stack, name)
             return duel
 
         self.patch.setattr(attempts, "_compared", compared)
@@ -98,33 +94,33 @@ def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
 
 
 def test_what_is_verified_is_kept_and_its_status_rises(made: State, tries: Tried) -> None:
-    assert tries(FUSED, 2.0)["verdict"] == "kept"
-    assert [step["status"] for step in made.history] == ["provisional", "verified"]
+    assert tries(FUSED, 2.0).verdict == "kept"
+    assert [step.status for step in made.history] == ["provisional", "verified"]
     assert kept(made) == ("verified", ("fused-optimizer",))
     assert tries.verified == [["fused-optimizer"]]  # which went on beside the timing, and is not done twice
 
 
 def test_a_small_gain_is_not_claimed_before_fresh_restarts_have_shown_it(made: State, tries: Tried) -> None:
-    assert tries(FUSED, 1.03)["verdict"] == "kept"
+    assert tries(FUSED, 1.03).verdict == "kept"
     assert kept(made) == ("provisional", ("fused-optimizer",))
-    assert tries(SDPA, 1.06)["verdict"] == "kept"
+    assert tries(SDPA, 1.06).verdict == "kept"
     assert kept(made) == ("verified", ("fused-optimizer", "sdpa"))
 
 
 def test_what_computes_something_else_is_taken_back(made: State, tries: Tried) -> None:
     tries.verification = WRONG
     record = tries(FUSED, 2.0)
-    assert (record["verdict"], made.kept) == ("reverted", [])
+    assert (record.verdict, made.kept) == ("reverted", [])
     assert kept(made) is None
-    assert "fc.weight differs" in made.taken_back[0]["why"]
+    assert "fc.weight differs" in made.taken_back[0].why
     assert not (made.run.directory / "recipe.toml").exists()
 
 
 def test_what_cannot_be_verified_is_taken_back(made: State, tries: Tried) -> None:
     tries.verification = WorkerFailed("no such kernel", "raised")
-    assert tries(FUSED, 2.0)["verdict"] == "failed"
+    assert tries(FUSED, 2.0).verdict == "failed"
     assert kept(made) is None
-    assert made.taken_back[0]["why"] == "raised: no such kernel"
+    assert made.taken_back[0].why == "raised: no such kernel"
 
 
 def test_a_gain_that_multiplies_is_told_over_the_untouched_model(made: State, tries: Tried) -> None:
@@ -132,13 +128,13 @@ def test_a_gain_that_multiplies_is_told_over_the_untouched_model(made: State, tr
     tries(SDPA, 1.5)
     assert kept(made) == ("verified", ("fused-optimizer", "sdpa"))
     assert made.answer is not None
-    assert made.answer.speedup["value"] == pytest.approx(3.0)
+    assert made.answer.speedup.value == pytest.approx(3.0)
 
 
 def test_what_is_wrong_leaves_what_was_verified_before(made: State, tries: Tried) -> None:
     tries(FUSED, 2.0)
     tries.verification = WRONG
-    assert tries(SDPA, 1.5)["verdict"] == "reverted"
+    assert tries(SDPA, 1.5).verdict == "reverted"
     assert kept(made) == ("verified", ("fused-optimizer",))
     assert made.taken_back == []  # it was never the answer
 
@@ -147,12 +143,12 @@ def test_what_is_wrong_leaves_what_was_verified_before(made: State, tries: Tried
 def test_what_further_restarts_do_not_show_to_be_faster_is_taken_back(
     made: State, tries: Tried, then: Compared
 ) -> None:
-    assert tries(FUSED, 1.06, then)["verdict"] in ("inconclusive", "reverted")
+    assert tries(FUSED, 1.06, then).verdict in ("inconclusive", "reverted")
     assert kept(made) is None
 
 
 def test_what_is_not_in_effect_is_taken_back(made: State, tries: Tried) -> None:
-    assert tries(FUSED, 1.3, applied={"optimizer_fused": False})["verdict"] == "no-op"
+    assert tries(FUSED, 1.3, applied={"optimizer_fused": False}).verdict == "no-op"
     assert kept(made) is None
 
 
@@ -160,15 +156,15 @@ def test_a_bundle_that_is_wrong_is_taken_back_with_who_did_nothing_in_it(made: S
     both = as_one(made.context(), [FUSED, SDPA])
     tries.verification = WRONG
     record = tries(both, 2.0, applied={"matches": {"sdpa": 0}})
-    assert (record["verdict"], record["without"]) == ("reverted", ["sdpa"])
+    assert (record.verdict, record.without) == ("reverted", ["sdpa"])
     assert kept(made) is None
 
 
 def test_a_verification_that_was_begun_for_one_is_never_taken_for_that_of_another(made: State, tries: Tried) -> None:
     """The first is faster in one restart and in no more; the second is too little faster to be verified ahead, and is wrong."""
-    assert tries(FUSED, 1.06, "undecided")["verdict"] == "inconclusive"
+    assert tries(FUSED, 1.06, "undecided").verdict == "inconclusive"
     tries.verification = WRONG
-    assert tries(SDPA, 1.03)["verdict"] == "reverted"
+    assert tries(SDPA, 1.03).verdict == "reverted"
     assert tries.verified == [["fused-optimizer"], ["sdpa"]]
 
 
@@ -182,7 +178,7 @@ def test_the_worker_of_what_is_kept_is_that_of_the_best_from_then_on(made: State
 
 def test_the_worker_of_what_is_not_kept_is_given_up(made: State, tries: Tried) -> None:
     for rung in (FUSED, SDPA):
-        assert tries(rung, 1.01, "undecided")["verdict"] == "inconclusive"
+        assert tries(rung, 1.01, "undecided").verdict == "inconclusive"
     assert tries.workers[0].ended
 
 
@@ -191,23 +187,23 @@ def test_a_provisional_recipe_that_the_budget_leaves_open_stays_provisional(
 ) -> None:
     monkeypatch.setattr(made, "pool", SimpleNamespace(wait=lambda until, left: False, idle=lambda: 0))
     record = tries(FUSED, 2.0)
-    assert (record["verdict"], record["cut"]) == ("inconclusive", True)
+    assert (record.verdict, record.cut) == ("inconclusive", True)
     assert kept(made) == ("provisional", ("fused-optimizer",))
     assert made.taken_back == []
 
 
 def test_a_provisional_plain_mode_gives_way_to_what_was_verified(made: State, tries: Tried) -> None:
-    offer(made, Answer(("compile",), "provisional", {"value": 3.0}))
-    assert tries(FUSED, 2.0)["verdict"] == "kept"
+    offer(made, Answer(("compile",), "provisional", Figure(value=3.0)))
+    assert tries(FUSED, 2.0).verdict == "kept"
     assert kept(made) == ("verified", ("fused-optimizer",))
 
 
 def test_what_only_noise_hides_stays_provisional(made: State, tries: Tried) -> None:
-    cpu = {"answer": "faster", "speedup": {"value": 1.5, "low": 1.4, "high": 1.6}}
-    busy = {"comparison": {"answer": "undecided", "speedup": {"value": 1.4}}, "cpu_time": cpu, "waited": {"best": 0.4}}
+    cpu = compared("faster", 1.5, apart=0.1)
+    busy = {"cpu_time": cpu, "waited": {"best": 0.4}}
     record = tries(FUSED, 1.4, "undecided", seen=busy)
-    assert record["verdict"] == "inconclusive"
-    assert "in CPU time it is 1.50 (1.40 to 1.60) times as fast" in record["why"]
+    assert record.verdict == "inconclusive"
+    assert "in CPU time it is 1.50 (1.40 to 1.60) times as fast" in record.why
     assert kept(made) == ("provisional", ("fused-optimizer",))
     assert made.taken_back == []
     assert made.kept == []

@@ -15,12 +15,18 @@ from rung.ladder.climb import begin as beginning
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
+from rung.records.progress import Warned
 from rung.timing.tasks import Task
 
 BLOCK: dict[str, Any] = {
     "estimate": STEP, "block": {"samples": [STEP] * 9, "outside": 0.0, "calls": 9}, "memory": {"resident": 1},
 }  # fmt: skip
 Answers = dict[str, dict[str, Any]]
+
+
+def opened(**environment: Any) -> dict[str, Any]:
+    """What a worker answers that has opened a workload."""
+    return {"name": "x", "mode": "infer", "samples": None, "tokens": None, "steps": 1, "environment": environment}
 
 
 class Answered:
@@ -63,27 +69,22 @@ def begun(
     made.on_ready = ready and (lambda warm: ready(made))
     device = {"name": "a chip", "arch": "x86_64", "memory": 1}
     now = {"load": [busy * (os.cpu_count() or 1), 0.0, 0.0]}
-    facts = {
-        "gpu": False, "mode": "infer", "rates": {}, "saved": False, "workload": {"name": "x", "mode": "infer"},
-        "shapes": [{"elements": 64}],
-    }  # fmt: skip
+    workload = {"name": "x", "mode": "infer"}
+    facts = {"gpu": False, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
     told: dict[str, Any] = {
         "baseline": {
-            "open": {"environment": {"time": "now", "now": now, "device": device, "torch": "2.11.0"}},
-            "facts": facts,
+            "open": opened(time="now", now=now, device=device, torch="2.11.0"),
+            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1, "saved": False},
             "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
         },
         "survey": {
             "audit": {"without_gradient": [], "one_shape": ""},
-            "survey": {
-                **facts, "environment": {}, "workload": {"name": "x", "mode": "infer", "flops": None}, "matches": {"sdpa": 8},
-                "skipped": [], "graph_breaks": [],
-            },
+            "survey": {"workload": workload, "facts": {**facts, "matches": {"sdpa": 8}}},
         },
     }  # fmt: skip
     warnings: list[str] = []
-    made.say = lambda event, data: warnings.append(data["text"]) if event == "warning" else None
-    made.facts, made.baseline = {}, {}
+    made.say = lambda event: warnings.append(event.text) if isinstance(event, Warned) else None
+    made.known = made.measured = None
     made.pool = Answered({**told, **changed})  # type: ignore[assignment]
     begin(made, [])
     return made, warnings
@@ -104,11 +105,11 @@ def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_
     made, warnings = begun(tmp_path)
     before = made.run.read("manifest.json")
     assert (before["status"], before["facts"]["surveyed"], before["facts"]["matches"]) == ("running", False, {})
-    assert made.run.read("baseline.json")["time"]["value"] == made.baseline["time"]["value"] == STEP
+    assert made.run.read("baseline.json")["time"]["value"] == made.baseline.time.value == STEP
     assert warnings == ["no profile of baseline: no profiler here"]
     assert surveyed(made)
     after = made.run.read("manifest.json")["facts"]
-    assert (after["surveyed"], after["matches"], made.facts["matches"]) == (True, {"sdpa": 8}, {"sdpa": 8})
+    assert (after["surveyed"], after["matches"], made.facts.matches) == (True, {"sdpa": 8}, {"sdpa": 8})
     assert surveyed(made)  # once is enough
 
 
@@ -143,10 +144,10 @@ def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(
 def large(peak: int) -> dict[str, Any]:
     """What the baseline's worker says of a workload that takes so much of a GPU of 80 GiB."""
     device = {"name": "a chip", "arch": "sm90", "memory": 80 * GIB}
-    facts = {"gpu": True, "mode": "infer", "rates": {}, "saved": False, "workload": {"name": "x", "mode": "infer"}}
+    facts = {"gpu": True, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
     return {
-        "open": {"environment": {"time": "now", "now": {}, "device": device, "torch": "2.11.0"}},
-        "facts": {**facts, "shapes": [{"elements": 64}]},
+        "open": opened(time="now", now={}, device=device, torch="2.11.0"),
+        "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1, "saved": False},
         "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"reserved": peak}},
     }
 
@@ -166,7 +167,7 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
     seen: list[str] = []
 
     def ready(made: State) -> None:
-        seen.append("after the survey" if made.baseline else "with the baseline")
+        seen.append("after the survey" if made.measured else "with the baseline")
 
     monkeypatch.setitem(BLOCK, "memory", {"reserved": peak})
     made, _ = begun(tmp_path, ready=ready, baseline=large(peak), survey=list(survey))
@@ -182,7 +183,7 @@ def test_a_baseline_that_lacked_memory_beside_the_survey_is_measured_once_more_a
 ) -> None:
     monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
     made, _ = begun(tmp_path, baseline=[LACKED, large(20 * GIB)], survey=[SURVEYED, SURVEYED])
-    assert made.baseline["time"]["value"] == STEP
+    assert made.baseline.time.value == STEP
     with pytest.raises(WorkerFailed, match="out of memory"):
         begun(tmp_path / "again", baseline=[LACKED, LACKED], survey=[SURVEYED, SURVEYED, SURVEYED])
 
@@ -209,10 +210,10 @@ def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path
 def test_going_on_on_another_machine_is_said_once(tmp_path: Path, torch: str) -> None:
     made, said = state(tmp_path), []
     made.run.write("manifest.json", MANIFEST)
-    made.say = lambda event, data: said.append(data["text"])
+    made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     warn_of_another_machine(made)  # nothing is known yet
-    here = {"device": {"name": "a chip"}, "torch": torch}
-    made.looking = answered("resume", made.side([]), open={"environment": here})
+    here = opened(device={"name": "a chip", "memory": 1}, torch=torch)
+    made.looking = answered("resume", made.side([]), open=here)
     for _ in range(2):
         warn_of_another_machine(made)
     assert len(said) == (torch != "2.11.0")
@@ -225,7 +226,7 @@ def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
     made = on_a_gpu(state(tmp_path))
     made.run.write("manifest.json", {**MANIFEST, "facts": {**MANIFEST["facts"], "surveyed": True}})
-    made.run.write("baseline.json", {**made.baseline, "breakdown": None})
+    made.run.write("baseline.json", made.baseline)
     made.model_file.write_bytes(b"a stranger's")
     spares: list[int] = []
     tasks: list[Task] = []

@@ -5,14 +5,16 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import PASSED, STEP, leave, state
+from made_up import PASSED, STEP, know, leave, state
 
+from rung.ladder.answers import Verified
 from rung.ladder.climb.attempt import begun_rung
 from rung.ladder.climb.begun import FILE, Begun, forget, keep, keep_verified, read_begun, same
 from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.state import State
 from rung.measure import Restart
 from rung.records.measured import Witness
+from rung.records.record import record_of
 from rung.timing.duel import Duel
 
 
@@ -38,15 +40,16 @@ def test_it_is_read_back_as_it_was(made: State) -> None:
 
 
 def test_a_precision_that_was_verified_is_not_asked_again(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = record_of(Verified, PASSED)
     keep(made, "attempt", begun())
-    keep_verified(made, ["compile", "sdpa"], {"exact": PASSED})
-    keep_verified(made, ["compile"], {"bf16": PASSED})
+    keep_verified(made, ["compile", "sdpa"], {"exact": found})
+    keep_verified(made, ["compile"], {"bf16": found})
     made.begun = read_begun(made.run)
-    made.facts["own_precision"] = "exact"
+    made.facts.own_precision = "exact"
     made.pool = None  # type: ignore[assignment]  # no worker is started
     tasks = checks_of(made, ["compile", "sdpa"], "03-sdpa")
     assert [(task.name, task.done, task.answers) for task in tasks] == [
-        ("03-sdpa-verify-exact", True, {"verify": PASSED})
+        ("03-sdpa-verify-exact", True, {"verify": found})
     ]
 
 
@@ -70,7 +73,7 @@ def test_damage_costs_what_was_measured_and_nothing_else(made: State) -> None:
 
 
 def test_what_the_budget_cut_short_is_gone_on_with_in_another_sitting_and_not_in_this_one(made: State) -> None:
-    made.facts |= {"own_precision": "exact", "mode": "train", "optimizer_is_fused": False, "matches": {}}
+    know(made, own_precision="exact", mode="train", optimizer_is_fused=False, matches={})
     keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
     found = begun_rung(made)
     assert found is not None
@@ -83,6 +86,6 @@ def test_what_the_budget_cut_short_is_gone_on_with_in_another_sitting_and_not_in
 
 
 def test_there_must_be_time_for_what_is_gone_on_with(made: State) -> None:
-    made.facts |= {"own_precision": "exact", "mode": "train", "optimizer_is_fused": False, "matches": {}}
+    know(made, own_precision="exact", mode="train", optimizer_is_fused=False, matches={})
     keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
     assert begun_rung(leave(made, 0.0)) is None

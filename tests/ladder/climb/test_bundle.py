@@ -6,14 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from made_up import MANIFEST, PASSED, STEP, answered, leave, rung, state, tried
+from attempt_records import restarts
+from made_up import MANIFEST, PASSED, STEP, answered, know, leave, rung, state, tried
 
 from rung.hardware.peaks import named
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.attempt import opened
 from rung.ladder.climb.schedule import (
     NAME,
-    Stop,
     as_one,
     bundle,
     bundled,
@@ -28,6 +28,7 @@ from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
 from rung.measure import Comparison, Interval
 from rung.plan import Plan
+from rung.records.climb import Breakdown, Stopped
 from rung.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
 from rung.rungs.proofs import told
 from rung.rungs.requirements import COMPILED
@@ -41,7 +42,7 @@ def context() -> Context:
     return Context(Plan(), "exact", {"gpu": False, "mode": "infer"}, {"gemm": 50.0, "pointwise": 50.0}, {})
 
 
-def members(found: Rung | Stop | None) -> list[str]:
+def members(found: Rung | Stopped | None) -> list[str]:
     return [member.name for member in found.members] if isinstance(found, Rung) else []
 
 
@@ -138,11 +139,10 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
     """Nor once the climb is resumed: the stack, the plan and the words have each rung once."""
     rungs = [BY_NAME[name] for name in ("compile", "fused-optimizer", "sdpa", "fused-qkv", "hoisted-constants")]
     made = state(tmp_path)
-    made.facts |= {
-        "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8, "hoisted-constants": 32}, "skipped": [], "graph_breaks": [],
-        "optimizer_is_fused": False,
-    }  # fmt: skip
-    made.breakdown = {"parts": dict.fromkeys(("gemm", "pointwise", "attention", "optimizer", "launch_gap"), 0.2 * STEP)}
+    know(made, mode="train", matches={"sdpa": 8, "fused-qkv": 8, "hoisted-constants": 32}, skipped=[], graph_breaks=[], optimizer_is_fused=False)  # fmt: skip
+    made.breakdown = Breakdown(
+        parts=dict.fromkeys(("gemm", "pointwise", "attention", "optimizer", "launch_gap"), 0.2 * STEP)
+    )
     kept = ["sdpa", "fused-optimizer"]
     tried(made, NAME, "kept", stack=kept)
     taken_up(made)
@@ -153,10 +153,10 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
     # What is kept is in the profile already, and is not predicted once more.
     assert "optimizer" not in found.shrinks(made.context())
     record = opened(made, found)
-    assert record["stack"] == [*kept, *members(found)]
-    assert record["title"].startswith("a bundle of 3 more rungs, ")
-    assert record["changes"] == ", ".join(members(found))
-    assert sorted(plan_of(record["stack"]).passes) == ["fused-qkv", "hoisted-constants", "sdpa"]
+    assert record.stack == [*kept, *members(found)]
+    assert record.title.startswith("a bundle of 3 more rungs, ")
+    assert record.changes == ", ".join(members(found))
+    assert sorted(plan_of(record.stack).passes) == ["fused-qkv", "hoisted-constants", "sdpa"]
 
 
 # What shows that it is in effect
@@ -195,12 +195,8 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     made.pool = SimpleNamespace(wait=lambda until, left: until(), idle=lambda: 0)  # type: ignore[assignment]
     found = as_one(context(), [BY_NAME["fused-optimizer"], BY_NAME["sdpa"]])
     assert stacked(["compile"], found) == ["compile", "fused-optimizer", "sdpa"]
-    assert opened(made, found)["members"] == ["fused-optimizer", "sdpa"]
-    record = {
-        "applied": {"optimizer_fused": True, "matches": {"sdpa": 0}}, "times": {"best": {"value": 2e6}, "candidate": {"value": 1e6}},
-        "memory": {"best": {}, "candidate": {}}, "comparison": {"speedup": {"value": 2.0}},
-        "hidden": {"best": 0.0, "candidate": 0.0}, "first_run_seconds": {"best": 1.0, "candidate": 1.0}, "restarts": [{}],
-    }  # fmt: skip
+    assert opened(made, found).members == ["fused-optimizer", "sdpa"]
+    record = restarts(applied={"optimizer_fused": True, "matches": {"sdpa": 0}})
     comparison = Comparison("faster", Interval(2.0, 1.9, 2.1), 3, 0.98, None, 0.01, True)
     duel = SimpleNamespace(comparison=comparison, record=lambda: record)
     monkeypatch.setattr(attempts, "_compared", lambda *_: duel)
@@ -213,14 +209,15 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     monkeypatch.setattr(attempts, "checks_of", verifying)
     attempts.attempt(made, found)
     kept = made.attempts[-1]
-    assert kept["verdict"] == "kept"
+    assert kept.verdict == "kept"
     assert verified == [["fused-optimizer"]]
-    assert kept["without"] == ["sdpa"]
-    assert made.kept == kept["stack"] == ["fused-optimizer"]
+    assert kept.without == ["sdpa"]
+    assert made.kept == kept.stack == ["fused-optimizer"]
     assert made.answer is not None
     assert (made.answer.kept, made.answer.status) == (("fused-optimizer",), "verified")
-    assert kept["why"].startswith("fused-optimizer: verified, and faster")
-    assert kept["effect"]["says"] == "1 of 2 are, not sdpa"
+    assert kept.why.startswith("fused-optimizer: verified, and faster")
+    assert kept.effect
+    assert kept.effect.says == "1 of 2 are, not sdpa"
     again = state(tmp_path / "again", budget=600)
     again.run.write("manifest.json", MANIFEST)
     again.add(kept)

@@ -5,19 +5,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, STEP, answered, state
+from attempt_records import compared, mode
+from made_up import MANIFEST, STEP, answered, state, tried
 
 from rung.ladder.climb import confirm as confirming
 from rung.ladder.climb import restarts
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.confirm import confirm
+from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
 from rung.recipes.recipe import Status
+from rung.records.climb import Batch
+from rung.records.measured import Figure
+from rung.records.record import record_of
 from rung.runs import Run
 from rung.timing.duel import Duel, SideFailed
 from rung.timing.tasks import Task
@@ -87,12 +92,12 @@ def made(tmp_path: Path) -> State:
     """A climb whose verified answer is a mode of torch.compile and one more rung."""
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
-    made.facts["shapes"] = [{"shape": "8 x 8", "elements": 64}]
+    made.facts.shapes = record_of(list[Batch], [{"shape": "8 x 8", "elements": 64}])
     made.pool = Pool()  # type: ignore[assignment]
     made.kept = ["compile", "sdpa"]
-    made.plain = {"rungs": ["compile"], "title": "torch.compile", "speedup": 1.8}
-    offer(made, Answer(("compile",), "verified", {"value": 1.8}))
-    offer(made, Answer(("compile", "sdpa"), "verified", {"value": 2.2}))
+    made.plain = the_best(mode("compile", title="torch.compile", speedup=1.8), [])
+    offer(made, Answer(("compile",), "verified", Figure(value=1.8)))
+    offer(made, Answer(("compile", "sdpa"), "verified", Figure(value=2.2)))
     return made
 
 
@@ -111,10 +116,10 @@ def test_what_is_faster_than_the_untouched_model_and_the_best_plain_mode_is_conf
 ) -> None:
     assert confirmed(made, monkeypatch, FASTER) == ("confirmed", BOTH)
     assert made.answer is not None
-    assert made.answer.speedup["value"] == pytest.approx(2.0, rel=0.01)
+    assert made.answer.speedup.value == pytest.approx(2.0, rel=0.01)
     assert made.answer.over_plain is not None
-    assert made.answer.over_plain["value"] == pytest.approx(1.1, rel=0.01)
-    assert made.answer.speedup["low"] > 1
+    assert made.answer.over_plain.value == pytest.approx(1.1, rel=0.01)
+    assert (made.answer.speedup.low or 0.0) > 1
     assert {*made.answer.times} == {"baseline", "plain", "best"}
     assert len(made.answer.restarts) >= 3
 
@@ -133,7 +138,7 @@ def test_a_plain_mode_that_is_the_answer_is_no_side_of_its_own(made: State, monk
     made.kept, made.answer = ["compile"], made.earlier.pop()
     assert confirmed(made, monkeypatch, {("candidate", 0): 0.5}) == ("confirmed", ("compile",))
     assert made.answer is not None
-    assert made.answer.over_plain == {"value": 1.0}
+    assert made.answer.over_plain == Figure(value=1.0)
 
 
 @pytest.mark.parametrize("untouched_is", ["as fast", "faster"])
@@ -143,18 +148,18 @@ def test_what_is_not_faster_than_the_untouched_model_is_taken_back(
     took = {"as fast": 1.0, "faster": 1.2}[untouched_is]
     found = confirmed(made, monkeypatch, {("plain", 0): 2.0, ("candidate", 0): took})
     assert found == ("verified", ("compile",))  # the one before it
-    assert "did not show it to be faster than the untouched model" in made.taken_back[0]["why"]
+    assert "did not show it to be faster than the untouched model" in made.taken_back[0].why
 
 
 def test_what_is_slower_than_the_best_plain_mode_is_taken_back(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     found = confirmed(made, monkeypatch, {("plain", 0): 0.5, ("candidate", 0): 0.55})
     assert found == ("verified", ("compile",))
-    assert "it was 0.91 times as fast as torch.compile" in made.taken_back[0]["why"]
+    assert "it was 0.91 times as fast as torch.compile" in made.taken_back[0].why
 
 
 def test_what_fails_in_the_end_is_taken_back(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     assert confirmed(made, monkeypatch, {("candidate", 0): 0.0}) == ("verified", ("compile",))
-    assert "no such kernel" in made.taken_back[0]["why"]
+    assert "no such kernel" in made.taken_back[0].why
 
 
 @pytest.mark.parametrize("side", ["best", "plain", "candidate"])
@@ -179,26 +184,15 @@ def test_what_fails_once_is_started_again(made: State, monkeypatch: pytest.Monke
     assert made.taken_back == []
 
 
-def comparison(gain: float) -> dict[str, Any]:
-    return {
-        "answer": "faster", "speedup": {"value": gain, "low": gain, "high": gain}, "restarts": 3, "confidence": 0.98,
-        "margin": None, "visible": 0.01, "final": True, "cut": False,
-    }  # fmt: skip
-
-
 def with_attempts(made: State) -> State:
     """The same climb with the records of what it kept."""
-    for number, (rung, stack, gain) in enumerate((("plain", BOTH[:1], 1.8), ("sdpa", BOTH, 1.2)), start=1):
+    for rung, stack, gain in (("plain", BOTH[:1], 1.8), ("sdpa", BOTH, 1.2)):
         figures = {side: {"value": STEP / (gain if side == "candidate" else 1)} for side in ("best", "candidate")}
-        made.add(
-            {
-                "number": number, "rung": rung, "stack": list(stack), "verdict": "kept", "why": "verified.", "against": "x",
-                "comparison": comparison(gain), "times": figures, "log": "x",
-                "memory": {side: {"allocated": 1} for side in figures},
-                "first_run_seconds": {"best": 1.0, "candidate": 2.0},
-            }
+        tried(
+            made, rung, "kept", "x", stack=list(stack), why="verified.", comparison=compared("faster", gain), times=figures,
+            memory={side: {"allocated": 1} for side in figures}, first_run_seconds={"best": 1.0, "candidate": 2.0},
         )  # fmt: skip
-    made.baseline["memory"] = {"allocated": 1}
+    made.baseline.memory = {"allocated": 1}
     return made
 
 
@@ -214,17 +208,17 @@ def test_the_answer_before_a_refuted_one_is_confirmed_in_its_place(
     assert made.answer is not None
     assert (made.answer.status, made.answer.kept) == ("confirmed", ("compile",))
     assert made.kept == ["compile"]
-    on_disk = {a["rung"]: a for a in made.run.attempts()}
-    assert on_disk["plain"]["verdict"] == "kept"
-    assert on_disk["sdpa"]["verdict"] == "reverted"
-    assert "0.91 times as fast as torch.compile" in on_disk["sdpa"]["why"]
+    on_disk = {a.rung: a for a in made.run.attempts()}
+    assert on_disk["plain"].verdict == "kept"
+    assert on_disk["sdpa"].verdict == "reverted"
+    assert "0.91 times as fast as torch.compile" in on_disk["sdpa"].why
     assert made.step_ns == STEP / 1.8  # what comes next is held against what stands
 
 
 def on_another_day(made: State) -> State:
     """The same climb in another process, as a resumed one begins."""
     again = State(Run(made.run.directory), made.request, made.say)
-    again.facts, again.baseline, again.plain = made.facts, made.baseline, made.plain
+    again.known, again.measured, again.plain = made.known, made.measured, made.plain
     read_back(again)
     taken_up(again)
     return again
@@ -237,7 +231,7 @@ def test_a_kill_between_the_record_and_the_answer_loses_nothing(made: State) -> 
     again = on_another_day(made)
     assert again.answer is not None
     assert (again.answer.kept, again.answer.status) == (BOTH, "verified")
-    assert again.answer.speedup["value"] == pytest.approx(1.8 * 1.2)
+    assert again.answer.speedup.value == pytest.approx(1.8 * 1.2)
     assert Run(made.run.directory).read("result.json")["kept"] == [*BOTH]
 
 
@@ -248,13 +242,13 @@ def test_a_kill_between_a_refutation_and_its_records_loses_nothing(made: State) 
     assert again.answer is not None
     assert again.answer.kept == ("compile",)
     assert again.kept == ["compile"]
-    assert [a["verdict"] for a in again.run.attempts()] == ["kept", "reverted"]
+    assert [a.verdict for a in again.run.attempts()] == ["kept", "reverted"]
 
 
 def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
     with_attempts(made)
     more = (*BOTH, "fused-qkv")
-    made.answer = Answer(more, "provisional", {"value": 3.0})
+    made.answer = Answer(more, "provisional", Figure(value=3.0))
     keep(made, "attempt", Begun("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", duel=one_restart()))
     write(made)
     again = on_another_day(made)
@@ -285,7 +279,7 @@ def test_where_the_budget_ends_before_it_stays_what_it_is(made: State, monkeypat
 
 @pytest.mark.parametrize("status", ["provisional", "confirmed"])
 def test_only_what_was_kept_is_confirmed_and_once(made: State, monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
-    made.answer, made.kept = Answer(BOTH, status, {"value": 2.2}), [*BOTH] if status == "confirmed" else ["compile"]
+    made.answer, made.kept = Answer(BOTH, status, Figure(value=2.2)), [*BOTH] if status == "confirmed" else ["compile"]
     assert confirmed(made, monkeypatch, FASTER) == (status, BOTH)
     assert made.pool.tasks == []  # type: ignore[attr-defined]
 
@@ -293,19 +287,22 @@ def test_only_what_was_kept_is_confirmed_and_once(made: State, monkeypatch: pyte
 def test_shapes_on_which_it_loses_or_fails_are_left_to_the_original(
     made: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]
+    made.facts.shapes = [
+        *(made.facts.shapes or ()),
+        *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]),
+    ]
     steps = {**FASTER, ("candidate", 1): 1.5, ("candidate", 2): 0.5}
     assert confirmed(made, monkeypatch, steps) == ("confirmed", BOTH)
     assert made.answer is not None
-    assert [shape["answer"] for shape in made.answer.shapes] == ["slower", "faster"]
+    assert [shape.answer for shape in made.answer.shapes] == ["slower", "faster"]
     assert made.answer.original == {"elements_at_most": 24}
 
 
 def test_a_shape_on_which_it_fails_costs_that_shape_alone(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}]
+    made.facts.shapes = [*(made.facts.shapes or ()), *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}])]
     assert confirmed(made, monkeypatch, {**FASTER, ("candidate", 1): 0.0}) == ("confirmed", BOTH)
     assert made.answer is not None
-    assert [(shape["answer"], shape["speedup"]) for shape in made.answer.shapes] == [("fails", None)]
+    assert [(shape.answer, shape.speedup) for shape in made.answer.shapes] == [("fails", None)]
     assert made.answer.original == {"elements_at_most": 24}
 
 
@@ -320,7 +317,10 @@ def test_a_shape_on_which_it_fails_leaves_the_other_shapes_to_be_seen(
     made: State, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     monkeypatch.setattr(confirming, "restarts_at_once", lambda *_: together)
-    made.facts["shapes"] += [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]
+    made.facts.shapes = [
+        *(made.facts.shapes or ()),
+        *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]),
+    ]
     assert confirmed(made, monkeypatch, {**FASTER, ("candidate", 1): 0.0, ("candidate", 2): 1.5}) is not None
     assert made.answer is not None
     assert made.answer.original == {"elements_at_most": 24, "elements_at_least": 792}
@@ -355,7 +355,7 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
     with pytest.raises(Killed):
         confirm(made)
     again = State(made.run, made.request, made.say)
-    again.facts, again.baseline, again.kept, again.plain = made.facts, made.baseline, made.kept, made.plain
+    again.known, again.measured, again.kept, again.plain = made.known, made.measured, made.kept, made.plain
     again.answer, again.pool = made.answer, Pool()  # type: ignore[assignment]
     assert len(again.begun["confirm"].duel.restarts) == 2
     assert confirmed(again, monkeypatch, FASTER) == ("confirmed", BOTH)
@@ -368,7 +368,7 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
 
 def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 % faster, where processes differ by more."""
-    made.plain = {}
+    made.plain = None
     Timed, luck = starts({}), iter(range(100))
 
     def timed(start: Any, duel: Duel) -> Restart:
@@ -380,7 +380,7 @@ def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch
     monkeypatch.setattr(Timed, "timed", timed)
     monkeypatch.setattr(restarts, "Start", Timed)
     confirm(made)
-    assert "did not show it to be faster" in made.taken_back[0]["why"]
+    assert "did not show it to be faster" in made.taken_back[0].why
 
 
 @pytest.mark.parametrize(("cores", "status"), [(CoreTime(1, 1), "provisional"), (CoreTime(1, 0), None)])
@@ -388,7 +388,7 @@ def test_what_only_noise_hides_is_provisional_again(
     made: State, monkeypatch: pytest.MonkeyPatch, cores: CoreTime, status: str | None
 ) -> None:
     """Steps waited for cores, and restarts scatter; in CPU time it is clearly faster."""
-    made.plain, made.earlier = {}, []
+    made.plain, made.earlier = None, []
     Timed, luck = starts({}), iter([0.4, 1.1, 0.6] * 3)
 
     def timed(start: Any, duel: Duel) -> Restart:
@@ -404,7 +404,10 @@ def test_what_only_noise_hides_is_provisional_again(
     confirm(made)
     assert (made.answer.status if made.answer else None) == status
     if made.answer:
-        assert made.answer.speedup["low"] < 1 < made.answer.speedup["high"]
+        speedup = made.answer.speedup
+        assert speedup.low
+        assert speedup.high
+        assert speedup.low < 1 < speedup.high
         assert "in CPU time it is 1.50" in made.answer.doubt
         assert made.run.read("result.json")["doubt"] == made.answer.doubt
         assert not made.taken_back

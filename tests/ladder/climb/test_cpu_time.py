@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from attempt_records import attempt
 
-from rung.ladder.climb import noise
+from rung.ladder.climb.answer import noise
 from rung.ladder.climb.cpu_time import by_cpu_time, clocks_disagree, of_record
 from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
+from rung.records.climb import Noise
 from rung.timing.duel import Duel
 
 CALM, BUSY = {"best": CoreTime(100, 1), "candidate": CoreTime(100, 2)}, {"best": CoreTime(100, 100)}
@@ -51,7 +53,7 @@ def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
     if stays:
         assert "waited for a core 50% of the time" in doubt
         assert "1.50 (" in doubt
-    record = {"comparison": made.comparison.as_dict(), "cpu_time": seen and seen.as_dict(), "waited": made.waited}
+    record = attempt(comparison=made.comparison, cpu_time=seen, waited=made.waited)
     assert of_record(record) == doubt  # which is what is on disk
 
 
@@ -73,14 +75,11 @@ def compared(visible: float) -> Comparison:
 
 def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
     attempts = [
-        {"waited": {"best": 0.2, "candidate": 0.4}, "comparison": compared(0.1).as_dict()},
-        {"waited": {"best": 0.6, "candidate": 0.4}, "comparison": compared(math.inf).as_dict()},  # one restart
-        {"waited": {"best": 0.5, "candidate": 0.5}, "comparison": compared(0.3).as_dict()},
-        {"verdict": "inapplicable"},
+        attempt(waited={"best": 0.2, "candidate": 0.4}, comparison=compared(0.1)),
+        attempt(waited={"best": 0.6, "candidate": 0.4}, comparison=compared(math.inf)),  # one restart
+        attempt(waited={"best": 0.5, "candidate": 0.5}, comparison=compared(0.3)),
+        attempt(verdict="inapplicable"),
     ]
-    assert noise.told(attempts) == {"waited": 0.5, "visible": pytest.approx(0.2)}
-    assert noise.told([{"waited": {}, "comparison": None}]) is None
-    assert (
-        noise.told([{"waited": [3], "comparison": {"visible": "x"}}, {"waited": {"best": None}, "comparison": 7}])
-        is None
-    )
+    assert noise(attempts) == Noise(waited=0.5, visible=pytest.approx(0.2))
+    assert noise([attempt(waited={}, comparison=None)]) is None
+    assert noise([attempt(waited={"best": None})]) is None

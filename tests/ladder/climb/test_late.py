@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, STEP, answered, leave, state
+from attempt_records import compared, mode
+from made_up import MANIFEST, STEP, answered, leave, state, tried, warm
 
 from rung.ladder.climb import late
 from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
+from rung.records.measured import Figure
 from rung.timing.duel import Duel
 from rung.timing.tasks import Task
 
@@ -27,24 +30,29 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
     """A plain mode is 5 times as fast as the untouched model, and what was kept on top of it 1.4 times as fast as that."""
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
-    best = {"name": "compile-and-graph", "title": "", "rungs": PLAIN, "speedup": 5.0, "step_ns": STEP / 5}
-    made.plain = {**best, "modes": [best]}
+    best = mode(*PLAIN, name="compile-and-graph", speedup=5.0, step_ns=STEP / 5)
+    made.plain = the_best(best, [best])
     times = {"candidate": {"value": STEP / 5}}
-    record: dict[str, Any] = {
-        "number": 1, "rung": "plain", "verdict": "kept", "stack": PLAIN, "modes": [best], "plain": made.plain, "times": times,
-        "comparison": {"speedup": {"value": 5.0}},
-    }  # fmt: skip
-    made.add(record)
-    made.add({**record, "number": 2, "rung": "fused-qkv", "stack": BEST, "comparison": {"speedup": {"value": 1.4}}})
+    tried(
+        made,
+        "plain",
+        "kept",
+        stack=PLAIN,
+        modes=[best],
+        plain=made.plain,
+        times=times,
+        comparison=compared("faster", 5.0),
+    )
+    tried(made, "fused-qkv", "kept", stack=BEST, times=times, comparison=compared("faster", 1.4))
     made.kept = BEST
-    offer(made, Answer(tuple(BEST), "verified", {"value": 7.0}, {"value": 1.4}))
+    offer(made, Answer(tuple(BEST), "verified", Figure(value=7.0), Figure(value=1.4)))
     made.champion = answered("01-best", made.side(BEST))
     made.pool = type("Pool", (), {"wait": lambda self, until, left: until() or left() > 0})()  # type: ignore[assignment]
     return made
 
 
 def ready(made: State) -> Task:
-    return answered("01-plain-reduce-overhead", made.side(["compile", MODE]), warm={"memory": {"allocated": 1}})
+    return answered("01-plain-reduce-overhead", made.side(["compile", MODE]), warm=warm({"allocated": 1}))
 
 
 def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
@@ -63,6 +71,11 @@ def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
     monkeypatch.setattr(late, "Start", Started)
 
 
+def best_mode(made: State) -> list[str]:
+    assert made.plain is not None
+    return made.plain.rungs
+
+
 def on_disk(made: State) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((made.run.directory / "attempts/01-plain.json").read_text())
     return found
@@ -72,12 +85,12 @@ def test_a_slower_mode_is_told_and_changes_nothing(made: State, monkeypatch: pyt
     timed_as(monkeypatch, 0.7)
     made.late = {MODE: (task := ready(made))}
     late.time_late(made)
-    (_, mode) = on_disk(made)["modes"]
-    assert mode["speedup"] == pytest.approx(7.0 * 0.7)
-    assert mode["step_ns"] == pytest.approx(STEP / 4.9, rel=1e-6)
-    assert made.plain["rungs"] == PLAIN
+    (_, told) = on_disk(made)["modes"]
+    assert told["speedup"] == pytest.approx(7.0 * 0.7)
+    assert told["step_ns"] == pytest.approx(STEP / 4.9, rel=1e-6)
+    assert best_mode(made) == PLAIN
     assert made.answer is not None
-    assert made.answer.over_plain == {"value": 1.4}
+    assert made.answer.over_plain == Figure(value=1.4)
     assert task.ended
     assert not made.late
 
@@ -86,9 +99,11 @@ def test_a_faster_one_is_what_the_answer_is_held_against(made: State, monkeypatc
     timed_as(monkeypatch, 0.9)
     made.late = {MODE: ready(made)}
     late.time_late(made)
-    assert made.plain["rungs"] == on_disk(made)["plain"]["rungs"] == ["compile", MODE]
+    assert best_mode(made) == on_disk(made)["plain"]["rungs"] == ["compile", MODE]
     assert made.answer is not None
-    assert (made.answer.status, made.answer.over_plain) == ("verified", {"value": pytest.approx(1 / 0.9)})
+    assert made.answer.status == "verified"
+    assert made.answer.over_plain is not None
+    assert made.answer.over_plain.value == pytest.approx(1 / 0.9)
     assert made.plain_is_another
 
 
@@ -110,14 +125,14 @@ def test_one_that_failed_or_was_given_up_says_so(made: State, error: WorkerFaile
     made.late = {MODE: task}
     late.time_late(made)
     assert says in on_disk(made)["modes"][1]["error"]
-    assert made.plain["rungs"] == PLAIN
+    assert best_mode(made) == PLAIN
 
 
 def test_where_the_best_mode_computed_something_else_none_takes_its_place(made: State) -> None:
-    made.plain = {}
+    made.plain = None
     made.late = {MODE: ready(made)}
     late.give_up_late(made)
-    assert made.plain == {}
+    assert made.plain is None
 
 
 @pytest.mark.parametrize("open_", [[MODE], [MODE, "max-autotune-tf32"], [MODE, "default"], []])

@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, PASSED, STEP, Added, answered, state
+from attempt_records import attempt, mode
+from made_up import MANIFEST, PASSED, STEP, Added, answered, state, warm
+from msgspec import UNSET
 
+from rung.ladder.answers import Untouched
 from rung.ladder.climb import checks, mode_checks, mode_timing, plain
 from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
-from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, title
+from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, the_best, title
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.plan import Numerics, Plan
+from rung.records.climb import Attempt, Breakdown, Facts, Mode
+from rung.records.measured import Figure
+from rung.records.record import record_of
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.side import Limits, Setup
 from rung.timing.duel import Duel, between
@@ -33,6 +39,11 @@ TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
 LAYERS = {"blocks": 12, "kinds_of_blocks": 1}
 CONVOLUTIONS = {"contiguous_convolutions": 2}
 CPU = {**GPU, "gpu": False, "arch": "x86_64"}
+
+
+def started(made: State, memory: dict[str, int] | None = None, launching: float = 1.0) -> None:
+    """The first modes, once the untouched model is warm."""
+    racing.start_modes(made, record_of(Untouched, warm(memory or {"allocated": 1 << 30}, launching=launching)))
 
 
 def found(facts: dict[str, Any], numerics: Numerics = "exact", slow: bool = True) -> dict[str, tuple[str, ...]]:
@@ -76,8 +87,8 @@ def test_each_runs_at_the_precision_that_is_permitted_with_the_fused_optimizer(
 ) -> None:
     stacks = found({**TRAINING, **LAYERS, **CONVOLUTIONS}, numerics)
     assert set(stacks) == set(MODES)
-    for mode, stack in stacks.items():
-        assert stack == (*before, *MODES[mode])
+    for name, stack in stacks.items():
+        assert stack == (*before, *MODES[name])
         assert plan_of(stack).numerics == ("bf16" if numerics == "fp8" else numerics)
 
 
@@ -131,7 +142,7 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
     def made(facts: dict[str, Any]) -> tuple[State, Added]:
         made, pool = state(tmp_path), Added()
         made.run.write("manifest.json", MANIFEST)
-        made.facts, made.pool = {**facts, "rates": {}}, pool  # type: ignore[assignment]
+        made.known, made.pool = record_of(Facts, {**facts, "rates": {}}), pool  # type: ignore[assignment]
         return made, pool
 
     return made
@@ -144,7 +155,7 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     for room in (racing, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 2)
     made, pool = climb(facts)
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     compiling = [task for task in pool.tasks if "compile" in task.side.rungs]
     assert len(compiling) == 1
     assert len(pool.tasks) - len(compiling) == graph
@@ -160,7 +171,7 @@ def test_blocks_compile_beside_the_whole_and_are_verified_first_where_there_are_
     for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: cores)
     made, pool = climb({**TRAINING, **LAYERS})
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     many = cores == 64
     assert ("01-plain-blocks-and-graph" in pool.names, "01-plain-compile-and-graph" in pool.names) == (many, True)
     assert made.likely == ("blocks-and-graph" if many else "")
@@ -183,7 +194,7 @@ def checked(made: State, stack: tuple[str, ...], passed: list[bool]) -> None:
     """Verifications of a candidate at both precisions; those that have answered, with what they said."""
     made.ahead = verifying(made, stack, ["exact", "bf16"], "01-plain")
     for task, answer in zip(made.ahead, passed, strict=False):
-        task.answers["verify"], task.ended = {"passed": answer}, True
+        task.answers["verify"], task.ended = {**PASSED, "passed": answer}, True
 
 
 @pytest.mark.parametrize("passed", [[True, True], [True, False], [True]], ids=["passed", "refused", "goes on"])
@@ -191,12 +202,12 @@ def test_a_mode_that_was_the_best_is_the_answer_once_it_is_verified_while_a_fast
     climb: Callable[..., tuple[State, Added]], passed: list[bool]
 ) -> None:
     made, _ = climb({**TRAINING, **LAYERS})
-    made.audited, made.facts["own_precision"] = True, "exact"
+    made.audited, made.facts.own_precision = True, "exact"
     blocks, whole = ("bf16", "compile-regions", "capture"), ("bf16", "compile", "capture")
     race = mode_timing.Race(
         {"blocks-and-graph": timed(blocks, 2.0), "compile-and-graph": timed(whole, 2.2)}, "compile-and-graph"
     )
-    race.answers = [Answer(blocks, "provisional", {"value": 2.0}), Answer(whole, "provisional", {"value": 2.2})]
+    race.answers = [Answer(blocks, "provisional", Figure(value=2.0)), Answer(whole, "provisional", Figure(value=2.2))]
     made.answer = race.answers[1]
     checked(made, blocks, passed)
     assert mode_checks._nearly_verified(made, race) is (passed == [True])
@@ -204,7 +215,7 @@ def test_a_mode_that_was_the_best_is_the_answer_once_it_is_verified_while_a_fast
     done = passed == [True, True]
     assert (made.answer.kept, made.answer.status) == ((blocks, "verified") if done else (whole, "provisional"))
     if done:
-        assert made.answer.over_plain == {"value": 2.0 / 2.2}
+        assert made.answer.over_plain == Figure(value=2.0 / 2.2)
     checked(made, whole, [True, True])
     mode_checks._offer_verified(made, race)
     assert (made.answer.kept, made.answer.status) == (whole, "verified")
@@ -217,10 +228,10 @@ def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
     climb: Callable[..., tuple[State, Added]],
 ) -> None:
     made, _ = climb({**TRAINING, **LAYERS})
-    made.audited, made.facts["own_precision"] = True, "exact"
+    made.audited, made.facts.own_precision = True, "exact"
     stack = ("bf16", "compile-regions", "capture")
-    race = mode_timing.Race({"blocks-and-graph": {"name": "", "title": "", "rungs": list(stack), "error": "it died"}})
-    race.answers = [Answer(stack, "provisional", {"value": 2.0})]
+    race = mode_timing.Race({"blocks-and-graph": mode(*stack, error="it died")})
+    race.answers = [Answer(stack, "provisional", Figure(value=2.0))]
     made.answer = race.answers[0]
     checked(made, stack, [True, True])
     mode_checks._offer_verified(made, race)
@@ -233,7 +244,7 @@ def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_f
     for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(INFERENCE)
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}, "launching": 0.01})
+    started(made, launching=0.01)
     assert "01-plain-default" in pool.names
     assert not any("capture" in task.side.rungs for task in pool.tasks)
     assert made.likely == "default"
@@ -249,7 +260,7 @@ def test_modes_that_compile_nothing_are_tried_where_the_host_is_ahead_of_the_gpu
 ) -> None:
     made, pool = climb({**INFERENCE, **CONVOLUTIONS})
     made.numerics = "tf32"
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}, "launching": launching})
+    started(made, launching=launching)
     assert [name for name in ("channels-last", "eager") if f"01-plain-{name}" in pool.names] == there
     assert made.likely not in there
 
@@ -257,9 +268,6 @@ def test_modes_that_compile_nothing_are_tried_where_the_host_is_ahead_of_the_gpu
 def test_the_model_as_it_is_is_no_mode_where_nothing_is_permitted() -> None:
     assert "eager" not in found(GPU)
     assert found(GPU, "tf32")["eager"] == ("tf32",)
-
-
-SLOW_GRAPH = {"name": "cuda-graph", "title": "a graph", "rungs": ["capture"]}
 
 
 @pytest.mark.parametrize(
@@ -278,14 +286,14 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, _ = climb({**INFERENCE, **LAYERS})
     made.numerics = "bf16" if precision else "exact"
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     assert made.likely == "blocks-and-graph"
     rungs = [*([precision] if precision else []), "capture"]
-    race = mode_timing.Race({"cuda-graph": {**SLOW_GRAPH, "rungs": rungs, "speedup": speedup}})
+    race = mode_timing.Race({"cuda-graph": timed(tuple(rungs), speedup)})
     open_ = {name: made.racing[name] for name in ("blocks-and-graph", "compile-and-graph")}
     later = {"default": made.racing["default"], "reduce-overhead": made.racing["reduce-overhead"]}
     racing._give_up(made, race, open_, later)
-    assert [name for name in MODES if "error" in race.modes.get(name, {})] == given_up
+    assert [name for name in MODES if name in race.modes and race.modes[name].error] == given_up
     assert not {*given_up} & {*open_}
     assert {*later} == {"default", "reduce-overhead"}
     assert (made.likely == "") == bool(given_up)
@@ -298,7 +306,7 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     assert [task.name for task in made.ahead] == ["01-plain-verify-exact", "01-plain-verify-bf16"]
     second = [
         task for task in pool.tasks if "precompile" in task.name
@@ -315,7 +323,7 @@ def test_where_the_likely_one_fails_the_next_is_verified_in_its_place(
     for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, _ = climb({**TRAINING, **LAYERS})
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     blocks, whole = (made.racing[name] for name in ("blocks-and-graph", "compile-and-graph"))
     before = list(made.ahead)
     if why:
@@ -336,8 +344,8 @@ def test_a_mode_that_trains_at_a_lower_precision_is_taken_to_need_less_memory(
     climb: Callable[..., tuple[State, Added]], facts: dict[str, Any], numerics: Numerics, compiled: float, graph: float
 ) -> None:
     made, _ = climb(facts)
-    made.numerics, made.baseline = numerics, {"memory": {"reserved": 10 << 30}}
-    racing.start_modes(made, {"memory": {"reserved": 10 << 30}, "launching": 1.0})
+    made.numerics, made.baseline.memory = numerics, {"reserved": 10 << 30}
+    started(made, {"reserved": 10 << 30})
     assert made.racing["compile-and-graph"].memory / 2**30 == pytest.approx(compiled)
     assert made.racing["cuda-graph"].memory / 2**30 == pytest.approx(graph)
     again = racing.prepared_mode(made, "cuda-graph", made.racing["cuda-graph"].side.rungs, "-again")
@@ -350,9 +358,9 @@ def test_what_an_earlier_sitting_timed_is_not_prepared_again(
     for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
-    mode = timed(("fused-optimizer", "compile", "capture"), 2.0)
-    made.begun["plain"] = Begun("compile-and-graph", mode["rungs"], "baseline", modes={"compile-and-graph": mode})
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    before = timed(("fused-optimizer", "compile", "capture"), 2.0)
+    made.begun["plain"] = Begun("compile-and-graph", before.rungs, "baseline", modes={"compile-and-graph": before})
+    started(made)
     assert [task.name for task in pool.tasks] == ["01-plain-cuda-graph"]
 
 
@@ -377,7 +385,7 @@ def test_what_was_begun_ahead_is_completed_to_every_precision(
     climb: Callable[..., tuple[State, Added]], begun: str
 ) -> None:
     made, _ = climb(TRAINING)
-    made.facts["own_precision"] = "exact"
+    made.facts.own_precision = "exact"
     stack = ["bf16", "compile"]
     of = ["compile"] if begun == "another's" else stack
     ahead = verifying(made, of, ["exact", "bf16"] if begun in ("both", "another's") else [begun], "01-plain")  # type: ignore[list-item]
@@ -397,8 +405,8 @@ def test_what_was_begun_ahead_and_given_up_is_begun_anew(climb: Callable[..., tu
     assert sorted(task.name.rpartition("-")[2] for task in found) == ["bf16", "exact"]
 
 
-def timed(rungs: tuple[str, ...], speedup: float) -> dict[str, Any]:
-    return {"name": "", "title": "", "rungs": list(rungs), "speedup": speedup}
+def timed(rungs: tuple[str, ...], speedup: float, name: str = "") -> Mode:
+    return mode(*rungs, name=name, speedup=speedup)
 
 
 @pytest.mark.parametrize("slow", ["cuda-graph", "compile-and-graph"])
@@ -409,7 +417,7 @@ def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepa
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     before, ahead = list(pool.tasks), made.ahead
     race = mode_timing.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
     assert {*racing.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
@@ -451,7 +459,7 @@ def test_the_best_so_far_gives_up_its_memory_to_what_should_replace_it(
 def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., tuple[State, Added]]) -> None:
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
     assert racing.at_higher_precision(made, race) == {}
 
@@ -461,8 +469,8 @@ def test_a_precision_that_changes_nothing_of_the_step_is_not_blamed_for_a_slow_m
     climb: Callable[..., tuple[State, Added]], parts: dict[str, float], asked: bool
 ) -> None:
     made, _ = climb(TRAINING)
-    made.numerics, made.breakdown = "tf32", {"parts": parts}
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    made.numerics, made.breakdown = "tf32", Breakdown(parts=parts)
+    started(made)
     race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 0.8)}, "cuda-graph")
     assert bool(racing.at_higher_precision(made, race)) is asked
 
@@ -472,7 +480,7 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
 ) -> None:
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
-    racing.start_modes(made, {"memory": {"allocated": 1 << 30}})
+    started(made)
     gains = {"cuda-graph": 3.7, "compile-and-graph": 5.4, "default": 0.99}
     race = mode_timing.Race(
         {n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph"
@@ -493,7 +501,7 @@ def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     climb: Callable[..., tuple[State, Added]], facts: dict[str, Any]
 ) -> None:
     made, _ = climb(facts)
-    made.baseline["memory"] = {"allocated": 1 << 30}
+    made.baseline.memory = {"allocated": 1 << 30}
     guessed = checks.verifying_bytes(made, 1 << 30)
     took = {**PASSED, "memory": {"allocated": 5 << 30, "reserved": 6 << 30}}
     made.checking = [answered("01-plain-verify-exact", made.side([]), verify=took)]
@@ -568,13 +576,13 @@ def test_the_best_mode_is_verified_by_its_own_checks_alone(
         monkeypatch.setattr(room, "usable_cores", lambda: 2)
     monkeypatch.setattr(mode_checks, "prepare_after", lambda *_: None)
     made, _ = climb({**TRAINING, "shapes": [{"elements": 8}]})
-    made.numerics, made.audited, made.baseline["memory"] = "bf16", True, {"allocated": 1 << 30}
+    made.numerics, made.audited, made.baseline.memory = "bf16", True, {"allocated": 1 << 30}
     best = ["bf16", "fused-optimizer", "compile", "capture"]
     others = {"the best": best, "another mode": best[:-1], "another precision": ["tf32", *best[1:]]}
     made.ahead = [answered(f"01-plain-verify-{n}", made.side(others[of]), verify=PASSED) for n in ("exact", "bf16")]
-    offer(made, Answer(tuple(best), "provisional", {"value": 1.5}))
-    mode = {**timed(tuple(best), 1.5), "name": "compile-and-graph"}
-    mode_checks.use_the_time(made, mode_timing.Race({"compile-and-graph": mode}, "compile-and-graph"))
+    offer(made, Answer(tuple(best), "provisional", Figure(value=1.5)))
+    race = mode_timing.Race({"compile-and-graph": timed(tuple(best), 1.5)}, "compile-and-graph")
+    mode_checks.use_the_time(made, race)
     assert made.answer is not None
     assert made.answer.status == ("verified" if of == "the best" else "provisional")
 
@@ -595,34 +603,37 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, _ = climb(TRAINING)
-    modes = [
-        {**timed((*rungs,), gain), "name": name}
+    modes = {
+        name: timed(rungs, gain, name)
         for name, rungs, gain in (
-            ("compile-and-graph", ["compile", "capture"], 2.0), ("default", ["compile"], 1.5), ("cuda-graph", ["capture"], 1.02),
+            ("compile-and-graph", ("compile", "capture"), 2.0), ("default", ("compile",), 1.5), ("cuda-graph", ("capture",), 1.02),
         )
-    ]  # fmt: skip
+    }  # fmt: skip
     tried: list[str] = []
 
-    def record(mode: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "rung": "plain", "number": 1, "stack": mode["rungs"], "modes": modes, "plain": mode, "verdict": "", "why": "", "against": "baseline",
-        }  # fmt: skip
+    def record(fastest: Mode) -> Attempt:
+        return attempt(rung="plain", stack=fastest.rungs, modes=[*modes.values()], plain=the_best(fastest, []))
 
-    def verified(state: State, record: dict[str, Any]) -> Any:
-        tried.append(record["plain"]["name"])
-        record["verdict"], record["why"] = "reverted", f"{record['plain']['name']} is wrong."
+    def verified(state: State, record: Attempt) -> Any:
+        assert record.plain
+        tried.append(record.plain.name)
+        record.verdict, record.why = "reverted", f"{record.plain.name} is wrong."
         return None, None
 
-    monkeypatch.setattr(plain, "_raced", lambda state: record(modes[0]))
-    monkeypatch.setattr(
-        plain, "_timed_instead", lambda state, old, name: record(next(m for m in modes if m["name"] == name))
-    )
+    def instead(state: State, old: Attempt, name: str) -> Attempt:
+        modes.update({timed.name: timed for timed in old.modes or ()})
+        return record(modes[name])
+
+    monkeypatch.setattr(plain, "race", lambda state: None)
+    monkeypatch.setattr(plain, "_record", lambda state, found: record(modes["compile-and-graph"]))
+    monkeypatch.setattr(plain, "_timed_instead", instead)
     monkeypatch.setattr(plain, "_verified", verified)
     plain.attempt_plain(made)
     assert tried == ["compile-and-graph", "default"]  # the third gives too little
-    assert [mode.get("error") for mode in modes] == ["compile-and-graph is wrong.", "default is wrong.", None]
-    assert made.plain == {}
-    assert made.attempts[-1]["verdict"] == "reverted"
+    last = made.attempts[-1]
+    assert [told.error for told in last.modes or ()] == ["compile-and-graph is wrong.", "default is wrong.", UNSET]
+    assert made.plain is None
+    assert last.verdict == "reverted"
 
 
 @pytest.mark.parametrize(("kept", "said"), [(["compile"], True), (["capture"], False)])
@@ -630,27 +641,19 @@ def test_modes_that_were_cut_short_do_not_hide_that_the_recipe_is_verified(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, kept: list[str], said: bool
 ) -> None:
     made, _ = climb(TRAINING)
-    mode = {**timed(("compile",), 2.0), "name": "default"}
-    record = {
-        "rung": "plain",
-        "number": 1,
-        "stack": ["compile"],
-        "modes": [mode],
-        "plain": mode,
-        "verdict": "",
-        "why": "",
-        "against": "baseline",
-    }
+    fastest = timed(("compile",), 2.0, "default")
+    record = attempt(rung="plain", stack=["compile"], modes=[fastest], plain=the_best(fastest, []))
 
     def over(*_: Any) -> Any:
         raise OutOfTime
 
-    monkeypatch.setattr(plain, "_raced", lambda state: record)
+    monkeypatch.setattr(plain, "race", lambda state: None)
+    monkeypatch.setattr(plain, "_record", lambda state, found: record)
     monkeypatch.setattr(plain, "_verified", over)
-    offer(made, Answer(tuple(kept), "verified", {"value": 2.0}))
+    offer(made, Answer(tuple(kept), "verified", Figure(value=2.0)))
     plain.attempt_plain(made)
-    assert made.attempts[-1]["verdict"] == "inconclusive"
-    assert ("its recipe is verified" in made.attempts[-1]["why"]) == said
+    assert made.attempts[-1].verdict == "inconclusive"
+    assert ("its recipe is verified" in made.attempts[-1].why) == said
     assert made.answer is not None
     assert made.answer.status == "verified"
 

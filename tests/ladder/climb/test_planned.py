@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import STEP, leave, rung, state
+from made_up import STEP, know, leave, rung, state
 
 from rung.ladder.climb.climb import Climb
 from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
 from rung.ladder.climb.state import State
+from rung.records.climb import Breakdown
+from rung.records.progress import Event, Planned, Warned
 from rung.rungs import BY_NAME, Rung
 
 RUNGS = [BY_NAME[name] for name in ("compile", "sdpa", "fused-optimizer", "fused-qkv", "tf32")]
@@ -17,10 +19,8 @@ RUNGS = [BY_NAME[name] for name in ("compile", "sdpa", "fused-optimizer", "fused
 
 def climbing(tmp_path: Path) -> State:
     made = state(tmp_path)
-    made.facts |= {
-        "mode": "train", "matches": {"sdpa": 8, "fused-qkv": 8}, "skipped": [], "graph_breaks": [], "optimizer_is_fused": False,
-    }  # fmt: skip
-    made.breakdown = {"parts": dict.fromkeys(("gemm", "pointwise", "attention", "optimizer"), 0.25 * STEP)}
+    know(made, mode="train", matches={"sdpa": 8, "fused-qkv": 8}, skipped=[], graph_breaks=[], optimizer_is_fused=False)  # fmt: skip
+    made.breakdown = Breakdown(parts=dict.fromkeys(("gemm", "pointwise", "attention", "optimizer"), 0.25 * STEP))
     return made
 
 
@@ -29,10 +29,14 @@ def one_by_one(made: State, rungs: Sequence[Rung]) -> float:
     return sum(seconds(made, r) for r in rungs if r.applies(made.context()) is None)
 
 
+def told(event: Event) -> str:
+    return f"Planned {event.attempt.rung}" if isinstance(event, Planned) else type(event).__name__
+
+
 def plan(made: State, rungs: Sequence[Rung] = RUNGS) -> tuple[list[dict[str, Any]], Rung, list[str]]:
     """The records of plan.json, what a climb would try first, and what was said."""
     said: list[str] = []
-    climb = Climb(made.run, made.request, lambda event, data: said.append(f"{event} {data.get('rung', '')}".strip()))
+    climb = Climb(made.run, made.request, lambda event: said.append(told(event)))
     made.say = climb.say
     climb.state = made
     first = next_rung(made, rungs)
@@ -47,7 +51,7 @@ def test_what_the_budget_has_tried_at_once_is_planned_as_one(tmp_path: Path) -> 
     assert [m.name for m in first.members] == records[0]["members"]
     assert len(records[0]["members"]) > 1
     assert [r["rung"] for r in records] == [NAME, "tf32"]
-    assert said == ["inapplicable", f"plan {NAME}"]
+    assert said == ["Inapplicable", f"Planned {NAME}"]
 
 
 def test_what_a_climb_begins_with_is_planned_first_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,13 +74,13 @@ def test_where_the_budget_decides_them_all_they_are_planned_one_by_one(tmp_path:
     records, first, said = plan(made)
     assert records[0]["rung"] == first.name
     assert {r["rung"] for r in records} == {r.name for r in RUNGS}
-    assert said[1:] == [f"plan {r['rung']}" for r in records if not r["verdict"]]
+    assert said[1:] == [f"Planned {r['rung']}" for r in records if not r["verdict"]]
 
 
 def test_a_plan_of_a_budget_for_nothing_says_why(tmp_path: Path) -> None:
     made = leave(climbing(tmp_path), 1.0)
     warned: list[str] = []
-    climb = Climb(made.run, made.request, lambda event, data: warned.append(data.get("text", "")))
+    climb = Climb(made.run, made.request, lambda event: warned.append(event.text if isinstance(event, Warned) else ""))
     made.say = climb.say
     climb.state = made
     climb._planned(RUNGS)

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_up import GIB, STEP, leave, on_a_gpu, rung, state, tried
+from attempt_records import mode
+from made_up import GIB, PASSED, STEP, leave, on_a_gpu, rung, state, tried
+from msgspec.structs import replace as with_fields
 
 from rung.ladder.climb import schedule
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.schedule import (
     LATE,
     NEAR,
-    Stop,
     bundle,
     confirming,
     gain_per_second,
@@ -31,6 +32,8 @@ from rung.ladder.climb.schedule import (
 )
 from rung.ladder.climb.state import State
 from rung.measure import CLIMB, PATIENT
+from rung.records.climb import Plain, Stopped
+from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
 
 THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
@@ -43,7 +46,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Cores:
     return lambda count: monkeypatch.setattr(schedule, "usable_cores", lambda: count)
 
 
-def members(found: Rung | Stop | None) -> list[str]:
+def members(found: Rung | Stopped | None) -> list[str]:
     return [member.name for member in found.members] if isinstance(found, Rung) else []
 
 
@@ -52,9 +55,9 @@ def one_by_one(made: State, rungs: Sequence[Rung]) -> float:
     return sum(seconds(made, r) for r in rungs)
 
 
-def stopped(made: State, rungs: Sequence[Rung]) -> Stop:
+def stopped(made: State, rungs: Sequence[Rung]) -> Stopped:
     said = next_rung(made, rungs)
-    assert isinstance(said, Stop)
+    assert isinstance(said, Stopped)
     return said
 
 
@@ -65,7 +68,7 @@ def test_rungs_that_were_named_are_tried_in_that_order(tmp_path: Path) -> None:
     made = state(tmp_path, named=True)
     little, much, never = rung("little", 0.99), rung("much", 0.4), rung("never", 0.4, no="not here")
     assert next_rung(made, [little, never, much]) is little
-    tried(made, "little", "reverted", verification={})
+    tried(made, "little", "reverted", verification=PASSED)
     assert next_rung(made, [little, never, much]) is never  # it says why, in its turn
     tried(made, "never", "inapplicable")
     assert next_rung(made, [little, never, much]) is much
@@ -91,7 +94,7 @@ def test_what_cannot_give_half_a_percent_is_left_out_but_not_the_core(tmp_path: 
     tried(made, "core", "inconclusive")
     said = stopped(made, [tiny, core])
     assert said.rule == "rest"
-    assert list(said.left) == ["tiny"]
+    assert list(said.left or ()) == ["tiny"]
     assert isinstance(next_rung(made, [rung("enough", 0.98)]), Rung)
 
 
@@ -104,7 +107,7 @@ def test_what_saves_memory_or_compile_time_is_tried_though_it_makes_no_step_fast
 def test_what_does_not_apply_says_so_once_at_the_end(tmp_path: Path) -> None:
     made = state(tmp_path)
     never = rung("never", 0.4, no="not here")
-    assert isinstance(next_rung(made, [never]), Stop)
+    assert isinstance(next_rung(made, [never]), Stopped)
     assert untold(made, [never]) == [never]
     tried(made, "never", "inapplicable")
     assert untold(made, [never]) == []
@@ -231,10 +234,10 @@ def test_confirming_the_answer_is_not_given_up_for_a_better_one(tmp_path: Path) 
 
 def test_confirming_takes_longer_where_the_best_plain_mode_is_another_side(tmp_path: Path) -> None:
     made = leave(state(tmp_path), 100)
-    made.baseline["time"] = {"value": 1e9}  # of a short step, a restart has more rounds
-    made.kept, made.plain = ["compile", "sdpa"], {"rungs": ["compile", "sdpa"], "step_ns": STEP}
+    made.baseline.time = Figure(value=1e9)  # of a short step, a restart has more rounds
+    made.kept, made.plain = ["compile", "sdpa"], Plain(rungs=["compile", "sdpa"], step_ns=STEP)
     two_sides = confirming(made)
-    made.plain["rungs"] = ["compile"]
+    made.plain.rungs = ["compile"]
     assert confirming(made) > two_sides > 0
     made.kept = []  # there is nothing to confirm
     assert confirming(made) == 0
@@ -249,7 +252,7 @@ def test_what_is_quickly_prepared_is_begun_where_the_rest_does_not_fit(tmp_path:
     assert next_rung(leave(made, 1.01 * seconds(made, core) / LATE), [large, core]) is core
     said = stopped(leave(made, 0.5 * seconds(made, core) / LATE), [large, core])
     assert said.rule == "budget"
-    assert set(said.left) == {"large", "core"}
+    assert set(said.left or ()) == {"large", "core"}
     assert "too little time to decide large (up to 1.67×), core (up to 1.03×); " in said.why
     assert re.search(r"(large|core) alone takes some \d+ s$", said.why)
 
@@ -274,7 +277,7 @@ def test_a_precision_at_which_a_plain_mode_was_slower_is_not_tried_again(tmp_pat
 
 def test_nor_is_it_while_the_plain_modes_are_still_timed(tmp_path: Path) -> None:
     made = state(tmp_path)
-    timed = {"a": {"rungs": ["bf16", "compile"], "speedup": 0.6}, "b": {"rungs": ["tf32", "compile"], "speedup": 1.8}}
+    timed = {"a": mode("bf16", "compile", speedup=0.6), "b": mode("tf32", "compile", speedup=1.8)}
     made.begun["plain"] = Begun("b", ["tf32", "compile"], "baseline", modes=timed)
     assert tries(made, BY_NAME["bf16"])
     assert not worth_another(made, BY_NAME["bf16"])
@@ -284,9 +287,9 @@ def test_nor_is_it_while_the_plain_modes_are_still_timed(tmp_path: Path) -> None
 def test_a_plain_mode_that_adds_a_rung_to_the_best_is_a_try_of_it(tmp_path: Path) -> None:
     made = state(tmp_path)
     timed = [
-        {"rungs": ["tf32", "capture"], "speedup": 1.0},
-        {"rungs": ["tf32", "compile"], "speedup": 1.8},
-        {"rungs": ["tf32", "compile", "capture"], "speedup": 1.7},
+        mode("tf32", "capture", speedup=1.0),
+        mode("tf32", "compile", speedup=1.8),
+        mode("tf32", "compile", "capture", speedup=1.7),
     ]
     tried(made, "plain", "kept", stack=["tf32", "compile"], modes=timed)
     assert [bool(tries(made, BY_NAME[name])) for name in ("capture", "compile", "sdpa")] == [True, False, False]
@@ -294,7 +297,7 @@ def test_a_plain_mode_that_adds_a_rung_to_the_best_is_a_try_of_it(tmp_path: Path
     assert [bool(tries(made, BY_NAME[name])) for name in ("capture", "sdpa")] == [True, False]
     made.kept = ["tf32", "compile", "sdpa"]
     assert not tries(made, BY_NAME["capture"])
-    made.attempts[0]["modes"] = [*timed, {"rungs": ["tf32"], "speedup": 1.9}]
+    made.attempts[0].modes = [*timed, mode("tf32", speedup=1.9)]
     made.kept = ["tf32"]
     assert tries(made, BY_NAME["compile"])
 
@@ -318,12 +321,12 @@ def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path
     made = state(tmp_path)
     a = rung("a", 0.5)
     tried(made, "a", "inconclusive")
-    assert isinstance(next_rung(made, [a]), Stop)
+    assert isinstance(next_rung(made, [a]), Stopped)
     made.kept = ["compile"]
     assert next_rung(made, [a]) is a
     tried(made, "a", "inconclusive", "compile")
     made.kept = ["compile", "capture"]
-    assert isinstance(next_rung(made, [a]), Stop)
+    assert isinstance(next_rung(made, [a]), Stopped)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +334,7 @@ def test_what_gave_nothing_is_tried_once_more_when_the_best_has_changed(tmp_path
     [
         ("inconclusive", {}, True),
         ("reverted", {}, True),  # it was slower
-        ("reverted", {"verification": {"passed": False}}, False),  # it was wrong
+        ("reverted", {"verification": {**PASSED, "passed": False}}, False),  # it was wrong
         ("failed", {}, False),
         ("kept", {}, False),
     ],
@@ -403,7 +406,7 @@ def test_it_is_one_pair_at_a_time_where_cores_are_few_or_the_device_compiles(tmp
     for count, together in ((1, 1), (4, 1), (8, 2), (64, 3)):
         cores(count)
         assert pairs_at_once(made, [GIB] * 2).together == together
-    made.facts["gpu"] = False
+    made.facts.gpu = False
     assert pairs_at_once(made, [GIB] * 2).together == 1
 
 
@@ -425,7 +428,7 @@ def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
     parts = made.breakdown
 
     def guessed(**seen: float) -> float:
-        made.breakdown = {**parts, **seen}
+        made.breakdown = with_fields(parts, **seen)
         return seconds(made, long) - seconds(made, short)
 
     unknown = guessed()
@@ -473,7 +476,7 @@ def test_two_precisions_are_verified_side_by_side_on_a_gpu_alone(tmp_path: Path,
 def test_a_longer_step_takes_longer_to_time(tmp_path: Path) -> None:
     made, one = state(tmp_path), rung("one", 0.5)
     short = seconds(made, one)
-    made.baseline["time"] = {"value": 5e9}
+    made.baseline.time = Figure(value=5e9)
     assert seconds(made, one) > short + 3 * 2 * 5  # three restarts of two sides, at the least
 
 
@@ -490,5 +493,5 @@ def test_small_gains_get_more_restarts_where_these_are_cheap(tmp_path: Path) -> 
 
 def test_a_long_step_makes_restarts_dear(tmp_path: Path) -> None:
     made = state(tmp_path, loading=2.0)
-    made.baseline["time"] = {"value": 5e9}
+    made.baseline.time = Figure(value=5e9)
     assert looks(made) == CLIMB

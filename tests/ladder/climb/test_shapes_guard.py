@@ -9,10 +9,11 @@ from rung.errors import InputError
 from rung.ladder.climb.confirm import guard
 from rung.recipes.fit import changes, described, differences, missing_variables
 from rung.recipes.recipe import Recipe
+from rung.records.climb import Shape
 
 
-def shape(elements: int, answer: str) -> dict[str, object]:
-    return {"elements": elements, "answer": answer}
+def shape(elements: int, answer: str) -> Shape:
+    return Shape(shape="", elements=elements, answer=answer, speedup=None)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def shape(elements: int, answer: str) -> dict[str, object]:
         ([shape(1000, "slower")], {}),  # as many elements as the shape that was climbed
     ],
 )
-def test_the_nearest_shape_that_loses_bounds_the_range(seen: list[dict[str, object]], guarded: dict[str, int]) -> None:
+def test_the_nearest_shape_that_loses_bounds_the_range(seen: list[Shape], guarded: dict[str, int]) -> None:
     assert guard(seen, 1000) == guarded
 
 

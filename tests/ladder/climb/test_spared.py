@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from attempt_records import attempt
 
 from rung.ladder.climb.spared import spared
 from rung.ladder.climb.verdict import no_gain
@@ -29,8 +30,8 @@ ENOUGH: dict[str, dict[str, Any]] = {
 }
 TOO_LITTLE: dict[str, dict[str, Any]] = {
     "compile-regions": {"first_run_seconds": {"best": 90.0, "candidate": 50.0}},
-    "expandable-segments": {"memory": {"best": {"reserved": 10 * GIB}, "candidate": {"reserved": 9.2 * GIB}}},
-    "recompute": {"memory": {"best": {"allocated": 6 * GIB}, "candidate": {"allocated": 5.5 * GIB}}},
+    "expandable-segments": {"memory": {"best": {"reserved": 10 * GIB}, "candidate": {"reserved": int(9.2 * GIB)}}},
+    "recompute": {"memory": {"best": {"allocated": 6 * GIB}, "candidate": {"allocated": int(5.5 * GIB)}}},
     "dynamic-shapes": {"over_shapes": {s: {"graphs": 2, "seconds": 9.0, "shapes": 2} for s in ("best", "candidate")}},
 }
 
@@ -39,7 +40,7 @@ def verdict(
     name: str, record: dict[str, Any], low: float, answer: Answer = "undecided", slower_at_most: float = 0.01
 ) -> str | None:
     comparison = Comparison(answer, Interval(low + 0.005, low, low + 0.01), 3, 0.95, None, 0.01, True)
-    found = no_gain({"cut": False, **record}, BY_NAME[name], comparison, slower_at_most)
+    found = no_gain(attempt(cut=False, **record), BY_NAME[name], comparison, slower_at_most)
     return found[0] if found else None
 
 
@@ -52,12 +53,12 @@ def test_it_is_kept_where_it_is_as_fast_and_spares_enough(name: str) -> None:
 
 
 def test_what_is_spared_is_said_with_its_figures() -> None:
-    said = {name: spared(record, BY_NAME[name]) for name, record in ENOUGH.items()}
+    said = {name: spared(attempt(**record), BY_NAME[name]) for name, record in ENOUGH.items()}
     assert said["compile-regions"] == "its first run takes 30 s instead of 90 s"
     assert said["expandable-segments"] == "it reserves 8.00 GiB instead of 10.00 GiB at its peak"
     assert said["recompute"] == "it takes 5.00 GiB instead of 6.00 GiB at its peak"
     assert said["dynamic-shapes"] == "it compiles 1 graph instead of 5, 12 s instead of 60 s for 5 shapes"
-    assert spared({}, BY_NAME["capture"]) is None
+    assert spared(attempt(), BY_NAME["capture"]) is None
 
 
 def test_what_it_may_cost_is_the_users_to_say() -> None:

@@ -9,6 +9,8 @@ from made_up import state, tried
 from rung.ladder.climb.attempt import opened
 from rung.ladder.climb.waiting import needed
 from rung.plan import Plan
+from rung.records.climb import Facts
+from rung.records.record import record_of
 from rung.rungs import BY_NAME, Context
 
 TRAINED: dict[str, Any] = {
@@ -43,12 +45,12 @@ def test_what_needs_another_rung_says_which_and_whether_that_may_still_come(tmp_
         folder: str, *attempts: str, order: tuple[str, ...] | None = None, planned: bool = False
     ) -> tuple[str, str]:
         made = state(tmp_path / folder)
-        made.facts, made.numerics = TRAINED, "bf16"
+        made.known, made.numerics = record_of(Facts, TRAINED), "bf16"
         made.request = type(made.request)("x", rungs=order)
         for name in attempts:
             tried(made, name, "reverted")
         record = opened(made, BY_NAME["bf16-stream"], planned)
-        return record["verdict"], record["why"]
+        return record.verdict, record.why
 
     assert said("plan", planned=True) == ("not yet", "it needs bf16.")
     assert said("end") == ("inapplicable", "it needs bf16, which was not tried.")

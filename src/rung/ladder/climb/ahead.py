@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.checks import end_checks, verifying
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
+from rung.records.climb import Breakdown
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
 from rung.timing.tasks import Task
+from rung.timing.timed import Warmed
 
-Seen = tuple[dict[str, Any] | None, Counters | None]  # a breakdown, and what a trace counts
+Seen = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
 
 
 def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
@@ -28,8 +29,8 @@ def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
 
 def note_memory(state: State, task: Task) -> None:
     """Counts for a warm worker the GPU memory that it took, in the place of a guess."""
-    if state.facts["gpu"]:
-        task.memory = max(task.answers["warm"]["memory"].values()) + CONTEXT_BYTES
+    if state.facts.gpu:
+        task.memory = max(task.answer("warm", Warmed).memory.values()) + CONTEXT_BYTES
 
 
 def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
@@ -46,7 +47,7 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
     try:
         rung = next_rung(state, LADDER)
         if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:
-            number, after = 2 + max([0, *(a["number"] for a in state.attempts)]), stacked(stack, rung)
+            number, after = 2 + max([0, *(a.number for a in state.attempts)]), stacked(stack, rung)
             name = f"{number:02d}-{rung.name}-1-candidate"
             state.next = state.pool.add(Task(name, state.side(after), WARM, state.step_bytes()))
             state.next_rung = rung
@@ -66,7 +67,7 @@ def _verify_next(state: State) -> None:
     stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
     if task.ready:
         note_memory(state, task)
-        found = with_effect(rung, stack, Evidence(None, None, task.answers["warm"].get("applied", {})))
+        found = with_effect(rung, stack, Evidence(None, None, task.answer("warm", Warmed).applied))
         if rung.members and not {member.name for member in rung.members} & {*found}:
             return  # it is the best so far
         if found != stack:
@@ -77,7 +78,7 @@ def _verify_next(state: State) -> None:
         end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])
         state.next_ahead = []
     if not state.next_ahead:
-        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.facts["own_precision"]), name)
+        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.own_precision), name)
 
 
 def prepared_rung(state: State) -> Rung | None:

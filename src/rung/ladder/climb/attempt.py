@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+
+from msgspec import UNSET
 
 from rung.ladder.climb import predictions
 from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next
@@ -32,8 +33,10 @@ from rung.ladder.climb.verdict import conclude, disturbed, finish, no_gain, pay_
 from rung.ladder.climb.waiting import waiting
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
-from rung.records.record import plain
-from rung.rungs import BY_NAME, Evidence, Prediction, Rung
+from rung.records.climb import Attempt, Effect, Prediction
+from rung.records.progress import Planned, Verifies, Warned
+from rung.records.record import record_of, take
+from rung.rungs import BY_NAME, Evidence, Rung
 from rung.rungs.environment import FILES
 from rung.timing.duel import Duel, SideFailed, Start
 from rung.timing.tasks import Task, end_all
@@ -44,7 +47,7 @@ progress = logging.getLogger(__name__)
 GIVE_UP, CLEAR = 0.97, 1.20
 
 
-def opened(state: State, rung: Rung, planned: bool = False) -> dict[str, Any]:
+def opened(state: State, rung: Rung, planned: bool = False) -> Attempt:
     """The record of an attempt before anything is measured; with a verdict where the rung does not apply. planned: of a plan, in
     which nothing was tried yet."""
     context = state.context()
@@ -52,25 +55,24 @@ def opened(state: State, rung: Rung, planned: bool = False) -> dict[str, Any]:
     no = waiting(state, rung, no, planned) if no else None
     prediction = None if no else rung.predict(context)
     stack, members = stacked(state.kept, rung), [member.name for member in rung.members]
-    return {
-        "schema": 1,
-        "number": len(state.attempts) + 1,
-        "rung": rung.name,
-        "level": rung.level,
-        "title": rung.title,
-        "contract": rung.contract,
-        "changes": rung.changes,
-        "against": state.best_name,
-        "stack": stack,
-        "replaces": [name for name in state.kept if name not in stack],
-        "prediction": prediction.as_dict() if prediction else None,
-        "clock": (state.breakdown or {}).get("clock"),
-        "graph_breaks": state.facts["graph_breaks"] if "compile" in (rung.name, *members) else [],
-        **({"members": members} if members else {}),
-        "verdict": no.verdict if no else "",
-        "why": no.why if no else "",
-        **({"group": no.group} if no else {}),
-    }
+    return Attempt(
+        number=len(state.attempts) + 1,
+        rung=rung.name,
+        level=rung.level,
+        title=rung.title,
+        contract=rung.contract,
+        changes=rung.changes,
+        against=state.best_name,
+        stack=stack,
+        replaces=[name for name in state.kept if name not in stack],
+        prediction=record_of(Prediction, prediction) if prediction else None,
+        clock=state.breakdown.clock if state.breakdown else None,
+        graph_breaks=state.facts.graph_breaks if "compile" in (rung.name, *members) else [],
+        verdict=no.verdict if no else "",
+        why=no.why if no else "",
+        group=no.group if no else UNSET,
+        members=members or UNSET,
+    )
 
 
 def attempt(state: State, rung: Rung) -> None:
@@ -78,20 +80,19 @@ def attempt(state: State, rung: Rung) -> None:
     began = time.monotonic()
     record = opened(state, rung)
     seen: Seen = None, None
-    if not record["verdict"]:
-        state.say("try", record)
-        name = f"{record['number']:02d}-{rung.name}"
-        record["log"] = f"workers/{name}-1-candidate.log"
+    if not record.verdict:
+        state.say(Planned(record))
+        name = f"{record.number:02d}-{rung.name}"
+        record.log = f"workers/{name}-1-candidate.log"
         try:
-            _rehearse(state, rung, record["stack"], name)
+            _rehearse(state, rung, record.stack, name)
             duel = _compared(state, rung, record, name)
-            record |= plain(duel.record())
-            if not state.kept and (
-                said := disturbed(state.baseline["time"]["value"], record["times"]["best"]["value"])
-            ):
-                record["warnings"] = [*record.get("warnings", ()), said]
-                state.say("warning", {"text": said})
-            seen = state.profiled(name, record["times"]["candidate"]["value"]) if state.trace(name).exists() else seen
+            found = duel.record()
+            take(record, found)
+            if not state.kept and (said := disturbed(state.baseline.time.value, found.times["best"].value)):
+                record.warnings = [*found.warnings, said]
+                state.say(Warned(said))
+            seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
             _judge(state, rung, record, duel, name, seen)
         except SideFailed as failure:
             set_failed(state, record, failure.error, str(failure))
@@ -100,9 +101,9 @@ def attempt(state: State, rung: Rung) -> None:
         except OutOfTime:
             set_cut(record)
         _let_go(state)
-    record["seconds"] = time.monotonic() - began
+    record.seconds = time.monotonic() - began
     if rung.members:
-        record["why"] = f"{', '.join(name for name in record['stack'] if name not in state.kept)}: {record['why']}"
+        record.why = f"{', '.join(name for name in record.stack if name not in state.kept)}: {record.why}"
     finish(state, record, seen)
 
 
@@ -119,19 +120,19 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
         raise task.error
 
 
-def _compared(state: State, rung: Rung, record: dict[str, Any], name: str) -> Duel:
+def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     """The best so far and the candidate, interleaved. The first restart decides alone where the answer is clear; then fresh pairs
     follow. Restarts of an earlier sitting, which ended amid the attempt, count."""
-    stack = record["stack"]
-    begun = same(state, "attempt", stack, record["against"])
+    stack = record.stack
+    begun = same(state, "attempt", stack, record.against)
     if begun is None or not _carried_over(state, begun, name):
         begun = _first_restart(state, rung, record, name)
-    duel, record["prepared_seconds"] = begun.duel, begun.prepared_seconds
+    duel, record.prepared_seconds = begun.duel, begun.prepared_seconds
     duel.comparison = of_one_restart(duel.restarts[0])
     if clocks_disagree(duel):
         duel.comparison = replace(duel.comparison, answer="undecided")
     gain = duel.comparison.speedup.value
-    if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(plain(duel.record()), gain):
+    if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.record(), gain):
         _offer_provisional(state, stack, duel)
         begun.verified_stack = with_effect(rung, stack, Evidence(None, None, duel.warm[0]["candidate"].applied))
         state.verifying = _checks(state, begun.verified_stack, name)
@@ -181,18 +182,18 @@ def of_one_restart(restart: Restart) -> Comparison:
     return replace(seen, answer="faster", cut=False) if gain >= CLEAR else seen
 
 
-def _first_restart(state: State, rung: Rung, record: dict[str, Any], name: str) -> Begun:
+def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begun:
     """Uses the worker of the best that is warm already, and checks and profiles the candidate once it was timed."""
-    stack = record["stack"]
+    stack = record.stack
     task = state.prefetched(stack) or state.pool.add(
         Task(f"{name}-1-candidate", state.side(stack), WARM, state.step_bytes())
     )
     best = champion_of(state, state.kept, name)
-    progress.info("compiling %s", record["rung"])
+    progress.info("compiling %s", rung.name)
     state.wait(task, best, keep=confirming(state))
     if best.error:
         # It has run before: what hit it is chance (an out-of-memory killer), so once more.
-        state.say("warning", {"text": f"the best so far failed ({best.error}); it is started again"})
+        state.say(Warned(f"the best so far failed ({best.error}); it is started again"))
         best = champion_of(state, state.kept, f"{name}-again")
         state.wait(best, keep=confirming(state))
     if task.error and task.error.lacked_memory:  # beside others: once more, when they are gone
@@ -209,12 +210,12 @@ def _first_restart(state: State, rung: Rung, record: dict[str, Any], name: str) 
     state.challenger = task
     planned, duel = looks(state), Duel()
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
-    progress.info("timing %s", record["rung"])
+    progress.info("timing %s", rung.name)
     duel.restarts.append(start.timed(duel))
     duel.witness = start.witness()
     start.profile(state.trace(name))
     members = [member.name for member in rung.members]
-    begun = Begun(name, stack, record["against"], duel, rung.name, planned, members, task.since_open("warm"))
+    begun = Begun(name, stack, record.against, duel, rung.name, planned, members, task.since_open("warm"))
     keep(state, "attempt", begun)
     return begun
 
@@ -252,50 +253,49 @@ def _offer_provisional(state: State, stack: Sequence[str], duel: Duel) -> None:
     assert duel.comparison is not None
     over = state.over_untouched() * duel.comparison.speedup.value
     state.offered = list(stack)
-    offer(state, answer_of(state, stack, "provisional", over, plain(duel.record())))
+    offer(state, answer_of(state, stack, "provisional", over, duel.record()))
 
 
-def _judge(state: State, rung: Rung, record: dict[str, Any], duel: Duel, name: str, seen: Seen) -> None:
+def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, seen: Seen) -> None:
     """Three gates: faster with confidence, the effect that it should have, and the same results."""
     assert duel.comparison is not None
     speedup = duel.comparison.speedup
     # A budget that ended before a planned look leaves the question open; resuming asks it again.
-    record["cut"] = duel.comparison.cut
-    if not record["cut"]:
-        record["forecast"] = Prediction(**record["prediction"]).judge(speedup.value)
-        record["prediction_error"] = predictions.error(record)
-    record["pay_back"] = pay_back(record)
+    record.cut = duel.comparison.cut
+    if not record.cut and (told := predictions.of(record)):
+        record.forecast = told.judge(speedup.value)
+        record.prediction_error = predictions.error(record)
+    record.pay_back = pay_back(record)
     if rung.spares == "graphs" and (
         duel.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
     ):
-        record["over_shapes"] = over_shapes(state, record["stack"], name)
-    told = {**record["applied"], "over_shapes": record.get("over_shapes"), "memory": record.get("memory", {})}
-    evidence = Evidence(state.counters, seen[1], told)
+        record.over_shapes = over_shapes(state, record.stack, name)
+    evidence = Evidence(state.counters, seen[1], record.applied or {}, record.over_shapes or {}, record.memory or {})
     proof = rung.proof(evidence)
-    record["effect"] = {"should": rung.effect, "shown": proof.shown, "says": proof.says}
+    record.effect = Effect(should=rung.effect, shown=proof.shown, says=proof.says)
     if why := no_gain(record, rung, duel.comparison, state.request.slower_at_most):
-        record["verdict"], record["why"] = why
+        record.verdict, record.why = why
         return
     if proof.shown is False:
-        record["verdict"], record["why"] = "no-op", f"it should show as: {rung.effect}; but {proof.says}."
+        record.verdict, record.why = "no-op", f"it should show as: {rung.effect}; but {proof.says}."
         return
     if without := without_effect(rung, evidence):
-        record["without"] = without
-        record["stack"] = with_effect(rung, record["stack"], evidence)
-    if any(list(task.side.rungs) != record["stack"] for task in state.verifying):
+        record.without = without
+        record.stack = with_effect(rung, record.stack, evidence)
+    if any(list(task.side.rungs) != record.stack for task in state.verifying):
         end_all(state.verifying)
         state.verifying = []
-    state.say("verify", record)
+    state.say(Verifies(record.rung))
     begun = state.begun.get("attempt")
-    if begun and begun.checked != record["stack"]:
-        begun.verified_stack, begun.verified = list(record["stack"]), {}
-    checks = state.verifying or _checks(state, record["stack"], name)
+    if begun and begun.checked != record.stack:
+        begun.verified_stack, begun.verified = list(record.stack), {}
+    checks = state.verifying or _checks(state, record.stack, name)
     state.verifying = []
     conclude(state, record, checks, speedup.value, seen)
-    if record["verdict"] == "kept" and duel.comparison.answer != "faster":
+    if record.verdict == "kept" and duel.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
-        record["why"] = f"verified, {pace}, and {spared(record, rung)}."
-    if record["verdict"] == "kept" and state.challenger and list(state.challenger.side.rungs) == record["stack"]:
+        record.why = f"verified, {pace}, and {spared(record, rung)}."
+    if record.verdict == "kept" and state.challenger and list(state.challenger.side.rungs) == record.stack:
         if state.champion:
             state.champion.end()
         state.champion, state.challenger = state.challenger, None

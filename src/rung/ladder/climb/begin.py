@@ -10,21 +10,29 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+
+import msgspec
 
 from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.state import crowded
+from rung.ladder.answers import Audited, Loaded, Surveyed, Untouched
 from rung.ladder.climb.checks import peak_of
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
 from rung.ladder.floor import floor
 from rung.launch import WorkerFailed, quiet
 from rung.measure import median_interval
-from rung.plan import CONTRACTS
+from rung.plan import CONTRACTS, Numerics, contract
+from rung.records import progress as progressing
+from rung.records.climb import Baseline, Floor, Manifest
+from rung.records.measured import Environment, Interval
+from rung.records.progress import Begins, Measured, TimesBaseline, Warned
+from rung.records.record import SCHEMA, record_of, take
 from rung.rungs import Rung
 from rung.timing.duel import PROFILED_STEPS
 from rung.timing.tasks import Call, Task
+from rung.timing.timed import Opened, TimedBlock
 
 progress = logging.getLogger(__name__)
 
@@ -34,66 +42,65 @@ GRACE = 8.0  # seconds after the budget within which the untouched workload is s
 TIMED_SECONDS = 2.0  # of the untouched workload by itself; comparisons time it again beside others
 # Of the GPU's memory: from there on a process of the workload has the plain modes wait for the survey, since they have no room beside it.
 FILLS = 0.3
-# What the survey will tell, for those who read the manifest before.
-NOT_SURVEYED: dict[str, Any] = {"matches": {}, "skipped": [], "graph_breaks": [], "without_gradient": []}
 
 
 def begin(state: State, rungs: Sequence[Rung]) -> None:
     """Starts the survey, and measures the untouched workload, unless an earlier sitting did. Raises OutOfTime, and what keeps the
     workload from being climbed at all."""
-    manifest, known = state.run.maybe("manifest.json"), state.run.maybe("baseline.json")
+    manifest = state.run.manifest() if state.run.has("manifest.json") else None
+    known = state.run.baseline()
     request = state.request
-    state.say("survey", {"target": request.target})
+    state.say(Begins(request.target))
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
     state.saved_model = str(state.model_file)  # workers make the model themselves until the first one has written it
     if manifest:
-        state.facts, state.numerics = manifest["facts"], manifest["numerics"]
+        state.known, state.numerics = manifest.facts, _contract(manifest.numerics)
         state.status("running", "")
-    unseen = not (manifest and manifest["facts"].get("surveyed"))
+    unseen = not (manifest and manifest.facts.surveyed)
     if unseen and usable_cores() >= MANY_CORES:
         _survey(state)
     if known is None or not manifest:
         known = _measured(state, rungs)
         state.run.write("baseline.json", known)
-        state.baseline = known
+        state.measured = known
         state.looking = state.untouched if manifest else None
     else:
-        state.baseline = known
+        state.measured = known
         _go_on(state)
     if unseen:
         _survey(state)
         if state.untouched and _fills(state, peak_of(state)):
             _survey_first(state, state.untouched)
-    state.say("measured", state.run.data())
+    state.say(Measured(state.baseline))
 
 
 def _go_on(state: State) -> None:
     """What an earlier sitting measured is taken over. A first worker tells what this machine is, and saves the model."""
-    _set_limits(state, max(state.baseline["memory"].values()))
+    _set_limits(state, max(state.baseline.memory.values()))
     if usable_cores() >= MANY_CORES:
         state.pool.keep_spares(state.side([]), SPARES)
-    calls: list[Call] = [("facts", {"save": state.saved_model})] if state.facts["gpu"] else []
+    calls: list[Call] = [("facts", {"save": state.saved_model})] if state.facts.gpu else []
     state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
     state.looking.passing = True
-    if state.baseline["breakdown"]:
-        state.take(*state.profiled("baseline", state.baseline["time"]["value"]))
+    if state.baseline.breakdown:
+        state.take(*state.profiled("baseline", state.baseline.time.value))
 
 
 def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
     if state.looking is None or "open" not in state.looking.answers:
         return
-    now, state.looking = state.looking.answers["open"]["environment"], None
-    before = state.run.read("manifest.json")["environment"]
-    was, here = (f"{e['device']['name']} with torch {e['torch']}" for e in (before, now))
+    now, state.looking = state.looking.answer("open", Opened).environment, None
+    before = state.run.manifest().environment
+    was, here = (f"{e.device.name} with torch {e.torch}" for e in (before, now))
     if was != here:
         text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
-        state.say("warning", {"text": text})
+        state.say(Warned(text))
 
 
 def _set_limits(state: State, peak: float) -> None:
     """How many workers run side by side, and how much of the GPU they may take together. peak: bytes of the untouched workload."""
-    if state.facts["gpu"]:
+    if state.facts.gpu:
         state.pool.memory = USABLE * state.gpu_bytes
         for task in (state.untouched, state.surveying):
             if task is not None:
@@ -103,7 +110,7 @@ def _set_limits(state: State, peak: float) -> None:
 
 
 def _fills(state: State, peak: float) -> bool:
-    return bool(state.facts["gpu"]) and peak > FILLS * state.gpu_bytes
+    return bool(state.facts.gpu) and peak > FILLS * state.gpu_bytes
 
 
 def _survey_first(state: State, untouched: Task) -> None:
@@ -117,7 +124,7 @@ def _survey_first(state: State, untouched: Task) -> None:
         state.untouched = state.champion = state.surveying = None
         _seen(state, _survey(state))
     elif state.on_ready:
-        state.on_ready(untouched.answers["warm"])
+        state.on_ready(untouched.answer("warm", Untouched))
 
 
 def _seen(state: State, survey: Task) -> bool:
@@ -129,7 +136,7 @@ def _seen(state: State, survey: Task) -> bool:
 def _survey(state: State) -> Task:
     """The survey, which begins unless it has."""
     if state.surveying is None:
-        memory = state.untouched_bytes() if state.baseline else 0.0  # not known before
+        memory = state.untouched_bytes() if state.measured else 0.0  # not known before
         state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})], memory))
     return state.surveying
 
@@ -146,23 +153,26 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
         _refuse(state, task.error)
     if not task.done:
         return False
-    facts = {**task.answers["survey"], **task.answers["audit"]}
+    found = task.answer("survey", Surveyed)
     state.surveying, state.audited = None, True
     task.end()
-    state.facts = {**{k: v for k, v in facts.items() if k not in ("workload", "environment")}, "surveyed": True}
-    manifest = state.run.read("manifest.json")
-    aiter = state.facts.get("aiter") or {}
+    facts = state.known = found.facts
+    take(facts, task.answer("audit", Audited))
+    facts.surveyed = True
+    aiter = facts.aiter or {}
     if command := list_untuned(aiter, state.run.directory):
         aiter["command"] = command
-    state.run.write("manifest.json", {**manifest, "workload": facts["workload"], "facts": state.facts})
-    state.baseline["floor"] = _floor(state, state.baseline["time"]["value"])
-    state.baseline["without_gradient"] = state.facts["without_gradient"]
+    manifest = state.run.manifest()
+    manifest.workload, manifest.facts = found.workload, facts
+    state.run.write("manifest.json", manifest)
+    state.baseline.floor = _floor(state, state.baseline.time.value)
+    state.baseline.without_gradient = state.facts.without_gradient
     state.run.write("baseline.json", state.baseline)
-    state.say("surveyed", state.run.data())
-    if why := state.facts.get("one_shape"):
-        state.say("warning", {"text": f"the workload runs on one input shape alone ({why}): so will the recipe."})
+    state.say(progressing.Surveyed(facts))
+    if why := state.facts.one_shape:
+        state.say(Warned(f"the workload runs on one input shape alone ({why}): so will the recipe."))
     if command:
-        state.say("warning", {"text": f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"})  # fmt: skip
+        state.say(Warned(f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"))  # fmt: skip
     return True
 
 
@@ -175,14 +185,14 @@ def audited(state: State) -> None:
         raise OutOfTime
     if task.error and "audit" not in task.answers:
         _refuse(state, task.error)
-    state.facts |= task.answers["audit"]
+    take(state.facts, task.answer("audit", Audited))
     state.audited = True
 
 
 def _refuse(state: State, error: WorkerFailed) -> None:
     """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
     why: RungError = error
-    if error.lacked_memory and state.baseline and state.facts["gpu"]:
+    if error.lacked_memory and state.measured and state.facts.gpu:
         takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
         why = WorkloadError(
             f"a climb runs several processes of a workload side by side, and one of this workload takes {takes:.1f} GiB of the GPU's "
@@ -194,7 +204,7 @@ def _refuse(state: State, error: WorkerFailed) -> None:
     raise why from (None if why is error else error)
 
 
-def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
+def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     limits = state.setup.limits
     calls: list[Call] = [("facts", {"save": state.saved_model}), ("warm", {"seconds": WARM_SECONDS})]
     task = state.pool.add(Task("baseline", state.side([]), calls))
@@ -213,12 +223,13 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
     if many:
         state.pool.keep_spares(state.side([]), SPARES)
     answered("facts")
-    if "facts" in task.answers and not state.facts:
-        _write_manifest(state, rungs, task.answers["open"], task.answers["facts"])
-        if not state.facts["gpu"]:
+    if "facts" in task.answers and state.known is None:
+        found, opened = task.answer("facts", Loaded), task.answer("open", Opened)
+        _write_manifest(state, rungs, opened.environment, found)
+        if not state.facts.gpu:
             _set_limits(state, 0.0)
     if not task.error:
-        state.say("baseline", {})
+        state.say(TimesBaseline())
         answered("warm")
     if task.error and task.error.lacked_memory and state.surveying:  # beside the survey: once more, alone
         state.surveying.end()
@@ -231,12 +242,12 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
             state.wait(state.surveying, keep=-GRACE)
             _refuse(state, state.surveying.error or task.error)
         raise task.error
-    facts, warm, worker = task.answers["facts"], task.answers["warm"], task.worker
+    warm, worker = task.answer("warm", Untouched), task.worker
     assert worker is not None
-    if not facts["saved"]:
+    if not task.answer("facts", Loaded).saved:
         state.saved_model = ""
     state.untouched = state.champion = task
-    peak = float(max(warm["memory"].values()))
+    peak = float(max(warm.memory.values()))
     _set_limits(state, peak)
     if state.on_ready and not _fills(state, peak):
         state.on_ready(warm)
@@ -244,8 +255,8 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
         stack.enter_context(quiet([worker]))
         progress.info("timing the untouched workload")
         steps = int(max(5, min(50, TIMED_SECONDS * 1e9 / max(worker.call("estimate", limits.block), 1))))
-        block = worker.call("block", limits.prepare, count=steps)
-        time_ = median_interval(block["samples"]).as_dict()
+        block = record_of(TimedBlock, worker.call("block", limits.prepare, count=steps))
+        time_ = record_of(Interval, median_interval(block.samples))
         memory = worker.call("memory", limits.block)
         parts = None
         if many:
@@ -254,57 +265,62 @@ def _measured(state: State, rungs: Sequence[Rung]) -> dict[str, Any]:
             progress.info("recording a profile")
             path = str(state.trace("baseline"))
             worker.call("profile", limits.prepare, path=path, steps=PROFILED_STEPS)
-            parts, counted = state.profiled("baseline", time_["value"])
+            parts, counted = state.profiled("baseline", time_.value)
             state.take(parts, counted)
         except RungError as error:
-            state.say("warning", {"text": f"no profile of baseline: {error}"})
-    return {
-        "time": time_,
-        "samples": block["samples"],
-        "first_run_seconds": warm["first_run_seconds"],
-        "loading_seconds": task.took["warm"],
-        "opening_seconds": 0.0 if many else task.took["open"],
-        "warm_up_runs": warm["runs"],
-        "steady": warm["steady"],
-        "memory": memory,
-        "floor": None,
-        "breakdown": parts,
-        "without_gradient": [],
-        "trace": "traces/baseline.json.gz",
-    }
-
-
-def _write_manifest(state: State, rungs: Sequence[Rung], opened: dict[str, Any], facts: dict[str, Any]) -> None:
-    """What is known of the workload before it is surveyed."""
-    request, environment = state.request, opened["environment"]
-    state.numerics = request.numerics or ("tf32" if facts["gpu"] else "exact")
-    if state.numerics not in CONTRACTS:
-        raise UsageError(f"--numerics is {state.numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
-    state.facts = {**NOT_SURVEYED, **{k: v for k, v in facts.items() if k != "workload"}, "surveyed": False}
-    state.run.write(
-        "manifest.json",
-        {
-            "schema": 1,
-            "kind": "climb",
-            "status": "running",
-            "why": "",
-            "target": request.target,
-            "options": request.options,
-            "numerics": state.numerics,
-            "command": request.command,
-            "created": environment["time"],
-            "request": request.as_dict(),
-            "rungs": [r.name for r in rungs],
-            "workload": {**facts["workload"], "flops": None},
-            "environment": environment,
-            "facts": state.facts,
-        },
+            state.say(Warned(f"no profile of baseline: {error}"))
+    return Baseline(
+        time=time_,
+        samples=list(block.samples),
+        first_run_seconds=warm.first_run_seconds,
+        loading_seconds=task.took["warm"],
+        opening_seconds=0.0 if many else task.took["open"],
+        warm_up_runs=warm.runs,
+        steady=warm.steady,
+        memory=memory,
+        breakdown=parts,
+        without_gradient=[],
+        trace="traces/baseline.json.gz",
     )
-    state.say("workload", state.run.data())
-    if said := crowded(environment["now"].get("load", ()), os.cpu_count() or 1):
-        state.say("warning", {"text": said})
 
 
-def _floor(state: State, step_ns: float) -> dict[str, Any] | None:
-    found = floor(state.run.read("manifest.json")["workload"], state.facts, state.numerics)
-    return found and {**found, "share": found["seconds"] * 1e9 / step_ns}
+def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environment, found: Loaded) -> None:
+    """What is known of the workload before it is surveyed."""
+    request = state.request
+    state.numerics = _contract(request.numerics or ("tf32" if found.facts.gpu else "exact"))
+    state.known = found.facts
+    state.known.surveyed = False
+    manifest = Manifest(
+        schema=SCHEMA,
+        status="running",
+        why="",
+        target=request.target,
+        options=request.options,
+        numerics=state.numerics,
+        command=request.command,
+        created=environment.time or "",
+        request=msgspec.to_builtins(request),
+        rungs=[r.name for r in rungs],
+        workload=found.workload,
+        environment=environment,
+        facts=state.known,
+    )
+    state.run.write("manifest.json", manifest)
+    state.say(progressing.Opened(str(state.run.directory), manifest))
+    if said := crowded((environment.now or {}).get("load", ()), os.cpu_count() or 1):
+        state.say(Warned(said))
+
+
+def _contract(numerics: str) -> Numerics:
+    """Raises UsageError where it is none."""
+    found = contract(numerics)
+    if found is None:
+        raise UsageError(f"--numerics is {numerics!r}; it must be one of {', '.join(CONTRACTS)}.")
+    return found
+
+
+def _floor(state: State, step_ns: float) -> Floor | None:
+    found = floor(state.run.manifest().workload.flops, state.facts, state.numerics)
+    if found:
+        found.share = found.seconds * 1e9 / step_ns
+    return found

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rung.files import read_text
+from rung.ladder.answers import Verified
 from rung.measure import CLIMB, Looks, Restart
+from rung.records.climb import Mode
 from rung.renamed import with_current_names
 from rung.runs import Run
 from rung.timing.duel import Duel
@@ -27,7 +29,7 @@ FILE = "begun.json"
 @dataclass
 class Begun:
     """stack: the rungs that are tried, or of the fastest plain mode; against: those of what they are compared with, joined; name: of
-    the attempt's files; members: of a bundle; modes: records of the plain modes; verified: answers of the verification, by precision;
+    the attempt's files; members: of a bundle; modes: the plain modes; verified: answers of the verification, by precision;
     shapes: restarts by the number of another input shape, with `failed`, the side that failed on it and why; looks: at the
     restarts, as planned before the first of them."""
 
@@ -39,8 +41,8 @@ class Begun:
     looks: Looks = CLIMB
     members: list[str] = field(default_factory=list)
     prepared_seconds: float = 0.0
-    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    verified: dict[str, dict[str, Any]] = field(default_factory=dict)
+    modes: dict[str, Mode] = field(default_factory=dict)
+    verified: dict[str, Verified] = field(default_factory=dict)
     verified_stack: list[str] = field(default_factory=list)
     shapes: dict[int, list[Restart]] = field(default_factory=dict)
     failed: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -85,7 +87,7 @@ def forget(state: State, what: str) -> None:
         _write(state)
 
 
-def keep_verified(state: State, stack: Sequence[str], answers: Mapping[str, dict[str, Any]]) -> None:
+def keep_verified(state: State, stack: Sequence[str], answers: Mapping[str, Verified]) -> None:
     """answers: of the verification of what was begun with this stack, by precision."""
     for what, begun in state.begun.items():
         if what != "confirm" and begun.checked == list(stack) and answers.keys() - begun.verified.keys():

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.hardware.limits import MANY_CORES, usable_cores
+from rung.ladder.answers import Verified
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.plan import Numerics
 from rung.rungs import plan_of
 from rung.timing.tasks import Task, end_all
+from rung.timing.timed import Warmed
 
 # Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
 # weights and outputs; of a candidate that runs once.
@@ -43,9 +45,9 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
 def precompiling(state: State, stack: Sequence[str], name: str) -> None:
     """Where there are many cores, a further worker compiles a candidate meanwhile for the second shape, which the verification in full
     precision comes to last."""
-    if not plan_of(stack).compiles or state.facts.get("one_shape") or usable_cores() < MANY_CORES:
+    if not plan_of(stack).compiles or state.facts.one_shape or usable_cores() < MANY_CORES:
         return
-    memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts["gpu"] else 0.0
+    memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
     helper = Task(f"{name}-precompile-exact", state.side(stack), [("precompile", {})], memory)
     helper.passing = helper.yielding = True
     state.checking.append(state.pool.add(helper))
@@ -69,7 +71,7 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
             task.end()
     checks = [*(ahead if usable else ()), *answered_before(state, stack, name)]
     there = {precision_of(task) for task in checks}
-    missing = [n for n in plan_of(stack).phases(state.facts["own_precision"]) if n not in there]
+    missing = [n for n in plan_of(stack).phases(state.own_precision) if n not in there]
     return checks + verifying(state, stack, missing, name)
 
 
@@ -85,6 +87,11 @@ def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]
     return found
 
 
+def verified(task: Task) -> Verified | None:
+    """What a task of the verification found, once it has."""
+    return task.answer("verify", Verified) if "verify" in task.answers else None
+
+
 def precision_of(task: Task) -> str:
     """Of a task of the verification, which is named after it."""
     return task.name.removesuffix("-again").rpartition("-")[2]
@@ -93,18 +100,19 @@ def precision_of(task: Task) -> str:
 def verifying_bytes(state: State, peak: float) -> float:
     """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate, and what all of them
     give. As seen before, or by the untouched workload's peak."""
-    if not state.facts["gpu"]:
+    if not state.facts.gpu:
         return 0.0
-    return (state.verified_bytes or VERIFIED[state.facts["mode"]] * peak) + CONTEXT_BYTES
+    return (state.verified_bytes or VERIFIED[state.facts.mode] * peak) + CONTEXT_BYTES
 
 
 def note_verified(state: State) -> None:
     """Takes in how much of the GPU's memory verifications took so far."""
-    took = [max(memory.values()) for t in state.checking if (memory := t.answers.get("verify", {}).get("memory"))]
+    took = [max(found.memory.values()) for t in state.checking if (found := verified(t)) and found.memory]
     state.verified_bytes = max([state.verified_bytes, *map(float, took)])
 
 
 def peak_of(state: State) -> float:
     """Bytes of the untouched workload, as its worker said, or as an earlier sitting measured them."""
-    warm = state.untouched.answers.get("warm") if state.untouched else None
-    return float(max((warm or state.baseline)["memory"].values()))
+    task = state.untouched
+    peaks = task.answer("warm", Warmed).memory if task and "warm" in task.answers else state.baseline.memory
+    return float(max(peaks.values()))

@@ -22,9 +22,11 @@ from rung.ladder.climb.late import give_up_late, time_late
 from rung.ladder.climb.modes import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain
 from rung.ladder.climb.race import start_modes
-from rung.ladder.climb.schedule import Stop, bundle, gain_per_second, next_rung, untold
+from rung.ladder.climb.schedule import bundle, gain_per_second, next_rung, untold
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up
+from rung.records.climb import DryRun, Stopped
+from rung.records.progress import Inapplicable, Planned, Warned
 from rung.rungs import LADDER, Rung, chosen
 from rung.runs import Run
 from rung.timing.compile_cache import compiled_code
@@ -65,24 +67,23 @@ class Climb:
             try:
                 stop = self._climbed(dry, rungs)
             except OutOfTime:
-                if self.run.maybe("baseline.json") is None:
+                if not self.run.has("baseline.json"):
                     raise UsageError(
                         f"the budget of {request.budget:.0f} s ended before {request.target} was loaded and timed; give a larger --budget."
                     ) from None
                 why = f"the budget of {request.budget:.0f} s ended"
-                stop = Stop("budget", why + ("" if state.answer else " before there was an answer"), {})
+                why += "" if state.answer else " before there was an answer"
+                stop = Stopped(rule="budget", why=why, left={})
             finally:
                 state.model_file.unlink(missing_ok=True)
         if stop:
             self._finish(stop)
 
-    def _climbed(self, dry: bool, rungs: Sequence[Rung]) -> Stop | None:
+    def _climbed(self, dry: bool, rungs: Sequence[Rung]) -> Stopped | None:
         """Until there is nothing to do, or the time is over; None after a dry run."""
         state, request = self.state, self.request
         race_plain = (
-            request.rungs is None
-            and not dry
-            and not any(a["rung"] == PLAIN and not a.get("cut") for a in state.attempts)
+            request.rungs is None and not dry and not any(a.rung == PLAIN and not a.cut for a in state.attempts)
         )
         if race_plain:
             state.on_ready = None if state.attempts else lambda warm: start_modes(state, warm)
@@ -99,23 +100,27 @@ class Climb:
         if resumed:
             confirm(state)  # what is there is raised to a higher status before more is tried
         warn_of_another_machine(state)
-        while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stop):
+        while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stopped):
             attempt(state, said)
             time_late(state)
             warn_of_another_machine(state)
         if said.rule != "budget" or request.rungs is None:  # a named one is tried again by --resume
             for rung in untold(state, rungs):
-                state.add({**opened(state, rung), "seconds": 0.0})
+                told = opened(state, rung)
+                told.seconds = 0.0
+                state.add(told)
         time_late(state, wait=True)
         confirm(state)
         warn_of_another_machine(state)
         return said
 
-    def _finish(self, stop: Stop) -> None:
+    def _finish(self, stop: Stopped) -> None:
         state = self.state
         give_up_late(state)
-        write(state, stop.as_dict())
-        self.run.write("manifest.json", {**self.run.read("manifest.json"), "stopped": stop.as_dict()})
+        write(state, stop)
+        manifest = self.run.manifest()
+        manifest.stopped = stop
+        self.run.write("manifest.json", manifest)
         unconfirmed = state.answer is not None and state.answer.status != "confirmed"
         state.status("complete", stop.why if stop.rule == "budget" or unconfirmed else "")
 
@@ -125,19 +130,19 @@ class Climb:
         state = self.state
         first = next_rung(state, rungs)
         others = [r for r in rungs if r is not first]
-        several = None if isinstance(first, Stop) else first if first.members else bundle(state, others)
+        several = None if isinstance(first, Stopped) else first if first.members else bundle(state, others)
         members, whole = (several.members, [several]) if several else ((), [])
         plan = [(opened(state, r, planned=True), r) for r in [*whole, *(r for r in rungs if r not in members)]]
         if self.request.rungs is None:
-            plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0]["verdict"] else 1.0)
+            plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0].verdict else 1.0)
             plan.sort(key=lambda p: p[1] is not first)
-        self.say("inapplicable", {"attempts": [record for record, _ in plan if record["verdict"]]})
-        if isinstance(first, Stop):
-            self.say("warning", {"text": f"a climb would try nothing: {first.why}"})
+        self.say(Inapplicable([record for record, _ in plan if record.verdict]))
+        if isinstance(first, Stopped):
+            self.say(Warned(f"a climb would try nothing: {first.why}"))
         for record, _ in plan:  # the last to be said, and so the first to be read
-            if not record["verdict"]:
-                self.say("plan", record)
-        self.run.write("plan.json", {"rungs": [record for record, _ in plan]})
+            if not record.verdict:
+                self.say(Planned(record))
+        self.run.write("plan.json", DryRun(rungs=[record for record, _ in plan]))
         state.status("planned", "a dry run measures the baseline only")
 
 
@@ -155,10 +160,10 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
         raise UsageError(
             f"{odd} is a {kind}, and a climb would write where it leads; copy what it stands for into its place."
         )
-    manifest = run.data()["manifest"]  # all of it is read, so that a damaged file is found before anything is measured
-    if manifest["status"] == "complete" and not manifest["why"]:
+    manifest = run.record().manifest  # all of it is read, so that a damaged file is found before anything is measured
+    if manifest.status == "complete" and not manifest.why:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
-    request = _request(manifest["request"], directory)
+    request = _request(manifest.request, directory)
     return Climb(run, request if budget is None else replace(request, budget=budget), say)
 
 
@@ -166,7 +171,7 @@ def _request(told: dict[str, Any], directory: Path) -> Request:
     """What a climb was begun with. Raises InputError where that is of another version, or damaged."""
     try:
         request = msgspec.convert(told, Request)
-        if told.keys() - request.as_dict().keys() or (request.jobs is not None and request.jobs < 1):
+        if told.keys() - Request.__dataclass_fields__.keys() or (request.jobs is not None and request.jobs < 1):
             raise ValueError
     except ValueError as error:  # msgspec.ValidationError is one
         raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error

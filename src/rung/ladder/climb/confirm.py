@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from rung.ladder.climb.answer import Answer, lower, offer
 from rung.ladder.climb.begun import Begun, forget, keep, same
@@ -16,7 +15,10 @@ from rung.ladder.climb.schedule import looks, restarts_at_once
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.verdict import refute
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
-from rung.records.record import plain as plain_values
+from rung.records.climb import Shape
+from rung.records.measured import Figure, Ratio
+from rung.records.progress import Confirms, Warned
+from rung.records.record import record_of
 from rung.side import Side
 from rung.timing.duel import Duel, SideFailed, Start
 from rung.timing.tasks import end_all
@@ -41,13 +43,13 @@ def confirm(state: State) -> None:
 def _refuted(state: State, answer: Answer) -> str:
     """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
     What was kept was verified."""
-    state.say("final", {"kept": list(answer.kept), "plain": state.plain_is_another})
+    state.say(Confirms(list(answer.kept), state.plain_is_another))
     end_all_but_the_pool(state)
     sides = {"best": state.side([])}
-    if state.plain_is_another:
-        sides["plain"] = state.side(state.plain["rungs"])
+    if state.plain and state.plain_is_another:
+        sides["plain"] = state.side(state.plain.rungs)
     sides["candidate"] = state.side(answer.kept)
-    against = " + ".join(state.plain["rungs"]) if "plain" in sides else ""
+    against = " + ".join(sides["plain"].rungs) if "plain" in sides else ""
     begun = same(state, "confirm", answer.kept, against)
     begun = begun or Begun("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
     try:
@@ -55,23 +57,27 @@ def _refuted(state: State, answer: Answer) -> str:
             found = _decided(state, sides, begun)
         except SideFailed as failure:
             # All sides have run before, so chance may have hit one: an out-of-memory killer, a full disk. What fails twice is not chance.
-            state.say("warning", {"text": f"{SIDES[failure.side]} failed ({failure}); it is started again"})
+            state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
             found = _decided(state, sides, begun)
     except OutOfTime:
         return ""
     except SideFailed as failure:
         if failure.side == "candidate":
             return f"in the final comparison it failed: {failure}"
-        state.say("warning", {"text": f"not confirmed, because {SIDES[failure.side]} failed: {failure}"})
+        state.say(Warned(f"not confirmed, because {SIDES[failure.side]} failed: {failure}"))
         return ""
     plain = found.get("plain")
-    if why := refuted(found["best"], plain, state.plain.get("title", "")):
+    if why := refuted(found["best"], plain, state.plain.title if state.plain else ""):
         forget(state, "confirm")
         over = found["best"]
         doubt = by_cpu_time(over, begun.duel.by_cpu_time(0, len(sides) - 1), begun.duel.waited.values())
         if not doubt or (plain is not None and plain.answer == "slower"):
             return why
-        lower(state, replace(answer, speedup=over.speedup.as_dict(), confidence=over.confidence), f"{why}; {doubt}")
+        lower(
+            state,
+            replace(answer, speedup=record_of(Ratio, over.speedup), confidence=over.confidence),
+            f"{why}; {doubt}",
+        )
         return ""
     _offer_confirmed(state, answer, begun.duel, found["best"], plain, _told_of_shapes(state, begun))
     forget(state, "confirm")
@@ -125,12 +131,12 @@ def _restarts(state: State, sides: Mapping[str, Side], count: int) -> list[Start
         state.confirmed_restarts += 1
         names.append(f"final-{state.confirmed_restarts}")
     progress.info("confirming: loading")
-    return fresh_restarts(state, sides, names, at_once=state.facts["gpu"])
+    return fresh_restarts(state, sides, names, at_once=state.facts.gpu)
 
 
 def _lacking(state: State, begun: Begun) -> list[int]:
     """The workload's other shapes that were not run often enough yet."""
-    others = range(1, len(state.facts.get("shapes") or [0]))
+    others = range(1, len(state.facts.shapes or [0]))
     return [n for n in others if n not in begun.failed and len(begun.shapes.get(n, ())) < CLIMB[0][0]]
 
 
@@ -156,7 +162,7 @@ def _on_shapes(state: State, starts: list[Start], begun: Begun, shapes: list[int
 
 def _looks(state: State, answer: Answer, plain: bool) -> Looks:
     """Many restarts where a small gain is claimed, over the untouched model or the plain mode; few show a large one."""
-    claimed = [answer.speedup["value"], *([answer.over_plain["value"]] if plain and answer.over_plain else [])]
+    claimed = [answer.speedup.value, *([answer.over_plain.value] if plain and answer.over_plain else [])]
     return looks(state) if min(claimed) < SMALL else CLIMB
 
 
@@ -174,42 +180,55 @@ def _judged(begun: Begun, a: int, b: int) -> Comparison | None:
     return judge([r.log_ratio(a, b) for r in begun.duel.restarts], looks=begun.looks)
 
 
-def _told_of_shapes(state: State, begun: Begun) -> list[dict[str, Any]]:
-    """One record a shape: `shape` in words, `elements` of its tensors, and the `speedup` over the untouched model there with its
-    `answer`, or `why` there is none."""
+def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
+    """What the answer gives on the other shapes that were run, or why that is not known."""
     found = []
-    for number, shape in enumerate(state.facts.get("shapes") or []):
+    for number, shape in enumerate(state.facts.shapes or []):
         if not number:
             continue
         if number in begun.failed:
             side, why = begun.failed[number]
             found.append(
-                {**shape, "answer": "fails" if side == "candidate" else "unknown", "speedup": None, "why": why}
+                Shape(
+                    shape=shape.shape,
+                    elements=shape.elements,
+                    answer="fails" if side == "candidate" else "unknown",
+                    speedup=None,
+                    why=why,
+                )
             )
         elif number in begun.shapes:
             comparison = judge([r.log_ratio() for r in begun.shapes[number]], looks=CLIMB, last=True)
             assert comparison is not None
-            found.append({**shape, "answer": comparison.answer, "speedup": comparison.speedup.as_dict()})
+            found.append(
+                Shape(
+                    shape=shape.shape,
+                    elements=shape.elements,
+                    answer=comparison.answer,
+                    speedup=record_of(Ratio, comparison.speedup),
+                )
+            )
     return found
 
 
 def _offer_confirmed(
-    state: State, answer: Answer, duel: Duel, over: Comparison, plain: Comparison | None, shapes: list[dict[str, Any]]
+    state: State, answer: Answer, duel: Duel, over: Comparison, plain: Comparison | None, shapes: list[Shape]
 ) -> None:
     """over, plain: the answer against the untouched model and the best plain mode."""
-    seen = plain_values(duel.record())
+    seen = duel.record()
     names = {"best": "baseline", "plain": "plain", "candidate": "best"}
-    measured = max(1, (state.facts.get("shapes") or [{"elements": 1}])[0]["elements"])
-    renamed = {of: {names[k]: v for k, v in seen[of].items()} for of in ("times", "memory", "first_run_seconds")}
+    measured = max(1, state.facts.shapes[0].elements if state.facts.shapes else 1)
     offer(
         state,
         replace(
             answer,
-            status="confirmed" if all(s["answer"] != "unknown" for s in shapes) else "verified",
-            speedup=over.speedup.as_dict(),
-            over_plain=plain.speedup.as_dict() if plain else {"value": 1.0} if state.plain else None,
+            status="confirmed" if all(shape.answer != "unknown" for shape in shapes) else "verified",
+            speedup=record_of(Ratio, over.speedup),
+            over_plain=record_of(Ratio, plain.speedup) if plain else Figure(value=1.0) if state.plain else None,
             confidence=over.confidence,
-            times=renamed["times"], memory=renamed["memory"], first_run_seconds=renamed["first_run_seconds"],
+            times={names[side]: time for side, time in seen.times.items()},
+            memory={names[side]: peaks for side, peaks in seen.memory.items()},
+            first_run_seconds={names[side]: seconds for side, seconds in seen.first_run_seconds.items()},
             restarts=duel.samples,
             shapes=shapes,
             original=guard(shapes, measured),
@@ -229,13 +248,13 @@ def refuted(over: Comparison, plain: Comparison | None, mode: str) -> str:
     return ""
 
 
-def guard(shapes: list[dict[str, Any]], measured: int) -> dict[str, int]:
+def guard(shapes: list[Shape], measured: int) -> dict[str, int]:
     """Where the original runs instead: inputs of at most or at least so many elements, all tensors together.
 
     shapes: as they were found; measured: the elements of the shape that was climbed, which is never guarded: of two shapes on the
     same side, the one nearer to it decides.
     """
-    lost = [s["elements"] for s in shapes if s["answer"] in ("slower", "fails")]
+    lost = [shape.elements for shape in shapes if shape.answer in ("slower", "fails")]
     smaller, larger = [n for n in lost if n < measured], [n for n in lost if n > measured]
     return {**({"elements_at_most": max(smaller)} if smaller else {}),
             **({"elements_at_least": min(larger)} if larger else {})}  # fmt: skip

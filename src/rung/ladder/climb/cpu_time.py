@@ -7,12 +7,14 @@ recipe stays on disk as provisional.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.measure import Comparison, Interval
+from rung.measure import Comparison
 from rung.measure.core_time import BUSY
+from rung.records.climb import Attempt
+from rung.records.measured import Compared
+from rung.records.record import record_of
 from rung.timing.duel import Duel
 
 
@@ -21,31 +23,30 @@ def by_cpu_time(wall: Comparison, cpu: Comparison | None, waited: Iterable[float
     nothing does. waited: of each side, the share of the time in which it waited for a core."""
     if cpu is None:
         return ""
-    return _doubt(wall.answer, wall.speedup.value, cpu.answer, cpu.speedup, max(waited, default=0.0))
+    return _doubt(record_of(Compared, wall), record_of(Compared, cpu), max(waited, default=0.0))
 
 
-def of_record(record: Mapping[str, Any]) -> str:
+def of_record(record: Attempt) -> str:
     """The same of an attempt's record."""
-    wall, cpu = record.get("comparison"), record.get("cpu_time")
-    if not wall or not cpu:
+    waited = [share or 0.0 for share in (record.waited or {}).values()]
+    if not record.comparison or not record.cpu_time:
         return ""
-    gain = Interval(**cpu["speedup"])
-    return _doubt(
-        wall["answer"], wall["speedup"]["value"], cpu["answer"], gain, max(record["waited"].values(), default=0.0)
-    )
+    return _doubt(record.comparison, record.cpu_time, max(waited, default=0.0))
 
 
-def _doubt(wall_answer: str, wall: float, cpu_answer: str, gain: Interval, share: float) -> str:
+def _doubt(wall: Compared, cpu: Compared, share: float) -> str:
+    gain = cpu.speedup
     if (
-        wall_answer != "undecided"
-        or cpu_answer != "faster"
+        wall.answer != "undecided"
+        or cpu.answer != "faster"
         or share <= BUSY
-        or min(wall, gain.value) < PROVISIONAL_GAIN
+        or min(wall.speedup.value, gain.value) < PROVISIONAL_GAIN
     ):
         return ""
+    between = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low is not None and gain.high is not None else ""
     return (
         f"its threads waited for a core {share:.0%} of the time, too often for wall time to decide; in CPU time it is "
-        f"{gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f}) times as fast"
+        f"{gain.value:.2f}{between} times as fast"
     )
 
 

@@ -11,16 +11,18 @@ import math
 import statistics
 import time
 from dataclasses import replace
-from typing import Any
 
 from rung.ladder.climb.ahead import champion_of
 from rung.ladder.climb.answer import offer
 from rung.ladder.climb.mode_timing import ALIKE
-from rung.ladder.climb.modes import NAME, title
+from rung.ladder.climb.modes import NAME, mode_of_task, the_best
 from rung.ladder.climb.race import SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import room
 from rung.ladder.climb.state import OutOfTime, State
+from rung.records.climb import Mode
+from rung.records.measured import Figure
+from rung.records.progress import Raced
 from rung.timing.duel import Duel, SideFailed, Start
 from rung.timing.tasks import Task
 
@@ -41,7 +43,9 @@ def time_late(state: State, *, wait: bool = False) -> None:
     for name in [name for name, task in state.late.items() if task.done]:
         task = state.late.pop(name)
         try:
-            _tell(state, name, task, _beside_the_best(state, name, task))
+            mode = mode_of_task(name, task)
+            _beside_the_best(state, mode, task)
+            _tell(state, mode)
         finally:
             task.end()
     if wait:
@@ -52,20 +56,22 @@ def give_up_late(state: State) -> None:
     """Says of those that are left that there was no time for them."""
     for name, task in state.late.items():
         task.end()
-        _tell(state, name, task, {"error": "it was not ready in time"})
+        _tell(state, mode_of_task(name, task, error="it was not ready in time"))
     state.late = {}
 
 
-def _beside_the_best(state: State, name: str, task: Task) -> dict[str, Any]:
-    """What one restart shows of a mode, beside the best so far; or its `error`."""
+def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
+    """Notes what one restart shows of a mode, beside the best so far; or its error."""
     if task.error:
-        return {"error": f"{task.error.kind}: {task.error}"}
+        mode.error = f"{task.error.kind}: {task.error}"
+        return
     if task.ended:
-        return {"error": "its memory was needed"}
-    best = champion_of(state, state.kept, f"01-{NAME}-{name}-beside")
+        mode.error = "its memory was needed"
+        return
+    best = champion_of(state, state.kept, f"01-{NAME}-{mode.name}-beside")
     state.wait(best)
     time_for_blocks(state, 2)
-    progress.info("timing %s", name)
+    progress.info("timing %s", mode.name)
     duel = Duel()
     try:
         if best.error:
@@ -75,21 +81,23 @@ def _beside_the_best(state: State, name: str, task: Task) -> dict[str, Any]:
     except SideFailed as failure:
         if state.left() <= 1:
             raise OutOfTime from failure
-        return {"error": f"{failure.error.kind}: {failure}"}
-    step = statistics.median_high(duel.samples[-1]["candidate"])
-    return {"speedup": state.over_untouched() * ratio, "step_ns": step, "prepared_seconds": task.since_open("warm")}
+        mode.error = f"{failure.error.kind}: {failure}"
+        return
+    mode.speedup = state.over_untouched() * ratio
+    mode.step_ns = statistics.median_high(duel.samples[-1]["candidate"])
+    mode.prepared_seconds = task.since_open("warm")
 
 
-def _tell(state: State, name: str, task: Task, seen: dict[str, Any]) -> None:
+def _tell(state: State, mode: Mode) -> None:
     """Writes down what was seen of a mode, and takes it for the best plain one where it is."""
-    record = next((a for a in state.attempts if a["rung"] == NAME), None)
+    record = next((a for a in state.attempts if a.rung == NAME), None)
     if record is None or not state.plain:  # no mode was timed, or the one that was computes something else
         return
-    mode = {"name": name, "title": title(name), "rungs": list(task.side.rungs), "ready_seconds": state.spent(), **seen}
-    record["modes"].append(mode)
-    better = mode.get("speedup", 0.0) > ALIKE * state.plain["speedup"]
-    state.plain = record["plain"] = {**(mode if better else state.plain), "modes": record["modes"]}
+    mode.ready_seconds = state.spent()
+    record.modes = [*(record.modes or ()), mode]
+    better = (mode.speedup or 0.0) > ALIKE * (state.plain.speedup or 0.0)
+    state.plain = record.plain = the_best(mode if better else state.plain, record.modes)
     state.run.add_attempt(record)
-    state.say("mode", mode)
-    if better and (answer := state.answer) and answer.status != "confirmed":
-        offer(state, replace(answer, over_plain={"value": answer.speedup["value"] / mode["speedup"]}))
+    state.say(Raced(mode))
+    if better and mode.speedup and (answer := state.answer) and answer.status != "confirmed":
+        offer(state, replace(answer, over_plain=Figure(value=answer.speedup.value / mode.speedup)))

@@ -9,10 +9,11 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
 from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verifying, verifying_bytes
+from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verified, verifying, verifying_bytes
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of
 from rung.ladder.climb.state import CONTEXT_BYTES, State
+from rung.records.measured import Figure
 from rung.rungs import plan_of
 
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
@@ -24,25 +25,25 @@ def verifies_beside(state: State, mode: float) -> bool:
     the mode itself. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
     peak = peak_of(state)
     needed = peak + CONTEXT_BYTES + mode + verifying_bytes(state, peak)
-    return usable_cores() >= MANY_CORES and (not state.facts["gpu"] or needed <= state.pool.memory)
+    return usable_cores() >= MANY_CORES and (not state.facts.gpu or needed <= state.pool.memory)
 
 
 def verify_ahead(state: State, rungs: Sequence[str], name: str) -> None:
     """Begins to verify the mode that is likely to be the fastest, while it compiles."""
-    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.facts["own_precision"]), name)
+    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.own_precision), name)
 
 
 def use_the_time(state: State, result: Race) -> None:
     """While further modes compile: what is verified is said, then the best is verified; the candidate after it is begun."""
     _offer_verified(state, result)
     best = result.modes.get(result.best)
-    if best is None or mode_of(result.best) not in LIKELY or best["speedup"] < PROVISIONAL_GAIN:
+    if best is None or mode_of(result.best) not in LIKELY or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
-    of_best = [task for task in state.ahead if list(task.side.rungs) == best["rungs"]]
+    of_best = [task for task in state.ahead if list(task.side.rungs) == best.rungs]
     fits = verifies_beside(state, result.task.memory if result.task else state.mode_bytes)
     if not of_best and not state.likely and state.audited and fits and not _nearly_verified(state, result):
         end_checks(state, keep=state.next_ahead)
-        state.ahead = checks_of(state, best["rungs"], f"01-{NAME}-{result.best}")
+        state.ahead = checks_of(state, best.rungs, f"01-{NAME}-{result.best}")
     prepare_after(state, result)
 
 
@@ -50,19 +51,21 @@ def _offer_verified(state: State, result: Race) -> None:
     """Offers the best mode once all checks of it have passed; one that was the best for a while, too, as long as nothing else is verified:
     that is worth more than a faster answer which is not."""
     answer = _answer_checked(state, result)
-    if answer is None or answer.status != "provisional" or not state.audited or state.facts.get("one_shape"):
+    if answer is None or answer.status != "provisional" or not state.audited or state.facts.one_shape:
         return
-    kept, timed = list(answer.kept), [mode for mode in result.modes.values() if "speedup" in mode]
-    if kept not in [mode["rungs"] for mode in timed]:  # it failed when it was timed once more
+    kept = list(answer.kept)
+    if kept not in [
+        mode.rungs for mode in result.modes.values() if mode.speedup
+    ]:  # it failed when it was timed once more
         return
-    if _is_verified(state) and kept != result.modes.get(result.best, {}).get("rungs"):
+    if _is_verified(state) and not (result.best and kept == result.modes[result.best].rungs):
         return
-    phases = plan_of(answer.kept).phases(state.facts["own_precision"])
+    phases = plan_of(answer.kept).phases(state.own_precision)
     complete = {precision_of(task) for task in state.ahead} == {*phases}
-    passed = all(task.answers.get("verify", {}).get("passed") for task in state.ahead)
-    if complete and passed and answer.speedup["value"] >= VERIFIED_GAIN:
-        over_plain = answer.speedup["value"] / max(mode["speedup"] for mode in timed)
-        offer(state, replace(answer, status="verified", over_plain={"value": over_plain}))
+    passed = all((found := verified(task)) and found.passed for task in state.ahead)
+    if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
+        fastest = max(mode.speedup for mode in result.modes.values() if mode.speedup)
+        offer(state, replace(answer, status="verified", over_plain=Figure(value=answer.speedup.value / fastest)))
 
 
 def _is_verified(state: State) -> bool:
@@ -85,7 +88,7 @@ def _answer_checked(state: State, result: Race) -> Answer | None:
 def prepare_after(state: State, result: Race) -> None:
     """Begins the candidate after the best mode, and its verification."""
     best = result.modes.get(result.best)
-    if best is None or "compile" not in best["rungs"] or best["speedup"] < PROVISIONAL_GAIN:
+    if best is None or "compile" not in best.rungs or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
     if state.next or (not state.pool.waiting() and surveyed(state, wait=False)):
-        prepare_next(state, best["rungs"], (None, None))
+        prepare_next(state, best.rungs, (None, None))

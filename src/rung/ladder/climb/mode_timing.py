@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec import UNSET
 
 from rung.ladder.climb.ahead import note_memory
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer
 from rung.ladder.climb.begun import Begun, keep
-from rung.ladder.climb.modes import title
+from rung.ladder.climb.modes import mode_of_task
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
-from rung.records.record import plain
+from rung.records.climb import Mode
+from rung.records.measured import Figure
+from rung.records.progress import Raced
 from rung.timing.duel import Duel, SideFailed, Start, between
 from rung.timing.tasks import Task
 
@@ -31,10 +33,10 @@ WHOLE = 1.02  # so much faster have compiled blocks to be than the model compile
 
 @dataclass
 class Race:
-    """What was seen of the modes, one record each: `name`, `title`, `rungs`, `ready_seconds` since the climb began, `step_ns` and
-    `speedup` over the untouched model in one restart; or `error`. best: the name of the fastest; duel: with the best as candidate."""
+    """What was seen of the modes, by name: the speedup over the untouched model is of one restart. best: the name of the fastest; duel:
+    with the best as candidate."""
 
-    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    modes: dict[str, Mode] = field(default_factory=dict)
     best: str = ""
     duel: Duel = field(default_factory=Duel)
     task: Task | None = None
@@ -47,11 +49,11 @@ class Race:
 
 def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     for name, task in done.items():
-        record = {"name": name, "title": title(name), "rungs": list(task.side.rungs), "ready_seconds": state.spent()}
-        result.modes[name] = record
+        record = result.modes[name] = mode_of_task(name, task)
+        record.ready_seconds = state.spent()
         if task.error:
-            record["error"] = f"{task.error.kind}: {task.error}"
-            state.say("mode", record)
+            record.error = f"{task.error.kind}: {task.error}"
+            state.say(Raced(record))
     ready = {name: task for name, task in done.items() if not task.error}
     if not ready:
         return
@@ -70,9 +72,9 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         failed = failure.side
         if failed == "best":
             raise OutOfTime from failure
-        result.modes[failed]["error"] = f"{failure.error.kind}: {failure}"
-        result.modes[failed].pop("speedup", None)
-        state.say("mode", result.modes[failed])
+        record = result.modes[failed]
+        record.error, record.speedup = f"{failure.error.kind}: {failure}", UNSET
+        state.say(Raced(record))
         sides[failed].end()
         if failed == result.best:
             result.best, result.task = "", None
@@ -87,11 +89,11 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             task.memory = min(task.memory, state.mode_bytes)
     for k, name in enumerate(names[1:], start=1):
         record = result.modes[name]
-        record["speedup"] = math.exp(restart.log_ratio(0, k))
-        record["step_ns"] = statistics.median_high(duel.samples[-1][name])
-        record["prepared_seconds"] = sides[name].since_open("warm")
+        record.speedup = math.exp(restart.log_ratio(0, k))
+        record.step_ns = statistics.median_high(duel.samples[-1][name])
+        record.prepared_seconds = sides[name].since_open("warm")
         if name in ready:
-            state.say("mode", record)
+            state.say(Raced(record))
     fastest = max([*names[1:], *([result.best] if result.best else [])], key=lambda name: _merit(result.modes[name]))
     if result.best and not _replaces(result.modes[fastest], result.modes[result.best]):
         fastest = result.best
@@ -104,19 +106,19 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         if name != result.best:
             task.end()
     if result.best:
-        stack = list(result.modes[result.best]["rungs"])
+        stack = list(result.modes[result.best].rungs)
         keep(state, "plain", Begun(result.best, stack, "baseline", result.duel, modes=result.modes))
     if result.task and _needs_memory(state, result):
         result.task.end()
 
 
-def _merit(mode: Mapping[str, Any]) -> float:
+def _merit(mode: Mode) -> float:
     """Its speedup, in which blocks compiled one by one have to be ahead of the whole by more than a little."""
-    return float(mode["speedup"]) / (WHOLE if "compile-regions" in mode["rungs"] else 1.0)
+    return (mode.speedup or 0.0) / (WHOLE if "compile-regions" in mode.rungs else 1.0)
 
 
-def _replaces(mode: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-    of_blocks = "compile-regions" in best["rungs"] and "compile" in mode["rungs"]
+def _replaces(mode: Mode, best: Mode) -> bool:
+    of_blocks = "compile-regions" in best.rungs and "compile" in mode.rungs
     return _merit(mode) >= (1.0 if of_blocks else ALIKE) * _merit(best)
 
 
@@ -133,21 +135,20 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
     try:
         of_two.witness = start.witness(name)
     except SideFailed as failure:
-        record["error"] = f"{failure.error.kind}: {failure}"
-        record.pop("speedup", None)
+        record.error, record.speedup = f"{failure.error.kind}: {failure}", UNSET
         task.end()
         return
     if result.task:
         result.task.end()
     result.best, result.task, result.duel = name, task, of_two
     state.champion = task
-    seen = plain(result.duel.record())
-    if record["speedup"] >= PROVISIONAL_GAIN and not distrusted(seen, record["speedup"]):
+    seen, speedup = result.duel.record(), record.speedup or 0.0
+    if speedup >= PROVISIONAL_GAIN and not distrusted(seen, speedup):
         answer = Answer(
-            tuple(record["rungs"]), "provisional", {"value": record["speedup"]}, {"value": 1.0},
-            times={"baseline": seen["times"]["best"], "best": seen["times"]["candidate"]},
-            memory={"baseline": seen["memory"]["best"], "best": seen["memory"]["candidate"]},
-            first_run_seconds={"baseline": seen["first_run_seconds"]["best"], "best": seen["first_run_seconds"]["candidate"]},
+            tuple(record.rungs), "provisional", Figure(value=speedup), Figure(value=1.0),
+            times={"baseline": seen.times["best"], "best": seen.times["candidate"]},
+            memory={"baseline": seen.memory["best"], "best": seen.memory["candidate"]},
+            first_run_seconds={"baseline": seen.first_run_seconds["best"], "best": seen.first_run_seconds["candidate"]},
         )  # fmt: skip
         result.answers.append(answer)
         offer(state, answer, beat)

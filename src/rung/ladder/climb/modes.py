@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, UnsetType
+
 from rung.ladder.climb.schedule import PRECISIONS
+from rung.records.climb import Mode, Plain
 from rung.rungs import BY_NAME, Context, plan_of
+from rung.timing.tasks import Task
 
 NAME = "plain"  # of their attempt
 BLOCKS = "blocks-and-graph"  # ready long before the model compiled as a whole, where there are cores for both
@@ -63,6 +67,17 @@ def mode_of(name: str) -> str:
     """The mode without the precision that its name may end in."""
     mode, _, end = name.rpartition("-")
     return mode if end in HIGHER else name
+
+
+def mode_of_task(name: str, task: Task, error: str | UnsetType = UNSET) -> Mode:
+    """The record of a mode that this task prepared; error: why it was not timed."""
+    return Mode(name=name, title=title(name), rungs=list(task.side.rungs), error=error)
+
+
+def the_best(mode: Mode, modes: list[Mode]) -> Plain:
+    """The best of these modes with all of them."""
+    fields = {name: getattr(mode, name) for name in Mode.__struct_fields__}
+    return Plain(**fields, modes=modes)
 
 
 def title(name: str) -> str:

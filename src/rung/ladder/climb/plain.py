@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+
+from msgspec import UNSET
 
 from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
 from rung.ladder.climb.begin import audited
 from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.mode_timing import Race, time_modes
-from rung.ladder.climb.modes import NAME, title
+from rung.ladder.climb.modes import NAME, the_best, title
 from rung.ladder.climb.race import prepared_mode, race, untouched_worker
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
-from rung.records.record import plain
+from rung.records.climb import Attempt, Plain
+from rung.records.record import take
 from rung.timing.duel import Start
 from rung.timing.tasks import Task, end_all
 
@@ -33,126 +35,115 @@ def attempt_plain(state: State) -> None:
     are tried one at a time. An earlier sitting that timed them and had no time to verify is gone on with."""
     began = time.monotonic()
     seen: Seen = None, None
-    record = next((a for a in state.attempts if a["rung"] == NAME), {})
-    state.attempts = [a for a in state.attempts if a["rung"] != NAME]
+    record = next((a for a in state.attempts if a.rung == NAME), None)
+    state.attempts = [a for a in state.attempts if a.rung != NAME]
     try:
-        if not record.get("stack"):
-            record = _raced(state)
+        if record is None or not record.stack:
+            record = _record(state, race(state))
         seen = _verified(state, record)
-        while record["verdict"] in ("reverted", "failed") and (other := _next_fastest(record)):
-            take_back(state, record["stack"], record["why"].rstrip("."))
+        while record.verdict in ("reverted", "failed") and (other := _next_fastest(record)):
+            take_back(state, record.stack, record.why.rstrip("."))
             record = _timed_instead(state, record, other)
             seen = _verified(state, record)
     except WorkerFailed as failure:
-        if not record:
+        if record is None:
             raise
         set_failed(state, record, failure, str(failure))
     except OutOfTime:
-        if not record:
+        if record is None:
             raise
         set_cut(record)
+    assert record is not None
     answer = state.answer
-    if record.get("cut") and answer and answer.status != "provisional" and list(answer.kept) == record.get("stack"):
-        record["why"] = (
-            "its recipe is verified; the budget ended before all modes were timed. `--resume` goes on with it."
-        )
-    if record["verdict"] in ("reverted", "failed"):
-        state.plain = record["plain"] = {}
-    if record["verdict"] != "kept" and not record.get("cut"):
+    if record.cut and answer and answer.status != "provisional" and list(answer.kept) == record.stack:
+        record.why = "its recipe is verified; the budget ended before all modes were timed. `--resume` goes on with it."
+    if record.verdict in ("reverted", "failed"):
+        state.plain, record.plain = None, Plain()
+    if record.verdict != "kept" and not record.cut:
         end_checks(state)
-    record["seconds"] = time.monotonic() - began
+    record.seconds = time.monotonic() - began
     finish(state, record, seen)
 
 
-def _raced(state: State) -> dict[str, Any]:
-    """The record of the plain modes, timed and not verified; with a verdict where none is fast enough."""
-    return _record(state, race(state))
-
-
-def _verified(state: State, record: dict[str, Any]) -> Seen:
+def _verified(state: State, record: Attempt) -> Seen:
     """Verifies the fastest mode, unless there is a verdict already; what a trace shows of it."""
-    if record["verdict"] and not record.get("cut"):
+    if record.verdict and not record.cut:
         return None, None
     name = f"01-{NAME}"
-    record |= {"verdict": "", "why": "", "cut": False}
-    state.plain = record["plain"]
+    record.verdict, record.why, record.cut = "", "", False
+    state.plain = record.plain or None
     audited(state)
-    checks = checks_of(state, record["stack"], name, _ahead(state))
-    champion = champion_of(state, record["stack"], name)
+    checks = checks_of(state, record.stack, name, _ahead(state))
+    champion = champion_of(state, record.stack, name)
     try:
         state.wait(champion)
         if champion.error:
             raise champion.error
         Start.of(state.setup_within(state.left()), {"candidate": champion}).profile(state.trace(name))
-        seen = state.profiled(name, record["times"]["candidate"]["value"])
-        conclude(state, record, checks, record["comparison"]["speedup"]["value"], seen)
+        assert record.times
+        assert record.comparison
+        seen = state.profiled(name, record.times["candidate"].value)
+        conclude(state, record, checks, record.comparison.speedup.value, seen)
     except WorkerFailed as failure:
         set_failed(state, record, failure, str(failure))
         return None, None
     return seen
 
 
-def _next_fastest(record: dict[str, Any]) -> str:
+def _next_fastest(record: Attempt) -> str:
     """The name of the fastest mode beside the one that was refuted just now, which is marked so; empty where there is none."""
-    for mode in record["modes"]:
-        if mode["rungs"] == record["stack"]:
-            mode["error"] = record["why"]
-            mode.pop("speedup", None)
-    timed = [mode for mode in record["modes"] if mode.get("speedup", 0.0) >= PROVISIONAL_GAIN]
-    return str(max(timed, key=lambda mode: mode["speedup"])["name"]) if timed else ""
+    for mode in record.modes or ():
+        if mode.rungs == record.stack:
+            mode.error, mode.speedup = record.why, UNSET
+    timed = {mode.name: mode.speedup or 0.0 for mode in record.modes or ()}
+    fastest = max(timed, key=lambda name: timed[name], default="")
+    return fastest if fastest and timed[fastest] >= PROVISIONAL_GAIN else ""
 
 
-def _timed_instead(state: State, record: dict[str, Any], name: str) -> dict[str, Any]:
+def _timed_instead(state: State, record: Attempt, name: str) -> Attempt:
     """Another mode in the place of the one that was refuted, in a new worker, since its own is gone."""
     progress.info("in its place: %s", title(name))
-    result = Race({mode["name"]: mode for mode in record["modes"]})
+    result = Race({mode.name: mode for mode in record.modes or ()})
     untouched_worker(state)
-    task = state.racing[name] = prepared_mode(state, name, result.modes[name]["rungs"], "-again")
+    task = state.racing[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
     state.pool.add(task)
     state.wait(task)
     time_modes(state, result, {name: task})
     return _record(state, result)
 
 
-def _record(state: State, found: Race) -> dict[str, Any]:
-    timed = [mode for mode in found.modes.values() if "speedup" in mode]
-    found_modes = list(found.modes.values())
-    state.plain = (
-        {
-            **(found.modes[found.best] if found.best else max(timed, key=lambda mode: mode["speedup"])),
-            "modes": found_modes,
-        }
-        if timed
-        else {}
-    )
-    record: dict[str, Any] = {
-        "schema": 1, "number": 1, "rung": NAME, "level": 2, "title": "plain torch.compile, in its modes",
-        "contract": "reassociated", "changes": "", "against": "baseline", "stack": [], "replaces": [], "prediction": None,
-        "clock": None, "graph_breaks": [], "verdict": "", "why": "", "modes": found_modes, "plain": state.plain,
-    }  # fmt: skip
-    if not found.best:
-        errors = [m["error"] for m in found.modes.values() if "error" in m]
-        record["verdict"] = "failed" if errors else "inapplicable"
-        record["why"] = f"no mode ran: {errors[0]}" if errors else "this device and workload permit no plain mode."
+def _record(state: State, found: Race) -> Attempt:
+    """The record of the plain modes, timed and not verified; with a verdict where none is fast enough."""
+    modes = list(found.modes.values())
+    timed = [mode for mode in modes if mode.speedup]
+    best = found.modes[found.best] if found.best else max(timed, key=lambda mode: mode.speedup or 0.0, default=None)
+    state.plain = the_best(best, modes) if best else None
+    record = Attempt(
+        number=1, rung=NAME, level=2, title="plain torch.compile, in its modes", contract="reassociated", against="baseline",
+        replaces=[], graph_breaks=[], verdict="", modes=modes, plain=state.plain or Plain(),
+    )  # fmt: skip
+    if not found.best or best is None:
+        errors = [mode.error for mode in modes if mode.error]
+        record.verdict = "failed" if errors else "inapplicable"
+        record.why = f"no mode ran: {errors[0]}" if errors else "this device and workload permit no plain mode."
         return record
-    mode = found.modes[found.best]
-    record |= {"stack": mode["rungs"], "members": mode["rungs"], "title": mode["title"]}
-    record["log"] = f"workers/01-{NAME}-{found.best}.log"
-    record["prepared_seconds"] = mode["prepared_seconds"]
+    record.stack, record.members, record.title = best.rungs, best.rungs, best.title
+    record.log = f"workers/01-{NAME}-{found.best}.log"
+    record.prepared_seconds = best.prepared_seconds
     found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
-    record |= plain(found.duel.record())
-    if mode["speedup"] < PROVISIONAL_GAIN:
-        record["verdict"] = "inconclusive"
-        record["why"] = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."
-    elif why := distrusted(record, mode["speedup"]):
-        record["verdict"], record["why"] = "reverted", why
+    take(record, found.duel.record())
+    if (best.speedup or 0.0) < PROVISIONAL_GAIN:
+        record.verdict = "inconclusive"
+        record.why = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."
+    elif why := distrusted(record, best.speedup or 0.0):
+        record.verdict, record.why = "reverted", why
     return record
 
 
 def _ahead(state: State) -> list[Task]:
     """The verification that was begun before it was known which mode is the fastest, and on which shapes the workload runs."""
     tasks, state.ahead = state.ahead, []
-    if not state.facts.get("one_shape"):
+    if not state.facts.one_shape:
         return tasks
     end_all(tasks)  # it asks for a second shape
     return []

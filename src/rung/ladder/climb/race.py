@@ -11,16 +11,18 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rung.hardware.limits import MANY_CORES, usable_cores
+from rung.ladder.answers import Untouched
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.checks import end_checks, peak_of
 from rung.ladder.climb.mode_checks import LIKELY, prepare_after, use_the_time, verifies_beside, verify_ahead
 from rung.ladder.climb.mode_timing import Race, time_modes
-from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, modes, title
+from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, mode_of_task, modes
 from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
+from rung.records.climb import Mode
+from rung.records.progress import Raced, Warned
 from rung.rungs import BY_NAME
 from rung.timing.tasks import Task, end_all
 
@@ -43,12 +45,12 @@ LOWER, LOWER_COMPILED = 1.0, 0.8
 SLOWER = 0.98  # times as fast as the untouched model: a precision is given up for less
 
 
-def start_modes(state: State, warm: Mapping[str, Any]) -> None:
+def start_modes(state: State, warm: Untouched) -> None:
     """Has workers prepare the first modes: the graph of the model as it is, and one that compiles. The others wait until that one
     is ready, for they find its code in the cache. warm: what the untouched workload's worker said."""
-    peak = float(max(warm["memory"].values()))
-    state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts["gpu"] else 0.0
-    state.launching = warm.get("launching", 1.0)
+    peak = float(max(warm.memory.values()))
+    state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts.gpu else 0.0
+    state.launching = warm.launching
     wanted = _modes(state, slow=False)
     state.racing = {name: prepared_mode(state, name, rungs) for name, rungs in wanted.items()}
     timed = _timed_before(state)
@@ -80,10 +82,10 @@ def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, t
     return dict(sorted(compiled.items(), key=lambda mode: mode_of(mode[0]) != "default"))
 
 
-def _timed_before(state: State) -> dict[str, dict[str, Any]]:
+def _timed_before(state: State) -> dict[str, Mode]:
     """The modes that an earlier sitting timed before it was killed, the best among them."""
     begun = state.begun.get("plain")
-    timed = {name: mode for name, mode in begun.modes.items() if "speedup" in mode} if begun else {}
+    timed = {name: mode for name, mode in begun.modes.items() if mode.speedup} if begun else {}
     return timed if begun and begun.name in timed else {}
 
 
@@ -95,7 +97,7 @@ def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = ""
 
 def _bytes_of(state: State, rungs: Sequence[str]) -> float:
     """Bytes of the GPU that a mode is taken to need."""
-    if state.facts["mode"] == "infer" or "bf16" not in rungs or state.facts["own_precision"] == "bf16":
+    if state.facts.mode == "infer" or "bf16" not in rungs or state.own_precision == "bf16":
         return state.mode_bytes
     compiled = not {"compile", "compile-regions"}.isdisjoint(rungs)
     return min(state.mode_bytes, (LOWER_COMPILED if compiled else LOWER) * peak_of(state) + CONTEXT_BYTES)
@@ -112,7 +114,7 @@ def race(state: State) -> Race:
     if state.untouched is None:  # an earlier sitting measured it
         untouched_worker(state)
         assert state.untouched is not None
-        start_modes(state, state.untouched.answers["warm"])
+        start_modes(state, state.untouched.answer("warm", Untouched))
     result = Race()
     if timed := _timed_before(state):
         begun = state.begun["plain"]
@@ -156,8 +158,8 @@ def race(state: State) -> Race:
             if not result.best:
                 raise OutOfTime
             for name, task in {**waited, **later}.items():
-                result.modes[name] = {"name": name, "title": title(name), "rungs": list(task.side.rungs), "error": "it was not ready in time"}  # fmt: skip
-                state.say("mode", result.modes[name])
+                result.modes[name] = mode_of_task(name, task, error="it was not ready in time")
+                state.say(Raced(result.modes[name]))
             break
         surveyed(state, wait=False)  # what refuses the workload ends the climb
         done = {name: open_.pop(name) for name, task in waited.items() if task.done}
@@ -192,9 +194,9 @@ def _note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Tas
 
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
     """Waits no longer for modes that add to one which made the untouched model much slower: they take the same way through it."""
-    timed = [mode for mode in result.modes.values() if "speedup" in mode and much_slower(mode)]
+    timed = [mode for mode in result.modes.values() if mode.speedup and much_slower(mode)]
     for name, task in {**open_, **later}.items():
-        slow = next((mode for mode in timed if {*mode["rungs"]} < {*task.side.rungs}), None)
+        slow = next((mode for mode in timed if {*mode.rungs} < {*task.side.rungs}), None)
         if slow is None:
             continue
         open_.pop(name, None)
@@ -204,9 +206,9 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
             state.likely = ""
             end_checks(state)
             state.ahead = []
-        why = f"given up, since it adds to what is slower than the untouched model: {slow['title']}, {slow['speedup']:.2f}×"
-        result.modes[name] = {"name": name, "title": title(name), "rungs": list(task.side.rungs), "error": why}
-        state.say("mode", result.modes[name])
+        why = f"given up, since it adds to what is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
+        result.modes[name] = mode_of_task(name, task, error=why)
+        state.say(Raced(result.modes[name]))
 
 
 def untouched_worker(state: State) -> None:
@@ -235,8 +237,8 @@ def _waits(state: State, name: str) -> bool:
 
 def _all_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[str, Task]:
     """The modes that are still to be prepared, once the audit has told what the workload permits."""
-    best = result.modes.get(result.best, {"rungs": ()})
-    without = [name for name in result.without if name not in best["rungs"]]
+    best = result.modes[result.best].rungs if result.best else []
+    without = [name for name in result.without if name not in best]
     new = _modes(state, state.left() > SLOW_SECONDS, without)
     wanted = {name: task for name, task in later.items() if name in new}
     seen = {*state.racing, *result.modes}
@@ -248,9 +250,9 @@ def _all_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[st
 def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     """The first modes at the next higher precision, where the lowest so far made the untouched model slower: they compile before what is
     still to be verified. A mode that leaves the launches to the host may be slow for their sake, so the graph tells where there is one."""
-    used = {name for mode in result.modes.values() for name in mode["rungs"]}
+    used = {name for mode in result.modes.values() for name in mode.rungs}
     lowest = next((p for p in PRECISIONS if p in used and p not in result.without), "")
-    timed = {n: m["speedup"] for n, m in result.modes.items() if lowest in m["rungs"] and "speedup" in m}
+    timed = {n: m.speedup for n, m in result.modes.items() if lowest in m.rungs and m.speedup}
     graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
     gain = graph if graph is not None else max(timed.values(), default=1.0)
     if not lowest or gain >= SLOWER or not _does_something(state, lowest):
@@ -275,7 +277,7 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
         verify_ahead(state, wanted[first], f"01-{NAME}-{first}")
     if tasks:
         text = f"the untouched model is slower with {lowest}; the plain modes are prepared without it, too."
-        state.say("warning", {"text": text})
+        state.say(Warned(text))
     return tasks
 
 
@@ -305,9 +307,9 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
             return min(state.left(), result.until - time.monotonic())
         best = result.modes.get(result.best)
         # The model as a whole takes far longer to compile than its blocks.
-        if state.answer is None or state.answer.status == "provisional" or not best or "compile" not in best["rungs"]:
+        if state.answer is None or state.answer.status == "provisional" or not best or "compile" not in best.rungs:
             return state.left()
-        patience = PATIENCE * best["prepared_seconds"] + PATIENCE_SECONDS
+        patience = PATIENCE * (best.prepared_seconds or 0.0) + PATIENCE_SECONDS
         return min(state.left(), began + patience - time.monotonic())
 
     return state.pool.wait(new, left)

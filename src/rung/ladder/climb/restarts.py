@@ -34,8 +34,8 @@ def fresh_restarts(
 
 def time_for_blocks(state: State, sides: int) -> None:
     """Raises OutOfTime where the time that is left is too short for the blocks of one more restart."""
-    times = [state.step_ns] * (sides - 1) + [state.baseline["time"]["value"]]
-    if blocks_seconds(times, state.facts["gpu"]) > state.left():
+    times = [state.step_ns] * (sides - 1) + [state.baseline.time.value]
+    if blocks_seconds(times, state.facts.gpu) > state.left():
         raise OutOfTime
 
 

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
 from rung.plan import CONTRACTS, Plan
+from rung.records.climb import Attempt, Mode, Stopped
 from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of
 from rung.side import Setup
 from rung.timing.duel import blocks_seconds
@@ -54,20 +54,7 @@ SETTLING = 1.0  # seconds of a restart beside its blocks and its preparation: a 
 VERIFYING = 1.5  # times as long as preparing: it compiles for two shapes, and finds some of it in the cache
 
 
-@dataclass(frozen=True)
-class Stop:
-    """Why the climb ends. rule: `tried` (everything that applies was), `rest`, `floor` or `budget`; left: the rungs
-    that apply and were not tried, with what they were expected to give at best."""
-
-    rule: str
-    why: str
-    left: dict[str, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"rule": self.rule, "why": self.why, "left": self.left}
-
-
-def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
+def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
     """The rung, or the bundle, to try now; or why nothing more is tried."""
     if state.request.rungs is not None:
         return _in_order(state, rungs)
@@ -78,7 +65,7 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
     several = bundle(state, rungs)
     candidates = [*([several] if several else []), *sorted(uncut, key=lambda r: -gain_per_second(state, r))]
     fitting = [r for r in candidates if seconds(state, r) < LATE * room(state)]
-    return fitting[0] if fitting else _out_of_budget(state, (uncut or worth)[0], stop.left)
+    return fitting[0] if fitting else _out_of_budget(state, (uncut or worth)[0], stop.left or {})
 
 
 def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
@@ -86,8 +73,8 @@ def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
     if state.request.rungs is not None:
         return None
     worth, _ = _worth(state, rungs)
-    made = [a for a in state.attempts if a["rung"] == NAME and (NAME in state.cut or not a.get("cut"))]
-    spoiled = any(a["verdict"] != "kept" or a["against"] == state.best_name for a in made)
+    made = [a for a in state.attempts if a.rung == NAME and (NAME in state.cut or not a.cut)]
+    spoiled = any(a.verdict != "kept" or a.against == state.best_name for a in made)
     fits = sum(seconds(state, r) for r in worth) <= room(state)
     if spoiled or (fits and not _slowed_down(state)):
         return None
@@ -98,7 +85,7 @@ def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
     most = 1 if state.numerics == "exact" else 2
     found = bundled(state.context(), state.kept, ranked, lambda prepares: _deciding(state, prepares, most))
     stack = {*state.kept, *(member.name for member in found.members)} if found else set()
-    return None if stack in [{*m["rungs"]} for m in _raced(state)] else found
+    return None if stack in [{*m.rungs} for m in _raced(state)] else found
 
 
 def room(state: State) -> float:
@@ -112,29 +99,29 @@ def confirming(state: State) -> float:
     if not state.kept or state.request.budget is None:
         return 0.0
     others = 2 if state.plain_is_another else 1
-    sides = [state.baseline["time"]["value"], *[state.step_ns] * others]
+    sides = [state.baseline.time.value, *[state.step_ns] * others]
     rounds = math.ceil(CLIMB[0][0] / restarts_at_once(state, others))
-    shapes = max(1, len(state.facts.get("shapes") or [0]))
-    timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts["gpu"]) + SETTLING)
+    shapes = max(1, len(state.facts.shapes or [0]))
+    timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts.gpu) + SETTLING)
     other_shapes = (shapes - 1) * state.compiled_again
     return rounds * (state.prepared_again + other_shapes) + timed
 
 
 def restarts_at_once(state: State, others: int) -> int:
     """How many restarts of the untouched model and of others beside it load side by side, where nothing else runs."""
-    peaks = [max(state.baseline["memory"].values()), *[state.peak] * others]
+    peaks = [max(state.baseline.memory.values()), *[state.peak] * others]
     return pairs_at_once(state, peaks, alone=True).together
 
 
 def seconds(state: State, rung: Rung) -> float:
     """What deciding a rung takes: prepared, timed in three restarts, verified."""
     plan = rung.change(plan_of(state.kept))
-    return _deciding(state, rung.prepares, len(plan.phases(state.facts.get("own_precision", "exact"))))
+    return _deciding(state, rung.prepares, len(plan.phases(state.own_precision)))
 
 
 def _deciding(state: State, prepares: float, precisions: int) -> float:
     """prepares: the rung's guess of what preparing takes on top of the best so far; precisions: at how many it is verified."""
-    gpu, more = state.facts["gpu"], _guessed(state, prepares)
+    gpu, more = state.facts.gpu, _guessed(state, prepares)
     one = blocks_seconds([state.step_ns] * 2, gpu) + PROFILING[gpu]
     rounds = math.ceil((CLIMB[0][0] - 1) / pairs_at_once(state, [state.peak] * 2).together)
     verifying = math.ceil(precisions / (2 if gpu else 1)) * VERIFYING * (state.prepared_in + more)
@@ -148,15 +135,15 @@ def _guessed(state: State, guess: float) -> float:
     """A rung's own guess of what preparing takes, for this step: by what compiling it took here, else by how many kernels it has."""
     if compiled := _compiling(state):
         return guess * min(1.0, compiled / BY_NAME["compile"].prepares)
-    seen = state.breakdown or {}
-    kernels = seen.get("kernels") or A_PRODUCT * seen.get("gemms", 0.0) or KERNELS
+    seen = state.breakdown
+    kernels = (seen and (seen.kernels or A_PRODUCT * (seen.gemms or 0.0))) or KERNELS
     return guess * min(1.0, max(LEAST_OF_A_GUESS, kernels / KERNELS))
 
 
 def _compiling(state: State) -> float:
     """Seconds that a plain mode took to prepare which compiled this step, without those that search for kernels; 0 where none did."""
-    usual = [m for m in _raced(state) if "compile" in m["rungs"] and "max-autotune" not in m["rungs"]]
-    return max((float(m.get("prepared_seconds") or 0.0) for m in usual), default=0.0)
+    usual = [m for m in _raced(state) if "compile" in m.rungs and "max-autotune" not in m.rungs]
+    return max((m.prepared_seconds or 0.0 for m in usual), default=0.0)
 
 
 def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) -> Setup:
@@ -165,7 +152,7 @@ def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) 
 
     On a CPU the device is what compiles, so there it is one at a time.
     """
-    if not state.facts["gpu"]:
+    if not state.facts.gpu:
         return state.setup
     free = USABLE * state.gpu_bytes if alone else state.free_bytes()
     fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)
@@ -176,7 +163,7 @@ def looks(state: State) -> Looks:
     """Rule 10: the planned looks at the restarts of what is about to be compared. Which ones is settled before the first restart, so
     that chance decides nothing about it."""
     together = pairs_at_once(state, [state.peak] * 2).together
-    one = blocks_seconds([state.step_ns] * 2, state.facts["gpu"]) + SETTLING + state.prepared_again / together
+    one = blocks_seconds([state.step_ns] * 2, state.facts.gpu) + SETTLING + state.prepared_again / together
     return PATIENT if PATIENT[-1][0] * one <= min(PATIENCE, SHARE * room(state)) else CLIMB
 
 
@@ -186,48 +173,44 @@ def gain_per_second(state: State, rung: Rung) -> float:
 
 
 def near_floor(state: State) -> bool:
-    floor = state.baseline.get("floor")
-    return bool(floor and state.step_ns < NEAR * floor["seconds"] * 1e9)
+    floor = state.baseline.floor
+    return bool(floor and state.step_ns < NEAR * floor.seconds * 1e9)
 
 
-def tries(state: State, rung: Rung) -> list[dict[str, Any]]:
+def tries(state: State, rung: Rung) -> list[Attempt]:
     """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too, and
     the plain modes where they were slower with it, or one that adds it to the best was not faster."""
     made = _attempts(state, rung)
-    plain = [a for a in state.attempts if a["rung"] == "plain" and a not in made]
-    return made + [a for a in plain if _in_vain(a.get("modes", ()), state.kept, rung.name)]
+    plain = [a for a in state.attempts if a.rung == "plain" and a not in made]
+    return made + [a for a in plain if _in_vain(a.modes or (), state.kept, rung.name)]
 
 
-def _attempts(state: State, rung: Rung) -> list[dict[str, Any]]:
+def _attempts(state: State, rung: Rung) -> list[Attempt]:
     """The same, without the plain modes that add it alone: with others it may give something."""
     made = [
         a
         for a in state.attempts
-        if a.get("log")
-        and (
-            (rung.name in (a["rung"], *a.get("without", ())) and not a.get("cut"))
-            or _slowed(a.get("modes", ()), rung.name)
-        )
+        if a.log and ((rung.name in (a.rung, *(a.without or ())) and not a.cut) or _slowed(a.modes or (), rung.name))
     ]
     racing = state.begun.get("plain")
     if racing and _slowed(racing.modes.values(), rung.name):
-        made.append({"rung": "plain", "against": state.best_name, "verdict": ""})
+        made.append(Attempt(number=1, rung="plain", against=state.best_name, verdict=""))
     return made
 
 
-def _slowed(modes: Iterable[Mapping[str, Any]], precision: str) -> bool:
+def _slowed(modes: Iterable[Mode], precision: str) -> bool:
     """Whether a plain mode was slower at this precision than at another."""
-    timed = [(frozenset(m["rungs"]), m["speedup"]) for m in modes if "speedup" in m]
+    timed = [(frozenset(m.rungs), m.speedup) for m in modes if m.speedup]
     at = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision in rungs]
     others = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision not in rungs]
     return precision in PRECISIONS and any(a == b and slow < fast for a, slow in at for b, fast in others)
 
 
-def _in_vain(modes: Iterable[Mapping[str, Any]], kept: Sequence[str], name: str) -> bool:
+def _in_vain(modes: Iterable[Mode], kept: Sequence[str], name: str) -> bool:
     """Whether a plain mode that adds this rung to the best, or to the untouched model, was not faster than that. What all modes have, a
     precision and the fused optimizer, does not count."""
     common = {*PRECISIONS, "fused-optimizer"}
-    timed = {frozenset({*m["rungs"]} - common): m["speedup"] for m in modes if "speedup" in m}
+    timed = {frozenset({*m.rungs} - common): m.speedup for m in modes if m.speedup}
     without, with_it = frozenset({*kept} - common), frozenset({*kept, name} - common)
     before = timed.get(without, 0.0) if kept else 1.0
     return name not in common and timed.get(with_it, math.inf) < (1 + LEAST_GAIN) * before
@@ -238,37 +221,36 @@ def _slowed_down(state: State) -> bool:
     return not state.kept and any(much_slower(mode) for mode in _raced(state))
 
 
-def much_slower(mode: Mapping[str, Any]) -> bool:
+def much_slower(mode: Mode) -> bool:
     """Whether compiling or capturing made the untouched model much slower: what is traced or recorded takes another way through it. Of a
     mode at a low precision, that may be why."""
-    return not {*PRECISIONS} & {*mode["rungs"]} and bool(mode.get("speedup", 1.0) < MUCH_SLOWER)
+    return not {*PRECISIONS} & {*mode.rungs} and (mode.speedup or 1.0) < MUCH_SLOWER
 
 
-def _raced(state: State) -> list[Mapping[str, Any]]:
+def _raced(state: State) -> list[Mode]:
     """The plain modes as they were timed, or why they were not."""
     racing = state.begun.get("plain")
-    return [*(m for a in state.attempts for m in a.get("modes", ())), *(racing.modes.values() if racing else ())]
+    return [*(m for a in state.attempts for m in a.modes or ()), *(racing.modes.values() if racing else ())]
 
 
 def worth_another(state: State, rung: Rung) -> bool:
     """Rule 7: faster matrix products do not show on a GPU that waits for its launches, and do once that is mended."""
     made = tries(state, rung)
-    if len(made) != 1 or made[0]["against"] == state.best_name or rung.name in state.kept:
+    if len(made) != 1 or made[0].against == state.best_name or rung.name in state.kept:
         return False
-    no_gain = made[0]["verdict"] == "inconclusive" or (
-        made[0]["verdict"] == "reverted" and "verification" not in made[0]
-    )
+    no_gain = made[0].verdict == "inconclusive" or (made[0].verdict == "reverted" and not made[0].verification)
     return no_gain and _applies(state, rung)
 
 
 def untold(state: State, rungs: Sequence[Rung]) -> list[Rung]:
     """Those that do not apply and have not said so yet."""
-    told = {a["rung"] for a in state.attempts} | set(state.kept)
+    told = {a.rung for a in state.attempts} | set(state.kept)
     return [r for r in rungs if r.name not in told and not _applies(state, r)]
 
 
-def _worth(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stop]:
-    """Rules 2, 3 and 7: the rungs that are worth a try now, and why the climb ends where there are none."""
+def _worth(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stopped]:
+    """Rules 2, 3 and 7: the rungs that are worth a try now, and why the climb ends where there are none: everything that applies was
+    `tried`, the `rest` can give too little, or the step is near its `floor`."""
     applying = [r for r in rungs if not tries(state, r) and _applies(state, r)]
     best_case = {r.name: r.predict(state.context()).high for r in applying}
     worth = [r for r in applying if r.core or r.spares != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
@@ -279,36 +261,35 @@ def _worth(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stop]:
     if worth and near_floor(state):
         worth = [r for r in worth if r.core and not tries(state, r)]
         rule, why = "floor", f"the step takes less than {NEAR:.2f} times the least that its arithmetic and its weights take."  # fmt: skip
-    return worth, Stop(rule, why, best_case)
+    return worth, Stopped(rule=rule, why=why, left=best_case)
 
 
 def _applies(state: State, rung: Rung) -> bool:
     return rung.name not in state.kept and rung.applies(state.context()) is None
 
 
-def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stop:
-    told = {a["rung"] for a in state.attempts if not a.get("cut")}
+def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
+    told = {a.rung for a in state.attempts if not a.cut}
     todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
     if not todo:
-        return Stop("tried", "every rung that was asked for was tried, or does not apply.", {})
+        return Stopped(rule="tried", why="every rung that was asked for was tried, or does not apply.", left={})
     now = [r for r in todo if r.name not in state.cut]
     if not now or room(state) <= 0:
         return _out_of_budget(state, (now or todo)[0], {r.name: r.predict(state.context()).high for r in todo if _applies(state, r)})  # fmt: skip
     return now[0]
 
 
-def _out_of_budget(state: State, rung: Rung, best_case: dict[str, float]) -> Stop:
+def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> Stopped:
     most = sorted(best_case, key=lambda name: -best_case[name])[:NAMED]
     known = [f"{name} (up to {best_case[name]:.3g}×)" for name in most] or [rung.name]
     more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
     why = f"the budget of {state.request.budget:.0f} s left too little time to decide {', '.join(known)}{more}"
     if state.answer and state.answer.status == "provisional":
-        return Stop(
-            "budget", f"the budget of {state.request.budget:.0f} s ended before the recipe was verified", best_case
-        )
+        why = f"the budget of {state.request.budget:.0f} s ended before the recipe was verified"
+        return Stopped(rule="budget", why=why, left=best_case)
     if (needs := seconds(state, rung)) > state.left():
         why += f"; {rung.name} alone takes some {needs:.0f} s"
-    return Stop("budget", why, best_case)
+    return Stopped(rule="budget", why=why, left=best_case)
 
 
 def bundled(

@@ -8,25 +8,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rung.analysis.breakdown import breakdown
+import polars as pl
+
+from rung.analysis import breakdown as profile
 from rung.errors import RungError
 from rung.hardware.limits import MANY_CORES, usable_cores
+from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
-from rung.ladder.climb.evidence import counters
-from rung.plan import Numerics
+from rung.plan import Numerics, contract
+from rung.records.climb import Attempt, Baseline, Breakdown, Facts, Moment, Plain, TakenBack
+from rung.records.progress import Event, Now, Warned
+from rung.records.record import plain, record_of
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Limits, Setup, Side
 from rung.timing.duel import PROFILED_STEPS
 from rung.timing.tasks import Pool, Task
+from rung.timing.timed import Warmed
 from rung.trace import read
+from rung.trace.table import Trace
 
 if TYPE_CHECKING:
     from rung.ladder.climb.answer import Answer
 
-Say = Callable[[str, dict[str, Any]], None]  # an event's name and what belongs to it
+Say = Callable[[Event], None]
 
 USABLE = 0.95  # of the GPU's memory
 CONTEXT_BYTES = 1 << 30  # of a process on a GPU: its context, its libraries' workspaces
@@ -63,24 +70,17 @@ class Request:
     command: str = ""
     jobs: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {k: getattr(self, k) for k in self.__dataclass_fields__}
 
-
-@dataclass(frozen=True)
-class Now:
-    """What goes on. best: the answer's gain and status, "" without one; age: seconds since it was written; background: what loads,
-    compiles or is verified; following: what waits for it."""
-
-    best: str
-    age: float
-    background: tuple[str, ...]
-    following: tuple[str, ...]
-
-
-def gained(kept: Sequence[Mapping[str, Any]]) -> float:
+def gained(kept: Sequence[Attempt]) -> float:
     """The product of what each of these attempts gave over the one before."""
-    return math.prod(a["comparison"]["speedup"]["value"] for a in kept if a.get("comparison"))
+    return math.prod(a.comparison.speedup.value for a in kept if a.comparison)
+
+
+def counters(trace: Trace, parts: profile.Breakdown, steps: int) -> Counters:
+    """What a trace of a few steps counts, per step, for a rung to be shown in effect. parts: the breakdown of the same trace."""
+    seen = trace.events.filter(pl.col("kind").is_in(["kernel", "cpu_op", "runtime"]))
+    names = {str(name): count / steps for name, count in seen.group_by("name").len().iter_rows()}
+    return Counters(parts.launches, parts.kernels, parts.gemms, names)
 
 
 def _short(name: str) -> str:
@@ -102,7 +102,7 @@ class State:
         )
         self.pool: Pool  # of this sitting
         self.kept: list[str] = []
-        self.plain: dict[str, Any] = {}  # the best plain mode: its `rungs`, its `step_ns`
+        self.plain: Plain | None = None  # the best plain mode
         self.model_file = run.directory / "model.pt"  # this climb's own, gone when it ends
         self.confirmed_restarts = 0
         self.saved_model = ""  # a file that holds the model, where making it takes long
@@ -128,46 +128,67 @@ class State:
         self.next_gain = 1.0  # that it is predicted to give
         self.next_ahead: list[Task] = []  # the verification of the next candidate, as far as it was begun
         self.audited = False  # whether the workload is known to be one that can be verified
-        self.on_ready: Callable[[dict[str, Any]], None] | None = None  # told once the untouched workload is warm
+        self.on_ready: Callable[[Untouched], None] | None = None  # told once the untouched workload is warm
         self.answer: Answer | None = None
         self.earlier: list[Answer] = []  # those that the answer took the place of, the latest last
         self.offered: list[str] = []  # what the attempt of now offered as provisional, all members of a bundle in it
-        self.history: list[dict[str, Any]] = []
-        self.taken_back: list[dict[str, Any]] = []
-        self.baseline: dict[str, Any] = {}
-        self.breakdown: dict[str, Any] | None = None
+        self.history: list[Moment] = []
+        self.taken_back: list[TakenBack] = []
+        self.measured: Baseline | None = None  # the untouched workload
+        self.breakdown: Breakdown | None = None
         self.counters: Counters | None = None
-        self.facts: dict[str, Any] = {}
+        self.known: Facts | None = None  # of the workload
         self.numerics: Numerics = "exact"
         self.begun: dict[str, Begun] = read_begun(run)  # what has no verdict yet
         self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
 
     @cached_property
-    def attempts(self) -> list[dict[str, Any]]:
+    def attempts(self) -> list[Attempt]:
         """All so far, those of an earlier sitting included."""
         return self.run.attempts()
 
     @cached_property
     def gpu_bytes(self) -> int:
         """Of the GPU's memory, by the manifest."""
-        return int(self.run.read("manifest.json")["environment"]["device"]["memory"])
+        return self.run.manifest().environment.device.memory
 
     @cached_property
     def _earlier(self) -> float:
         """Seconds of the sittings before this one; one that was killed counts up to its last attempt."""
-        told = [self.run.maybe("manifest.json") or {}, *self.attempts]
-        return max(float(record.get("spent_seconds") or 0.0) for record in told)
+        manifest = self.run.manifest().spent_seconds if self.run.has("manifest.json") else None
+        return max([manifest or 0.0, *(attempt.spent_seconds or 0.0 for attempt in self.attempts)])
 
     def spent(self) -> float:
         """Seconds that the climb took so far, in all its sittings."""
         return self._earlier + time.monotonic() - self.started
 
-    def add(self, attempt: dict[str, Any]) -> None:
-        attempt["spent_seconds"] = self.spent()
+    def add(self, attempt: Attempt) -> None:
+        attempt.spent_seconds = self.spent()
         self.run.add_attempt(attempt)
         self.attempts.append(attempt)
-        if attempt.get("cut") and attempt["verdict"] == "inconclusive":
-            self.cut.add(attempt["rung"])
+        if attempt.cut and attempt.verdict == "inconclusive":
+            self.cut.add(attempt.rung)
+
+    @property
+    def facts(self) -> Facts:
+        """Of the workload, once it was loaded."""
+        assert self.known is not None
+        return self.known
+
+    @property
+    def own_precision(self) -> Numerics:
+        """At which the workload computes by itself."""
+        return contract(self.facts.own_precision) or "exact"
+
+    @property
+    def baseline(self) -> Baseline:
+        """The untouched workload, once it was measured."""
+        assert self.measured is not None
+        return self.measured
+
+    @property
+    def kept_attempts(self) -> list[Attempt]:
+        return [a for a in self.attempts if a.verdict == "kept"]
 
     @property
     def best_name(self) -> str:
@@ -176,37 +197,37 @@ class State:
     @property
     def step_ns(self) -> float:
         """Of the best so far: as the last attempt that was kept measured it, else the baseline's."""
-        kept = [a for a in self.attempts if a["verdict"] == "kept" and a.get("times")]
-        return float(kept[-1]["times"]["candidate"]["value"] if kept else self.baseline["time"]["value"])
+        times = [a.times["candidate"].value for a in self.kept_attempts if a.times]
+        return times[-1] if times else self.baseline.time.value
 
     @property
     def peak(self) -> float:
         """Bytes that the best so far has in use, at most: as the last attempt that was kept measured it, else its warm worker, else the
         baseline's."""
-        seen = [a["memory"]["candidate"] for a in self.attempts if a["verdict"] == "kept" and a.get("memory")]
+        seen = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
         if not seen and self.champion and "warm" in self.champion.answers:
-            seen = [self.champion.answers["warm"]["memory"]]
-        return float(max((seen[-1] if seen else self.baseline["memory"]).values()))
+            seen = [self.champion.answer("warm", Warmed).memory]
+        return float(max((seen[-1] if seen else self.baseline.memory).values()))
 
     def step_bytes(self) -> float:
         """Bytes of the GPU that a worker is taken to need whose step nobody has run yet."""
-        return UNSEEN * self.peak + CONTEXT_BYTES if self.facts["gpu"] else 0.0
+        return UNSEEN * self.peak + CONTEXT_BYTES if self.facts.gpu else 0.0
 
     def untouched_bytes(self) -> float:
         """Bytes of the GPU that a worker of the untouched workload needs."""
-        return max(self.baseline["memory"].values()) + CONTEXT_BYTES if self.facts["gpu"] else 0.0
+        return max(self.baseline.memory.values()) + CONTEXT_BYTES if self.facts.gpu else 0.0
 
     @property
     def plain_is_another(self) -> bool:
         """Whether the best so far is more than a plain mode of torch.compile."""
-        return bool(self.plain) and self.plain["rungs"] != self.kept
+        return self.plain is not None and self.plain.rungs != self.kept
 
     @property
     def prepared_in(self) -> float:
         """Seconds that a worker of the best so far took until it was warm, when it was compiled for the first time."""
         if not self._compiled_first:
             return self.loading
-        return self._compiled_first + float(self.baseline.get("opening_seconds", 0.0))
+        return self._compiled_first + (self.baseline.opening_seconds or 0.0)
 
     @property
     def prepared_again(self) -> float:
@@ -216,23 +237,24 @@ class State:
     @property
     def compiled_again(self) -> float:
         """Seconds that the best so far takes on an input shape whose compiled code is in the cache."""
-        return (AGAIN_GPU if self.facts["gpu"] else AGAIN) * self._compiled_first
+        return (AGAIN_GPU if self.facts.gpu else AGAIN) * self._compiled_first
 
     @property
     def _compiled_first(self) -> float:
         """Seconds from the answer to `open` until the best so far was warm, when it was compiled for the first time; 0 where nothing was
         kept."""
-        made = [a["prepared_seconds"] for a in self.attempts if a["verdict"] == "kept" and a.get("prepared_seconds")]
-        return float(made[-1] if made else 0.0)
+        made = [a.prepared_seconds for a in self.kept_attempts if a.prepared_seconds]
+        return made[-1] if made else 0.0
 
     @property
     def loading(self) -> float:
         """Seconds that a worker of the untouched workload took until it was warm."""
-        return float(self.baseline.get("loading_seconds", self.baseline["first_run_seconds"]))
+        loading = self.baseline.loading_seconds
+        return self.baseline.first_run_seconds if loading is None else loading
 
     def over_untouched(self) -> float:
         """How many times as fast as the untouched model the best so far is."""
-        return gained([a for a in self.attempts if a["verdict"] == "kept"])
+        return gained(self.kept_attempts)
 
     def prefetched(self, stack: Sequence[str]) -> Task | None:
         """The candidate that was prepared ahead, if it is this one; another one is given up."""
@@ -250,8 +272,8 @@ class State:
         background, later = (pool.busy(), pool.waiting()) if pool else ([], [])
         rung = self.next_rung
         following = [*({rung.name: None} if rung else {}), *(_short(name) for name in later)]
-        answer, written = self.answer, self.history[-1]["seconds"] if self.history else 0.0
-        best = f"{answer.speedup['value']:.2f}× {answer.status}" if answer else ""
+        answer, written = self.answer, self.history[-1].seconds if self.history else 0.0
+        best = f"{answer.speedup.value:.2f}× {answer.status}" if answer else ""
         return Now(best, max(0.0, self.spent() - written), tuple(map(_short, background)), tuple(following))
 
     def free_bytes(self) -> float:
@@ -260,17 +282,17 @@ class State:
         return USABLE * self.gpu_bytes - held
 
     def context(self) -> Context:
-        parts = self.breakdown["parts"] if self.breakdown else {}
-        attempts = self.attempts
-        firsts = [f["candidate"] for a in attempts if a["verdict"] == "kept" and (f := a.get("first_run_seconds"))]
-        failed = tuple(a["rung"] for a in attempts if a["verdict"] == "failed")
-        first = firsts[-1] if firsts else self.baseline.get("first_run_seconds", 0.0)
-        peaks = [m["candidate"] for a in attempts if a["verdict"] == "kept" and (m := a.get("memory"))]
-        memory = peaks[-1] if peaks else self.baseline.get("memory", {})
-        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts["rates"], first, failed, memory)
+        parts = self.breakdown.parts if self.breakdown else {}
+        failed = tuple(a.rung for a in self.attempts if a.verdict == "failed")
+        firsts = [a.first_run_seconds["candidate"] for a in self.kept_attempts if a.first_run_seconds]
+        first = firsts[-1] if firsts else self.measured.first_run_seconds if self.measured else 0.0
+        peaks = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
+        memory = peaks[-1] if peaks else self.measured.memory if self.measured else {}
+        facts = plain(self.facts)  # which rungs ask by name
+        return Context(plan_of(self.kept), self.numerics, facts, parts, self.facts.rates, first, failed, memory)
 
     def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
-        one = bool(self.facts.get("one_shape"))
+        one = bool(self.known and self.known.one_shape)
         return Side(
             self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape, one_shape=one,
             saved_model=self.saved_model,
@@ -293,25 +315,26 @@ class State:
         return replace(setup, limits=limits)
 
     def status(self, status: str, why: str) -> None:
-        manifest = self.run.maybe("manifest.json")
-        if manifest:
-            self.run.write("manifest.json", {**manifest, "status": status, "why": why, "spent_seconds": self.spent()})
+        if self.run.has("manifest.json"):
+            manifest = self.run.manifest()
+            manifest.status, manifest.why, manifest.spent_seconds = status, why, self.spent()
+            self.run.write("manifest.json", manifest)
 
     def trace(self, name: str) -> Path:
         return self.run.directory / "traces" / f"{name}.json.gz"
 
-    def profiled(self, name: str, step_ns: float) -> tuple[dict[str, Any] | None, Counters | None]:
+    def profiled(self, name: str, step_ns: float) -> tuple[Breakdown | None, Counters | None]:
         """What a recorded trace shows of a step of this length; a profile that failed costs the predictions, not
         the climb."""
         try:
             trace = read(self.trace(name))
-            parts = breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns).as_dict()
+            parts = profile.breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns)
         except RungError as error:
-            self.say("warning", {"text": f"no breakdown: {error}"})
+            self.say(Warned(f"no breakdown: {error}"))
             return None, None
-        return parts, counters(trace, parts, PROFILED_STEPS)
+        return record_of(Breakdown, parts), counters(trace, parts, PROFILED_STEPS)
 
-    def take(self, parts: dict[str, Any] | None, counted: Counters | None) -> None:
+    def take(self, parts: Breakdown | None, counted: Counters | None) -> None:
         """What was seen of the new best; what could not be seen stays as it was."""
         self.breakdown = parts or self.breakdown
         self.counters = counted

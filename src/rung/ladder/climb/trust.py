@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+
+from rung.records.climb import Attempt
+from rung.records.compare import Interleaved
 
 MOST_HIDDEN = 0.5  # of a block's time: reading clocks and pipes takes far less
 HIDDEN = 0.05  # of a block's time, more than the best's, from which it may be a part of the gain
 SLOWER = 1.25  # times as long on new inputs: what data alone does to a step's fastest run is less
 
 
-def distrusted(record: Mapping[str, Any], speedup: float) -> str | None:
-    """Why a candidate is not believed, as a sentence, or None. record: of the attempt, with `hidden`, the share of the
+def distrusted(record: Attempt | Interleaved, speedup: float) -> str | None:
+    """Why a candidate is not believed, as a sentence, or None. record: with `hidden`, the share of the
     time of its blocks that each side's samples leave out, and `witness` (`rung.ladder.candidate.Candidate.witness`)."""
-    hidden, witness = record["hidden"], record.get("witness") or {}
-    if hidden["candidate"] > MOST_HIDDEN:
-        return f"{hidden['candidate']:.0%} of the time that its blocks took lies outside of the times that it reports: work that is put off, or a clock that was tampered with."
-    waited = speedup * (1 - hidden["candidate"]) / (1 - min(hidden["best"], MOST_HIDDEN))
-    if hidden["candidate"] - hidden["best"] > HIDDEN and _lost(speedup, waited):
+    assert record.hidden
+    best, hidden, witness = record.hidden["best"] or 0.0, record.hidden["candidate"] or 0.0, record.witness
+    if hidden > MOST_HIDDEN:
+        return f"{hidden:.0%} of the time that its blocks took lies outside of the times that it reports: work that is put off, or a clock that was tampered with."
+    waited = speedup * (1 - hidden) / (1 - min(best, MOST_HIDDEN))
+    if hidden - best > HIDDEN and _lost(speedup, waited):
         return f"it is {speedup:.2f}x as fast by the times that it reports, and {waited:.2f}x by the clock of the process that waited for it, with times outside of those that it reports: work that is put off, or a clock that was tampered with."
-    if witness.get("failures"):
-        return f"what it gave while it was timed is not what the baseline gives: {witness['failures'][0]}."
-    new = float(witness.get("unseen") or 1.0)
+    if witness and witness.failures:
+        return f"what it gave while it was timed is not what the baseline gives: {witness.failures[0]}."
+    new = (witness.unseen if witness else None) or 1.0
     if new > SLOWER and _lost(speedup, speedup / new):
         return f"on inputs that it has not seen before, a step takes {new:.1f} times as long: what it gained is work that was not done again."
     return None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from msgspec import UNSET
 
 from rung.engine.disturbed import compiled_anew
 from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, precision_of
+from rung.ladder.climb.checks import end_checks, precision_of, verified
 from rung.ladder.climb.cpu_time import of_record
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.spared import spared
@@ -21,8 +22,8 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
-from rung.records.measured import Verification
-from rung.records.record import plain, record_of
+from rung.records.climb import Attempt, PayBack
+from rung.records.progress import Judged
 from rung.rungs import Rung
 from rung.timing.tasks import Task, end_all
 from rung.verify.verdict import joined
@@ -32,9 +33,7 @@ progress = logging.getLogger(__name__)
 DISTURBED = 1.5  # times, between two measurements of the untouched workload
 
 
-def no_gain(
-    record: dict[str, Any], rung: Rung, comparison: Comparison, slower_at_most: float
-) -> tuple[str, str] | None:
+def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
     """The verdict and its reason where neither the times speak for the rung, nor what it spares at a step that is slower
     by no more than this share."""
     answer, speedup = comparison.answer, comparison.speedup
@@ -43,11 +42,11 @@ def no_gain(
         return ("reverted", why) if why else None
     if speedup.low > 1 - slower_at_most and spared(record, rung):
         return None
-    anew = (record.get("compiled_while_timed") or {}).get("candidate", 0)
+    anew = (record.compiled_while_timed or {}).get("candidate", 0)
     but = f" ({compiled_anew(anew)})" if anew else ""
     if answer == "slower":
         return "reverted", f"it is slower than the best so far{but}."
-    if record["cut"]:
+    if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"cut short by the budget after {times}; `--resume` tries it anew."
     if doubt := of_record(record):
@@ -55,7 +54,7 @@ def no_gain(
     return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
 
 
-def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain: float, seen: Seen) -> None:
+def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float, seen: Seen) -> None:
     """Waits for the verification, and gives the verdict on a candidate that is faster."""
     began = time.monotonic()
     if state.surveying:
@@ -63,16 +62,14 @@ def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain:
     progress.info("verifying: %s", " and ".join(precision_of(task) for task in checks))
 
     def decided() -> bool:
-        prepare_next(state, record["stack"], seen)
-        keep_verified(
-            state, record["stack"], {precision_of(t): t.answers["verify"] for t in checks if "verify" in t.answers}
-        )
+        prepare_next(state, record.stack, seen)
+        keep_verified(state, record.stack, {precision_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(_refused(task) for task in checks)
 
     if not state.pool.wait(decided, lambda: state.left() - confirming(state)):
         end_all(checks)
         raise OutOfTime
-    record["verified_seconds"] = max(
+    record.verified_seconds = max(
         t.since_open("verify") if "verify" in t.took else time.monotonic() - began for t in checks
     )
     refused = [task for task in checks if _refused(task)]
@@ -80,24 +77,25 @@ def conclude(state: State, record: dict[str, Any], checks: Sequence[Task], gain:
     if not refused and any(task.error and task.error.lacked_memory for task in checks):
         checks = _one_at_a_time(state, checks)
     if failed := next((task.error for task in checks if task.error), None):
-        record["verdict"], record["why"] = "failed", f"{failed.kind}: {failed}"
+        record.verdict, record.why = "failed", f"{failed.kind}: {failed}"
         return
     # What one precision refuses needs no other.
-    found = joined([record_of(Verification, task.answers["verify"]) for task in refused or checks])
-    record["verification"], record["gain"] = plain(found), gain
+    found = joined([answer for task in refused or checks if (answer := verified(task))])
+    record.verification, record.gain = found, gain
     if not found.passed:
         failure = found.failures[0]
-        record["verdict"] = "reverted"
-        record["why"] = f"it does not compute what the baseline computes: {failure}."
+        record.verdict = "reverted"
+        record.why = f"it does not compute what the baseline computes: {failure}."
         return
-    record["verdict"], record["why"] = "kept", "verified, and faster with confidence."
-    if len(record.get("restarts") or ()) == 1:
-        record["why"] = "verified, and faster in one restart by more than processes differ."
+    record.verdict, record.why = "kept", "verified, and faster with confidence."
+    if len(record.restarts or ()) == 1:
+        record.why = "verified, and faster in one restart by more than processes differ."
 
 
 def _refused(task: Task) -> bool:
     """Whether the verification at one precision found that something else is computed."""
-    return "verify" in task.answers and not task.answers["verify"]["passed"]
+    found = verified(task)
+    return found is not None and not found.passed
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
@@ -117,51 +115,52 @@ def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
     return again
 
 
-def set_failed(state: State, record: dict[str, Any], error: WorkerFailed, text: str) -> None:
+def set_failed(state: State, record: Attempt, error: WorkerFailed, text: str) -> None:
     """A worker that was stopped because the budget was over did not fail."""
     if error.kind == "hung" and room(state) <= 1:
         set_cut(record)
     else:
-        record["verdict"], record["why"] = "failed", f"{error.kind}: {text}"
+        record.verdict, record.why = "failed", f"{error.kind}: {text}"
 
 
-def set_cut(record: dict[str, Any]) -> None:
-    record["verdict"], record["cut"] = "inconclusive", True
-    record["why"] = "the budget ended before it was decided; `--resume` goes on with it."
+def set_cut(record: Attempt) -> None:
+    record.verdict, record.cut = "inconclusive", True
+    record.why = "the budget ended before it was decided; `--resume` goes on with it."
 
 
-def finish(state: State, record: dict[str, Any], seen: Seen) -> None:
-    if record["verdict"] == "kept":
-        state.kept = list(record["stack"])
-        record["breakdown"] = seen[0]
+def finish(state: State, record: Attempt, seen: Seen) -> None:
+    begun = "attempt" if record.modes is UNSET else "plain"
+    if record.verdict == "kept":
+        state.kept = list(record.stack)
+        record.breakdown = seen[0]
         state.take(*seen)
         state.add(record)
-        forget(state, "plain" if "modes" in record else "attempt")
+        forget(state, begun)
         offer(state, verified_answer(state, record, state.over_untouched()))
         state.earlier = [a for a in state.earlier if a.status != "provisional"]
     else:
         state.add(record)
-        if not record.get("cut"):  # where it was only cut short, what was seen of it still holds
-            forget(state, "plain" if "modes" in record else "attempt")
+        if not record.cut:  # where it was only cut short, what was seen of it still holds
+            forget(state, begun)
             if not of_record(record):
-                take_back(state, state.offered or record["stack"], record["why"].rstrip("."))
+                take_back(state, state.offered or record.stack, record.why.rstrip("."))
     state.offered = []
-    state.say("verdict", record)
+    state.say(Judged(record))
 
 
 def taken_up(state: State) -> None:
     """Goes on from what the attempts in the run directory kept. Where a kill came between the record of an attempt and the answer, or
     between the refutation of an answer and the records of its attempts, the second follows now."""
     for record in state.attempts:
-        if record.get("plain"):
-            state.plain = record["plain"]
-    kept = [a for a in state.attempts if a["verdict"] == "kept"]
-    last = next((t for t in reversed(state.taken_back) if kept and t["kept"] == kept[-1]["stack"]), None)
-    if last and last["seconds"] >= kept[-1]["spent_seconds"]:
-        refute(state, last["kept"], last["why"])
+        if record.plain and record.plain.rungs:
+            state.plain = record.plain
+    kept = state.kept_attempts
+    last = next((t for t in reversed(state.taken_back) if kept and t.kept == kept[-1].stack), None)
+    if last and last.seconds >= (kept[-1].spent_seconds or 0.0):
+        refute(state, last.kept, last.why)
         return
     _stand_on(state, kept)
-    if not kept or not kept[-1].get("comparison"):
+    if not kept or not kept[-1].comparison:
         return
     now, begun = state.answer, state.begun.get("attempt")
     if now and begun and begun.against == state.best_name and begun.stack == list(now.kept):
@@ -176,23 +175,23 @@ def refute(state: State, stack: Sequence[str], why: str) -> None:
     """Takes back an answer that was kept, with the attempts that led to it from the one before: the climb stands on that again."""
     take_back(state, stack, why)
     before = list(state.answer.kept) if state.answer else []
-    kept = [a for a in state.attempts if a["verdict"] == "kept"]
-    while kept and kept[-1]["stack"] != before:
+    kept = state.kept_attempts
+    while kept and kept[-1].stack != before:
         record = kept.pop()
-        record["verdict"], record["why"] = "reverted", f"it was kept at first, and then taken back: {why}."
+        record.verdict, record.why = "reverted", f"it was kept at first, and then taken back: {why}."
         state.run.add_attempt(record)
     _stand_on(state, kept)
 
 
-def _stand_on(state: State, kept: Sequence[Mapping[str, Any]]) -> None:
+def _stand_on(state: State, kept: Sequence[Attempt]) -> None:
     """Makes what these attempts kept the best so far."""
-    state.kept = list(kept[-1]["stack"]) if kept else []
+    state.kept = list(kept[-1].stack) if kept else []
     if not kept and state.trace("baseline").exists():
-        state.take(*state.profiled("baseline", state.baseline["time"]["value"]))
+        state.take(*state.profiled("baseline", state.baseline.time.value))
     for record in reversed(kept):
-        name = f"{record['number']:02d}-{record['rung']}"
-        if record.get("breakdown") and state.trace(name).exists():
-            state.take(*state.profiled(name, record["times"]["candidate"]["value"]))
+        name = f"{record.number:02d}-{record.rung}"
+        if record.breakdown and record.times and state.trace(name).exists():
+            state.take(*state.profiled(name, record.times["candidate"].value))
             return
 
 
@@ -208,11 +207,12 @@ def disturbed(alone: float, beside: float) -> str:
     )
 
 
-def pay_back(record: dict[str, Any]) -> dict[str, Any]:
-    """What preparing the candidate takes longer (`seconds`, of the first run), and after how many `steps` its faster
-    steps have made up for it; None where they never do."""
-    firsts, times = record["first_run_seconds"], record["times"]
+def pay_back(record: Attempt) -> PayBack:
+    """What preparing the candidate takes longer in the first run, and after how many steps its faster steps have made up for it."""
+    assert record.first_run_seconds
+    assert record.times
+    firsts, times = record.first_run_seconds, record.times
     longer = firsts["candidate"] - firsts["best"]
-    gain = (times["best"]["value"] - times["candidate"]["value"]) / 1e9
+    gain = (times["best"].value - times["candidate"].value) / 1e9
     steps = 0 if longer <= 0 else math.ceil(longer / gain) if gain > 0 else None
-    return {"seconds": longer, "steps": steps}
+    return PayBack(seconds=longer, steps=steps)

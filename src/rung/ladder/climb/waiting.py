@@ -21,7 +21,7 @@ def waiting(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inappl
         return replace(no, why=f"{it_needs}: name {'them' if len(needs) > 1 else 'it'} before it in --rungs.")
     if planned:
         return replace(no, verdict="not yet", why=f"{it_needs}.")
-    tried = {name for a in state.attempts if a.get("log") for name in (a["rung"], *a.get("members", ()))}
+    tried = {name for a in state.attempts if a.log for name in (a.rung, *(a.members or ()))}
     return replace(no, why=f"{it_needs}, which {were} not {'kept' if tried & {*needs} else 'tried'}.")
 
 

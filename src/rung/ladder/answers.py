@@ -1,0 +1,47 @@
+"""What workers of the climb answer (`rung.ladder.candidate`), as records; more of it is in `rung.timing.timed`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rung.records.climb import Facts, Workload
+from rung.records.measured import Seconds, Verification
+from rung.records.record import Part
+from rung.timing.timed import Warmed
+
+
+class Loaded(Part, kw_only=True):
+    """A workload whose model is made. facts: those that need no survey; saved: whether the model was kept for other workers."""
+
+    workload: Workload
+    facts: Facts
+    making_seconds: Seconds
+    saved: bool
+
+
+class Audited(Part, kw_only=True):
+    """A workload that can be verified. without_gradient: parameters; one_shape: why it runs on one input shape alone, or empty; inductor:
+    its settings, which take long to import, where they were asked for."""
+
+    without_gradient: list[str]
+    one_shape: str
+    inductor: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Surveyed(Part, kw_only=True):
+    workload: Workload
+    facts: Facts
+
+
+class Untouched(Warmed, kw_only=True):
+    """The untouched workload, once it is warm. launching: the share of a step after which the host had launched it all."""
+
+    launching: float = 1.0
+
+
+class Verified(Verification, kw_only=True):
+    """A verification in a worker of its own. memory: bytes at most, by kind."""
+
+    memory: dict[str, int] = msgspec.field(default_factory=dict)
