@@ -59,6 +59,7 @@ def test_the_summary_the_page_and_the_run_directory_agree(climbed: Path) -> None
     assert (climbed / "run/traces/baseline.json.gz").stat().st_size > 0
     manifest = json.loads((climbed / "run/manifest.json").read_text())
     assert (manifest["status"], manifest["numerics"]) == ("complete", "exact")
+    assert manifest["facts"]["flops"] == manifest["workload"]["flops"] > 0  # by which predictions tell shares
     assert not list((climbed / "run").rglob(".*.partial"))
 
 

@@ -41,7 +41,7 @@ def test_what_was_measured_lies_inside_the_prediction(
 def test_attention_that_the_profile_does_not_tell_apart_is_predicted_by_its_size_in_the_graph() -> None:
     parts = {"gemm": 6e6, "pointwise": 4e6}
     facts: dict[str, Any] = {"gpu": True, "mode": "infer", "dtype": "torch.float16", "amp": None, "bandwidth": 1e12}
-    sized = {"workload": {"flops": 8e9}, "written_out": {"flop": 6e9, "scores": 500_000_000}}
+    sized = {"flops": 8e9, "written_out": {"flop": 6e9, "scores": 500_000_000}}
 
     def told(mode: str = "infer", **more: Any) -> Any:
         return BY_NAME["sdpa"].predict(Context(Plan(), "bf16", facts | more | {"mode": mode}, parts, {}))
@@ -53,7 +53,7 @@ def test_attention_that_the_profile_does_not_tell_apart_is_predicted_by_its_size
     assert told(bandwidth=None, **sized).high == pytest.approx(10 / (6 * (1 - 0.75 * 0.85) + 4 * 0.85))
     assert told().low == 1.0  # nothing is known of it
     # Backward is twice forward: of 24 GFLOP as many are attention's.
-    training = told("train", **sized | {"workload": {"flops": 24e9}})
+    training = told("train", **sized | {"flops": 24e9})
     assert training.high == pytest.approx(10 / (6 * (1 - 0.75 * 0.85)))
     # A part of its own in the profile is believed.
     parts["attention"] = 10e6

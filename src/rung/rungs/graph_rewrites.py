@@ -66,7 +66,7 @@ def _written_out(c: Context) -> tuple[float, float]:
     times = 3 if c.training else 1
     found = c.facts.get("written_out", {})
     flop, scores = found.get("flop", 0), found.get("scores", 0)
-    total, bandwidth = c.facts.get("workload", {}).get("flops"), c.facts.get("bandwidth")
+    total, bandwidth = c.facts.get("flops"), c.facts.get("bandwidth")
     pointwise = c.parts.get("pointwise", 0.0)
     moved = 2 * times * scores * (2 if c.half else 4)
     return (

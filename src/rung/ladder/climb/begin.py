@@ -158,7 +158,7 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     task.end()
     facts = state.known = found.facts
     take(facts, task.answer("audit", Audited))
-    facts.surveyed = True
+    facts.surveyed, facts.flops = True, found.workload.flops
     aiter = facts.aiter or {}
     if command := list_untuned(aiter, state.run.directory):
         aiter["command"] = command
