@@ -48,11 +48,14 @@ def _nested(starts: Ints, ends: Ints) -> Ints | None:
     # Open when an item starts: those before it less those that have ended.
     depth = place - np.searchsorted(np.sort(ends), starts, side="right")
     inside = depth > 0
-    by_depth = depth * place.size + place  # sorts by depth, then in order
+    by_depth = depth  # and then in order; in place, as there are millions
+    by_depth *= place.size
+    by_depth += place
     ordered = np.sort(by_depth)
     before = np.searchsorted(ordered, by_depth - place.size) - 1  # the latest before it at the depth above
     parent = np.where(inside, ordered[np.maximum(before, 0)] % place.size, -1)
-    sound = (ends[parent[inside]] > starts[inside]) & (ends[parent[inside]] >= ends[inside])
+    around = ends[np.maximum(parent, 0)]
+    sound = ~inside | ((around > starts) & (around >= ends))
     return parent if sound.all() else None
 
 
