@@ -1,11 +1,13 @@
 """Interval arithmetic against brute force: a set of the integers that are covered."""
 
 import numpy as np
+import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.analysis.intervals import covered, parents, self_times, union
 from rung.analysis.nesting import callers, nearest, outermost
+from rung.analysis.stabbing import holding
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
 
@@ -87,3 +89,12 @@ def test_the_nearest_and_the_outermost_are_found_by_going_up(calls, data):
             at = parent[at]
         assert nearest(parent, chosen)[item] == (path[0] if path else -1)
         assert outermost(parent, chosen)[item] == (path[-1] if path else -1)
+
+
+@given(INTERVALS, st.lists(st.integers(0, 40), max_size=4))
+def test_a_span_holds_the_moments_from_its_start_to_before_its_end(intervals, moments):
+    start, end = arrays(intervals)
+    held = holding(pl.Series(start), pl.Series(end), pl.Series(sorted(moments), dtype=pl.Int64))
+    assert held.tolist() == [
+        any(low <= at < high for at in moments) for low, high in zip(start.tolist(), end.tolist(), strict=True)
+    ]

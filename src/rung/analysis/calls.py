@@ -48,10 +48,13 @@ def runtime_calls(trace: Trace) -> pl.DataFrame:
 
 def _nested(events: pl.DataFrame) -> pl.DataFrame:
     calls = (
-        events.with_row_index("row")
+        events.drop("device", "stream", "bytes")  # of GPU events
+        .with_row_index("row")
         .filter(pl.col("kind").is_in(["cpu_op", "runtime", "annotation"]))
         .with_columns(end=pl.col("ts") + pl.col("dur"))
     )
+    # In one piece, column by column: with columns in different pieces each step would copy them all.
+    calls = pl.DataFrame([calls.drop_in_place(name).rechunk() for name in calls.columns])
     thread = calls.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
     caller = callers(calls["ts"].to_numpy(), calls["end"].to_numpy(), thread)
     op = nearest(caller, (calls["kind"] == "cpu_op").to_numpy())

@@ -125,7 +125,9 @@ def _verdicts(trace: Trace) -> pl.DataFrame:
         verdict_detail=pl.Series([kind.detail for kind in kinds], dtype=pl.String),
         backward=pl.col("name").str.contains("(?i)backward"),
     )
-    table = calls.join(own, on=["kind", "name", "dims"], how="left", maintain_order="left", nulls_equal=True)
+    table = calls.select("kind", "name", "dims").join(
+        own, on=["kind", "name", "dims"], how="left", maintain_order="left", nulls_equal=True
+    )
     around_more = pl.col("name").str.starts_with(STEP) & (pl.col("kind") == "annotation") & ~plain_steps(calls)
     table = table.with_columns(verdict=pl.when(around_more).then(pl.lit(OTHER.category)).otherwise("verdict"))
     caller = calls["caller"].to_numpy()

@@ -30,15 +30,16 @@ def compilation(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a sign that was found. count: in the whole recording; per_step: a step; distinct: different names;
     time_ns: what they cover, in the whole recording, on the host; meaning: what it says.
     """
-    events = trace.events.select("kind", "name", "ts", "dur", end=pl.col("ts") + pl.col("dur"))
-    called = host_calls(trace).filter(pl.col("kind") != "runtime").select("kind", "name").unique()
+    events = trace.events.select("kind", "name", "ts", "dur")
+    called = host_calls(trace).select("kind", "name").filter(pl.col("kind") != "runtime").unique()
     python = python_names(trace).select(pl.lit("python").cast(called.schema["kind"]).alias("kind"), "name")
     names = pl.concat([called, python])
     rows = []
     for sign, pattern, meaning in _SIGNS:
         found = names.filter(pl.col("name").str.contains(pattern))
         if found.height:
-            rows.append((sign, events.join(found, on=["kind", "name"], how="semi"), meaning))
+            spans = events.join(found, on=["kind", "name"], how="semi").with_columns(end=pl.col("ts") + pl.col("dur"))
+            rows.append((sign, spans, meaning))
     calls = runtime_calls(trace)
     rows += [(sign, calls.filter(pl.col("role") == role), meaning) for sign, role, meaning in _ROLES]
     table = [

@@ -143,7 +143,8 @@ def _chosen(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, str]:
             for rank, low, high in last.select("rank", "ts", "end").iter_rows()
         ]
         gpu = gpu.filter(pl.any_horizontal(inside[: last.height]))
-        calls = calls.filter(pl.any_horizontal(inside[last.height :]))
+        if gpu.height <= MOST_EVENTS:
+            calls = calls.filter(pl.any_horizontal(inside[last.height :]))
     if gpu.height > MOST_EVENTS:
         return gpu, calls, ""
     if gpu["launch"].null_count() == gpu.height:

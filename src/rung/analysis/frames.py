@@ -10,16 +10,21 @@ from rung.analysis.intervals import Ints
 from rung.analysis.nesting import callers, nearest, outermost
 from rung.analysis.once import once
 from rung.analysis.origins import origins
+from rung.analysis.stabbing import THREAD, holding
 from rung.trace.table import Trace
 
 # Frames that say nothing about the user's program: PyTorch's own, built-in functions, wrappers of contexts and threads.
 _INTERNAL = r"^<|^nn\.Module: |(^|/)torch/|(^|/)torch_|^<frozen|(^|/)(threading|contextlib|functools|inspect|typing|enum|abc)\.py\("
+_SLICE = 1 << 18  # events
 _BEFORE_PACKAGE = r"^.*(site|dist)-packages/"
 
 
-def frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
-    """The chosen Python frames, a caller before what it calls: `ts`, `end`, `name`, `rank`, `pid`, `tid`."""
-    return _frames(trace.events, python_names(trace), chosen)
+def frames(trace: Trace, chosen: pl.Expr, moments: pl.Series | None = None) -> pl.DataFrame:
+    """The chosen Python frames, a caller before what it calls: `ts`, `end`, `name`, `rank`, `pid`, `tid`.
+
+    moments: ns; only the frames that were open at any of them, on whatever thread.
+    """
+    return _frames(trace.events, python_names(trace), chosen, moments)
 
 
 def launching_frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
@@ -30,15 +35,20 @@ def launching_frames(trace: Trace, chosen: pl.Expr) -> pl.DataFrame:
     return pl.concat([own, _frames(trace.captured.events, _python_names(trace.captured.events), chosen)])
 
 
-def _frames(events: pl.DataFrame, names: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
-    python = events.lazy().filter(pl.col("kind") == "python")
+def _frames(
+    events: pl.DataFrame, names: pl.DataFrame, chosen: pl.Expr, moments: pl.Series | None = None
+) -> pl.DataFrame:
     names = names.filter(chosen)
-    found = (
-        python.select("ts", "dur", "name", "rank", "pid", "tid")
-        .filter(pl.col("name").is_in(names["name"].implode()))
-        .select("ts", "name", "rank", "pid", "tid", end=pl.col("ts") + pl.col("dur"))
-        .collect()
-    )
+    at = None if moments is None else moments.sort()
+    columns = events.select("ts", "dur", "name", "rank", "pid", "tid", "kind")
+    parts = [columns.clear()]
+    # A trace has millions of frames: of those that are open at a few moments no table of all is made.
+    for part in columns.iter_slices(_SLICE):
+        if at is not None:
+            part = part.filter(holding(part["ts"], part["ts"] + part["dur"], at))
+        python = part.lazy().filter(pl.col("kind") == "python")
+        parts.append(python.filter(pl.col("name").is_in(names["name"].implode())).collect())
+    found = pl.concat(parts).select("ts", "name", "rank", "pid", "tid", end=pl.col("ts") + pl.col("dur"))
     if (found["ts"].diff() > 0).all():
         return found
     return found.sort("ts", "end", descending=[False, True], maintain_order=True)
@@ -59,16 +69,13 @@ def module_frames(trace: Trace) -> pl.DataFrame:
     return launching_frames(trace, pl.col("name").str.starts_with("nn.Module: "))
 
 
-@once
-def user_frames(trace: Trace) -> pl.DataFrame:
-    """The frames of the user's program and its libraries, PyTorch's own left out."""
-    return frames(trace, ~pl.col("name").str.contains(_INTERNAL))
+def user_frames(trace: Trace, moments: pl.Series) -> pl.DataFrame:
+    """The frames of the user's program and its libraries, PyTorch's own left out, that were open at any of these moments."""
+    return frames(trace, ~pl.col("name").str.contains(_INTERNAL), moments)
 
 
 def launching_user_frames(trace: Trace) -> pl.DataFrame:
-    """The same around `launching_calls`: those of the capture traces, too."""
-    if trace.captured is None:
-        return user_frames(trace)
+    """All of them around `launching_calls`: those of the capture traces, too."""
     return launching_frames(trace, ~pl.col("name").str.contains(_INTERNAL))
 
 
@@ -94,10 +101,12 @@ def around(trace: Trace, of: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     sequence number.
     """
     calls = launching_calls(trace)
-    both = pl.concat([of.select("ts", "end", "rank", "pid", "tid"), calls.select("ts", "end", "rank", "pid", "tid")])
-    thread = both.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
-    parent = callers(both["ts"].to_numpy(), both["end"].to_numpy(), thread)
-    is_frame = np.arange(both.height) < of.height
+    places = pl.concat([of.select(THREAD), calls.select(THREAD)])
+    thread = places.select(pl.struct(THREAD).rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    del places  # as large as all that follows
+    start, end = (np.concatenate([of[column].to_numpy(), calls[column].to_numpy()]) for column in ("ts", "end"))
+    parent = callers(start, end, thread)
+    is_frame = np.arange(start.size) < of.height
     found = nearest(parent, is_frame)
     above = np.where(parent >= 0, found[parent], -1)[: of.height]
     return _null(_forward(calls, found[of.height :])), _null(above)

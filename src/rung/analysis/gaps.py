@@ -9,7 +9,7 @@ from rung.analysis.dry_times import dry_times
 from rung.analysis.frames import frames, place, user_frames
 from rung.analysis.once import once
 from rung.analysis.origins import origins
-from rung.analysis.stabbing import THREAD, at_rows, open_at
+from rung.analysis.stabbing import THREAD, at_rows, holding, open_at
 from rung.analysis.waiting import host_waits
 from rung.trace.table import Trace
 
@@ -57,9 +57,10 @@ def caused(trace: Trace) -> pl.DataFrame:
     until = pl.when("late").then(pl.min_horizontal("launched", "end")).otherwise("end")
     waits = table.hstack(thread).with_columns(at=pl.col("ts") + (until - pl.col("ts")) // 2)
     # A step is not what the host did, but when.
-    doing = calls.filter(~pl.col("name").str.starts_with("ProfilerStep#"))
-    middle = open_at(doing.select(*THREAD, "ts", "end"), waits)
-    program = user_frames(trace)
+    doing = calls.select(*THREAD, "ts", "end", "name").filter(holding(calls["ts"], calls["end"], waits["at"].sort()))
+    doing = doing.filter(~pl.col("name").str.starts_with("ProfilerStep#"))
+    middle = open_at(doing, waits)
+    program = user_frames(trace, waits["at"])
     line = open_at(program, waits)
     blocking, is_loader = host_waits(trace), pl.col("name").str.contains(_LOADING)
     blocked = open_at(blocking.select(*THREAD, "ts", "end"), waits.with_columns(at="ts"))

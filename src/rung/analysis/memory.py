@@ -97,5 +97,5 @@ def _makers(trace: Trace, records: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     inside = open_at(calls.select(*THREAD, "ts", "end"), moments)
     top = outermost(calls["caller"].to_numpy(), (calls["kind"] == "cpu_op").to_numpy())
     of_top = np.where(inside >= 0, top[np.maximum(inside, 0)], -1) if top.size else inside
-    program = user_frames(trace)
+    program = user_frames(trace, moments["at"])
     return at_rows(calls["name"], of_top), at_rows(program["name"], open_at(program, moments))

@@ -47,11 +47,15 @@ def _nested(starts: Ints, ends: Ints) -> Ints | None:
     place = np.arange(starts.size)
     # Open when an item starts: those before it less those that have ended.
     depth = place - np.searchsorted(np.sort(ends), starts, side="right")
-    by_depth = np.argsort(depth, kind="stable")  # places, by depth and then in order
-    before = np.searchsorted(depth[by_depth] * place.size + by_depth, (depth - 1) * place.size + place) - 1
-    parent = np.where(depth > 0, by_depth[np.maximum(before, 0)], -1)
     inside = depth > 0
-    sound = (ends[parent[inside]] > starts[inside]) & (ends[parent[inside]] >= ends[inside])
+    by_depth = depth  # and then in order; in place, as there are millions
+    by_depth *= place.size
+    by_depth += place
+    ordered = np.sort(by_depth)
+    before = np.searchsorted(ordered, by_depth - place.size) - 1  # the latest before it at the depth above
+    parent = np.where(inside, ordered[np.maximum(before, 0)] % place.size, -1)
+    around = ends[np.maximum(parent, 0)]
+    sound = ~inside | ((around > starts) & (around >= ends))
     return parent if sound.all() else None
 
 

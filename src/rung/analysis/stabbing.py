@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rung.analysis.intervals import Ints
-from rung.analysis.nesting import callers
+from rung.analysis.nesting import Mask, callers
 
 THREAD = ("rank", "pid", "tid")
 
@@ -17,9 +17,7 @@ def open_at(spans: pl.DataFrame, moments: pl.DataFrame) -> Ints:
     """
     if spans.is_empty() or moments.is_empty():
         return np.full(moments.height, -1, dtype=np.int64)
-    # Most spans of a long recording hold none of a few moments.
-    sorted_at = moments["at"].sort().to_numpy()
-    holds = np.searchsorted(sorted_at, spans["ts"].to_numpy()) < np.searchsorted(sorted_at, spans["end"].to_numpy())
+    holds = holding(spans["ts"], spans["end"], moments["at"].sort())
     rows = np.flatnonzero(holds)
     spans = spans.filter(holds)
     if spans.is_empty():
@@ -44,6 +42,16 @@ def open_at(spans: pl.DataFrame, moments: pl.DataFrame) -> Ints:
         if not over.any():
             return np.where(row >= 0, rows[np.maximum(row, 0)], -1)
         row = np.where(over, caller[np.maximum(row, 0)], row)
+
+
+def holding(start: pl.Series, end: pl.Series, moments: pl.Series) -> Mask:
+    """Which spans are open at any of some sorted moments, on whatever thread: most of a long recording hold none of a few."""
+    at = moments.to_numpy()
+    if at.size == 0:
+        return np.zeros(start.len(), dtype=bool)
+    following = np.searchsorted(at, start.to_numpy())
+    found: Mask = (following < at.size) & (at[np.minimum(following, at.size - 1)] < end.to_numpy())
+    return found
 
 
 def at_rows(values: pl.Series, rows: Ints | pl.Series) -> pl.Series:

@@ -21,7 +21,7 @@ def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     these calls.
     """
     calls, waits = host_calls(trace), host_waits(trace)
-    frames = user_frames(trace)
+    frames = user_frames(trace, waits["ts"])
     line = open_at(frames, waits.select(*THREAD, at="ts"))
     named = waits.select(
         "dur", "why", call="name",

@@ -92,6 +92,49 @@ def test_the_quick_and_the_careful_way_give_the_same_table(events):
     assert quick.unread == careful.unread
 
 
+FRAME = st.fixed_dictionaries(
+    {
+        "ph": st.just("X"),
+        "cat": st.just("python_function"),
+        "name": TRICKY,
+        "pid": st.integers(0, 9) | TRICKY,
+        "tid": st.just(1),
+        "ts": NUMBERS,
+        "dur": NUMBERS,
+        "args": st.just({"Python id": 1}) | st.just({"External id": 2**70, "bytes": []}) | st.none(),
+    }
+)
+ODD = {"ph": ["i", "M", "x"], "cat": ["cpu_op", "Python_Function"], "pid": [None], "ts": [-1], "dur": [-1]}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(FRAME, min_size=1, max_size=6), st.sampled_from([None, *ODD, "missing"]), st.data())
+def test_frames_alone_and_among_others_make_the_table_of_the_careful_way(events, odd, data):
+    if odd is not None:
+        event = events[data.draw(st.integers(0, len(events) - 1))]
+        if odd == "missing":
+            del event[data.draw(st.sampled_from(sorted(event)))]
+        else:
+            event[odd] = data.draw(st.sampled_from(ODD[odd]))
+    text = text_of(events, False).encode()
+    text = text[text.index(b"[") : text.rindex(b', "deviceProperties"')]
+    quick, careful = kineto_events.Events(Columns()), kineto_events.Events(Columns())
+    quick.take(text)
+    careful._take_carefully(text)
+    assert quick.columns.frame().equals(careful.columns.frame())
+    assert (quick.unread, quick.unread_ns, quick.seen) == (careful.unread, careful.unread_ns, careful.seen)
+
+
+def test_a_batch_of_frames_is_decoded_once(monkeypatch):
+    monkeypatch.setattr(kineto_events, "_quick", None)
+    text = text_of(
+        [{"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": 1, "dur": 1}] * 3, True
+    )
+    events = kineto_events.Events(Columns())
+    events.take(text[text.index("[") : text.rindex(', "deviceProperties"')].encode())
+    assert events.columns.frame()["kind"].to_list() == ["python"] * 3
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9_007_199_254), st.integers(0, 10**6), st.integers(0, 6)), min_size=1, max_size=4)

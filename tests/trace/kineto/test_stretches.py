@@ -67,8 +67,8 @@ def resident():
 def frames(stretches):
     table, times, kind = Columns(), np.arange(_FLUSH), np.full(_FLUSH, KIND_CODE["python"], np.uint8)
     for _ in range(stretches):
-        same = ["f"] * _FLUSH, [1] * _FLUSH, [1] * _FLUSH
-        table.add(times, times, kind, *same, np.arange(0), {}, {column: [] for column in TEXTS})
+        places = [0] * 5 + [1] * (_FLUSH - 5)  # a few frames of another thread
+        table.add(times, times, kind, ["f"] * _FLUSH, places, places, np.arange(0), {}, {column: [] for column in TEXTS})
     return table.frame()
 few = frames(2)
 before = resident()
@@ -78,7 +78,7 @@ print((resident() - before) / many.height)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is read from /proc here")
-def test_frames_alone_take_the_memory_of_empty_columns_once():
+def test_frames_alone_take_the_memory_of_empty_columns_and_of_their_thread_once():
     done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
     # Of the columns that are not the same all over; about 70 where each stretch has all of its own.
     assert float(done.stdout) < 45

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,10 @@ class _Codes(dict[Any, int]):
             return np.full(len(texts), self[texts[0]], np.uint32)
         return np.fromiter(map(self.__getitem__, texts), np.uint32, len(texts))
 
-    def decoded(self, codes: Sequence[Array], constants: _Constants) -> pl.Series:
-        if len(self.texts) == 1:
-            return constants.of(self.texts[0], pl.String(), sum(map(len, codes)))
-        return pl.Series(self.texts, dtype=pl.String).gather(np.concatenate(codes))
+    def decoded(self, codes: Array, constants: _Constants) -> pl.Series:
+        if len(codes) and (codes == codes[0]).all():
+            return constants.of(self.texts[codes[0]], pl.String(), len(codes))
+        return pl.Series(self.texts, dtype=pl.String).gather(codes)
 
 
 def _decoded(text: bytes) -> str:
@@ -130,16 +131,30 @@ class Columns:
     def _flush(self) -> None:
         if not self._height:
             return
-        arrays, rows = self._arrays, np.concatenate(self._rows)
-        columns = {column: pl.Series(np.concatenate(arrays[column])) for column in ("ts", "dur")}
-        columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(np.concatenate(arrays["kind"]))
-        for column in _PLACES:
-            columns[column] = self._codes[column].decoded(arrays[column], self._constants)
+        arrays = {column: np.concatenate(parts) for column, parts in self._arrays.items()}
+        rows = np.concatenate(self._rows)
+        columns = {column: pl.Series(arrays[column]) for column in ("ts", "dur")}
+        columns["kind"] = pl.Series(KINDS, dtype=SCHEMA["kind"]).gather(arrays["kind"])
+        columns["name"] = self._decoded("name", arrays["name"])
         sparse = {column: pl.Series(self._ids[column], dtype=SCHEMA[column]) for column in IDS}
-        sparse |= {column: self._codes[column].decoded(arrays[column], self._constants) for column in TEXTS}
+        sparse |= {column: self._decoded(column, arrays[column]) for column in TEXTS}
         for column, known in sparse.items():
             columns[column] = self._constants.of(None, SCHEMA[column], self._height)
             if known.null_count() < len(known):
                 columns[column] = columns[column].scatter(rows, known)
-        self._frames.append(pl.DataFrame({column: columns[column] for column in SCHEMA}))
+        for first, last in pairwise(_parted(arrays["pid"], arrays["tid"])):
+            part = {column: values.slice(first, last - first) for column, values in columns.items()}
+            part |= {column: self._decoded(column, arrays[column][first:last]) for column in ("pid", "tid")}
+            self._frames.append(pl.DataFrame({column: part[column] for column in SCHEMA}))
         self._restart()
+
+    def _decoded(self, column: str, codes: Array) -> pl.Series:
+        return self._codes[column].decoded(codes, self._constants)
+
+
+def _parted(pid: Array, tid: Array) -> list[int]:
+    """Where to part a stretch, its begin and end included: a long run of events of one thread has a column of one value."""
+    edges = np.r_[0, np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1, len(pid)]
+    long = np.diff(edges) >= _SPLIT
+    found: list[int] = np.unique(np.r_[0, edges[:-1][long], edges[1:][long], len(pid)]).tolist()
+    return found

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from rung.trace.kineto.collectives import Collectives
-from rung.trace.kineto.columns import IDS, KIND_CODE, TEXTS, Columns
+from rung.trace.kineto.columns import IDS, KIND_CODE, TEXTS, Array, Columns
 from rung.trace.kineto.exact import exact, integer, nanoseconds
 from rung.trace.kineto.flows import Flows
 from rung.trace.kineto.grids import Grids, wanted
 from rung.trace.kineto.memory import NAME as MEMORY
 from rung.trace.kineto.memory import Memory
-from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Quick, QuickArgs
+from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Frame, Quick, QuickArgs
 from rung.trace.kineto.text import TooLong
 from rung.trace.source import MAX_EVENTS
 from rung.trace.table import GPU_KINDS
@@ -63,9 +63,11 @@ _INT64 = 2**63
 OURS = "rung"  # the `writer` of traces that write_chrome made
 Buffer = bytes | memoryview
 _NO_QUICK_ARGS = QuickArgs()
+_NO_ROWS = np.empty(0, np.int64)
+_NO_TEXTS: dict[str, Sequence[bytes | None]] = dict.fromkeys(TEXTS, ())
 _NO_ARGS = Args()
+_frames = msgspec.json.Decoder(list[Frame]).decode
 _quick = msgspec.json.Decoder(list[Quick]).decode
-_quick_args = msgspec.json.Decoder(list[QuickArgs | None]).decode
 _careful = msgspec.json.Decoder(list[Event]).decode
 _CODE_OF_CATEGORY = {
     category: KIND_CODE[_KIND_OF_CATEGORY.get(category.lower(), "other")] for category in get_args(Category)
@@ -101,6 +103,10 @@ class Events:
         if self._top.get("writer") == OURS:  # its own columns are read by the careful way alone
             return self._take_carefully(text)
         try:
+            return self._take_frames(_frames(text), text)
+        except msgspec.ValidationError:  # at the first event that is none
+            pass
+        try:
             events = _quick(text)
         except msgspec.ValidationError:
             return self._take_carefully(text)
@@ -112,10 +118,6 @@ class Events:
         flows = [event for event in others if _is_flow(event)]
         flow_ts = exact([event.ts for event in flows], text, b"ts") if flows else ()
         memory = [event for event in others if event.ph == "i" and event.name == MEMORY and event.args]
-        try:
-            of_memory = _arguments(memory)
-        except msgspec.ValidationError:
-            return self._take_carefully(text)
         moments = exact([event.ts for event in memory], text, b"ts") if memory else np.empty(0, np.int64)
         if flow_ts is None or moments is None or not self._add_quickly(complete, text):
             return self._take_carefully(text)
@@ -125,26 +127,35 @@ class Events:
             self.unread[_UNREAD[phase]] += count
         if memory:
             places = [(event.pid, event.tid) for event in memory]
-            self.unread["instant event"] -= self.memory.add_all(moments.tolist(), places, of_memory)
+            args = [event.args for event in memory]
+            self.unread["instant event"] -= self.memory.add_all(moments.tolist(), places, args)  # type: ignore[arg-type]
             self.unread = +self.unread  # without what is none after all
         if flows:
             self.flows.add(flow_ts, *zip(*[(e.ph, e.id, e.pid, e.tid) for e in flows], strict=True))
 
+    def _take_frames(self, frames: list[Frame], text: Buffer) -> None:
+        if not frames:
+            return
+        times = _times(frames, text)
+        if times is None:
+            return self._take_carefully(text)
+        self.seen += len(frames)
+        self.phases += len(frames)
+        places = [frame.pid for frame in frames], [frame.tid for frame in frames]
+        kinds = np.full(len(frames), _PYTHON, np.uint8)
+        self.columns.add(*times, kinds, [frame.name for frame in frames], *places, _NO_ROWS, {}, _NO_TEXTS)
+
     def _add_quickly(self, events: list[Quick], text: Buffer) -> bool:
         if not events:
             return True
-        ts = exact([event.ts for event in events], text, b"ts")
-        dur = exact([event.dur for event in events], text, b"dur")
-        if ts is None or dur is None or dur.min() < 0 or int(ts.max()) + int(dur.max()) >= _INT64:
+        times = _times(events, text)
+        if times is None:
             return False
         kinds = np.frombuffer(bytes([_CODE_OF_CATEGORY[event.cat] for event in events]), np.uint8)
         names = [event.name for event in events]
         pids, tids = [event.pid for event in events], [event.tid for event in events]
         rows = np.flatnonzero(kinds != _PYTHON)
-        try:
-            args = _arguments([events[row] for row in rows.tolist()])
-        except msgspec.ValidationError:
-            return False
+        args = [events[row].args or _NO_QUICK_ARGS for row in rows.tolist()]
         device: list[int | None] = [None] * len(args)
         stream = device.copy()
         # Only GPU events: Triton's cpu_ops carry a stream too, and pid and tid of host events are others.
@@ -170,7 +181,7 @@ class Events:
             "strides": _texts([arg.strides for arg in args]),
             "concrete": _texts([arg.concrete for arg in args]),
         }
-        self.columns.add(ts, dur, kinds, names, pids, tids, rows, ids, texts)
+        self.columns.add(*times, kinds, names, pids, tids, rows, ids, texts)
         if any(arg.collective is not NOTHING for arg in args):
             self.collectives.take(text)
         if wanted([names[row] for row in gpu], [arg.kernel for arg in args if arg.kernel is not NOTHING]):
@@ -257,10 +268,13 @@ class Events:
             self.unread_ns[reason] += abs(dur)
 
 
-def _arguments(events: list[Quick]) -> list[QuickArgs]:
-    """Those of many events, decoded in one go. Raises msgspec.ValidationError where they are not as Kineto has them."""
-    text = b",".join([event.args or b"null" for event in events])  # type: ignore[misc]
-    return [args or _NO_QUICK_ARGS for args in _quick_args(b"[%s]" % text)]
+def _times(events: Sequence[Frame | Quick], text: Buffer) -> tuple[Array, Array] | None:
+    """Starts and durations in ns; None where floats may not be what the digits say, or they are no times of events."""
+    ts = exact([event.ts for event in events], text, b"ts")
+    dur = exact([event.dur for event in events], text, b"dur")
+    if ts is None or dur is None or dur.min() < 0 or int(ts.max()) + int(dur.max()) >= _INT64:
+        return None
+    return ts, dur
 
 
 def _is_flow(event: Quick | Event) -> bool:

@@ -11,14 +11,19 @@ from rung.trace.kineto.structs import QuickArgs
 from rung.trace.table import MEMORY
 
 NAME = "[memory]"
+_FLUSH = 1 << 16  # records: lists of Python numbers take five times the memory of a table
 
 
 class Memory:
     """Those of one trace as they come in."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in MEMORY}
+        self._parts: list[pl.DataFrame] = []
         self._texts = _Texts()
+        self._restart()
+
+    def _restart(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in MEMORY}
 
     def add_all(self, ts: list[int], places: list[tuple[Any, Any]], args: list[QuickArgs]) -> int:
         """Keeps those of a batch that have what they need, as `add` does; their number. places: their pid and tid."""
@@ -53,9 +58,17 @@ class Memory:
         """Appends columns in the order of MEMORY."""
         for column, values in zip(self._columns.values(), columns, strict=True):
             column += values
+        if len(self._columns["ts"]) >= _FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._parts.append(pl.DataFrame(self._columns, schema=MEMORY))
+        self._restart()
 
     def frame(self) -> pl.DataFrame:
-        return pl.DataFrame(self._columns, schema=MEMORY)
+        """All that was taken, columns as in MEMORY."""
+        self._flush()
+        return pl.concat(self._parts)
 
 
 class _Texts(dict[Any, str]):

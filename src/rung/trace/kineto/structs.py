@@ -42,6 +42,18 @@ class QuickArgs(msgspec.Struct, gc=False):
     device_id: _Int64 = msgspec.field(name="Device Id", default=None)
 
 
+class Frame(msgspec.Struct, gc=False):
+    """A Python frame: most events of a trace with stacks, in long stretches of nothing else. Its args are skipped."""
+
+    ph: Literal["X"]
+    cat: Literal["python_function"]
+    name: str
+    pid: int | str
+    tid: int | str
+    ts: float
+    dur: float
+
+
 class Quick(msgspec.Struct, gc=False):
     ph: _Phase
     cat: Category | None = None
@@ -50,7 +62,7 @@ class Quick(msgspec.Struct, gc=False):
     tid: int | str = ""
     ts: float = np.nan
     dur: float = np.nan
-    args: msgspec.Raw = NOTHING  # decoded by itself where it is needed: most events are Python frames, which need none
+    args: QuickArgs | None = None
     id: int | str | None = None  # of a flow
 
 
