@@ -10,6 +10,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("rung", deadline=None)  # how long an example takes tells of the machine
+settings.load_profile("rung")
 
 
 def _interpreted_kernels():
