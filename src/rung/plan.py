@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Numerics = Literal["exact", "tf32", "bf16", "fp8"]
 
 # From the most exact to the least: a contract allows all before it.
-CONTRACTS: tuple[Numerics, ...] = ("exact", "tf32", "bf16", "fp8")
+CONTRACTS: tuple[Numerics, ...] = get_args(Numerics)
 
 
 def contract(name: str) -> Numerics | None:

@@ -16,6 +16,7 @@ from rung.agents.jobs import Job, Jobs
 from rung.agents.root import Root
 from rung.agents.words import of_the_target, options
 from rung.errors import RungError, UsageError
+from rung.plan import Numerics
 
 WAIT = 50.0  # seconds: many clients give up a call after a minute
 LOOK = 0.02, 0.5  # seconds between two looks at a command: the first, and the most
@@ -278,7 +279,7 @@ class Tools:
         target: Annotated[str | None, Field(description="As for `bench`; leave it out with resume")] = None,
         options: Options = None,
         numerics: Annotated[
-            Literal["exact", "tf32", "bf16", "fp8"] | None,
+            Numerics | None,
             Field(
                 description="What may change: exact (default on a CPU), tf32 (default on a GPU), bf16, fp8. Ask the user if you do not know"
             ),

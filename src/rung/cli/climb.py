@@ -28,6 +28,7 @@ from rung.cli.live import live
 from rung.cli.output import show_styled
 from rung.cli.remember import remembered
 from rung.errors import UsageError
+from rung.plan import CONTRACTS
 
 if TYPE_CHECKING:
     from rung.records.climb import ClimbRun
@@ -68,7 +69,7 @@ def add(commands: Any, help_text: str) -> None:
         help="tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME",
     )
     parser.add_argument(
-        "--numerics", choices=("exact", "tf32", "bf16", "fp8"),
+        "--numerics", choices=CONTRACTS,
         help="what may change: exact (reassociation only; default on a CPU), tf32 (default on a GPU), bf16, fp8",
     )  # fmt: skip
     parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="try only these, in this order")
