@@ -144,4 +144,5 @@ def _statistics(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     at = slice(FEWEST - 1, x.shape[1] - FEWEST)
     before, sums = before[:, at], sums[:, at]
     cusum = sums - before / total * all_sums
-    return np.abs(cusum) * np.sqrt(total / (before * (total - before)))
+    found: np.ndarray = np.abs(cusum) * np.sqrt(total / (before * (total - before)))
+    return found

@@ -20,7 +20,8 @@ def event() -> Any:
 
 def elapsed(begin: Any, end: Any) -> int:
     """Nanoseconds between two events; tiny negative times are known on ROCm and are nothing."""
-    return max(0, round(begin.elapsed_time(end) * 1e6))
+    milliseconds: float = begin.elapsed_time(end)
+    return max(0, round(milliseconds * 1e6))
 
 
 def empty_pair(device: Device) -> int:

@@ -116,7 +116,8 @@ def trend(samples: Sequence[float]) -> float | None:
 
 def _without_slope(x: np.ndarray) -> np.ndarray:
     along = np.linspace(-1, 1, len(x))
-    return x - along * (along @ x) / (along @ along)
+    flat: np.ndarray = x - along * (along @ x) / (along @ along)
+    return flat
 
 
 def hodges_lehmann(differences: Sequence[float]) -> float:

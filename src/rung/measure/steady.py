@@ -38,7 +38,8 @@ def change_points(samples: Sequence[float]) -> list[int]:
         length = end - starts
         mean = (s1[end] - s1[starts]) / length
         variance = np.maximum((s2[end] - s2[starts]) / length - mean**2, floor)
-        return length * (np.log(2 * math.pi * variance) + 1)
+        found: np.ndarray = length * (np.log(2 * math.pi * variance) + 1)
+        return found
 
     best = np.full(n + 1, math.inf)
     best[0] = -penalty

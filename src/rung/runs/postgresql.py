@@ -160,7 +160,8 @@ class _Statements:
         self._connection = connection
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Rows:
-        return self._connection.exec_driver_sql(statement.replace("?", "%s"), tuple(map(_storable, values)))
+        found: Rows = self._connection.exec_driver_sql(statement.replace("?", "%s"), tuple(map(_storable, values)))
+        return found
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         for row in rows:
