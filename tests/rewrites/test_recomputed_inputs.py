@@ -15,6 +15,7 @@ from rung.plan import Plan
 from rung.rewrites import Surgeon
 from rung.rewrites.aten import recompute
 from rung.rungs import BY_NAME, Context, Evidence
+from rung.rungs.rung import Proof
 
 TOKENS, DIM, HIDDEN = 64, 32, 96
 COUNTS: list[int] = []
@@ -280,12 +281,12 @@ def test_it_is_for_compiled_training_on_a_gpu_and_shows_in_the_peak() -> None:
                   Context(Plan(compile=True), "exact", {**facts, "mode": "infer"}, {}, {})):  # fmt: skip
         assert rung.applies(other)
     assert rung.change(Plan()).within == ("recompute",)
-    told = {"pass recompute": True, "memory": {"best": {"allocated": 6 * 2**30}, "candidate": {"allocated": 5 * 2**30}}}
-    proof = rung.proof(Evidence(None, None, told))
-    assert proof.shown is True
-    assert proof.says.endswith("6.00 -> 5.00 GiB at the peak")
-    assert (
-        rung.proof(Evidence(None, None, {**told, "memory": {s: {"allocated": 1} for s in ("best", "candidate")}})).shown
-        is False
-    )
+
+    def proof(best: int, candidate: int) -> Proof:
+        memory = {"best": {"allocated": best}, "candidate": {"allocated": candidate}}
+        return rung.proof(Evidence(None, None, {"pass recompute": True}, memory=memory))
+
+    assert proof(6 * 2**30, 5 * 2**30).shown is True
+    assert proof(6 * 2**30, 5 * 2**30).says.endswith("6.00 -> 5.00 GiB at the peak")
+    assert proof(1, 1).shown is False
     assert rung.predict(Context(Plan(), "exact", facts, {"pointwise": 1.0}, {})).high == 1.0
