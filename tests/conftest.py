@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
-settings.register_profile("rung", deadline=None)  # how long an example takes tells of the machine
+settings.register_profile("rung", deadline=None, max_examples=50)  # how long one takes tells of the machine
 settings.load_profile("rung")
 
 

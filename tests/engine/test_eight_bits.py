@@ -114,7 +114,7 @@ def test_a_change_of_the_weights_is_taken_up_where_the_copies_lie(kind: str) -> 
         torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("shape", [(2, 3)])
 def test_what_was_compiled_reads_the_changed_weights(shape: tuple[int, int]) -> None:
     made = model()
     step = compiled.Compiled(lambda x: made(x), made, Plan(compile=True, linears="int8"), "sm90")
@@ -334,7 +334,7 @@ def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded
     assert any("output is off by" in said for said in found.failures)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3)])
 def test_int8_compiles_behind_what_is_no_tensor_of_its_own(shape: tuple[int, int]) -> None:
     """Behind a norm, whose result several layers read: Inductor's own operation for int8 weights fails there."""
     layers = nn.ModuleList(nn.Linear(64, 32, bias=False) for _ in range(3)).bfloat16()

@@ -24,7 +24,7 @@ ASKED: dict[str, list[str]] = {
     "rotation": ["rope", "--arch", "gfx942,sm90"],
     "everywhere": ["cross_entropy_forward", "--arch", ARCHES],
     "gradient": ["cross_entropy_backward", "--arch", "gfx950,sm100"],
-    "one query": ["decode_attention", "--arch", ARCHES],
+    "one query": ["decode_attention", "--arch", "gfx90a,gfx942,sm90"],
     "example": [f"{MINE}:double", "--arch", "gfx942,sm90"],
     "call": [f"{MINE}:double", "num_warps=4", "--call", "two_warps", "--arch", "sm90"],
     "called": [f"{MINE}:double", "--call", "two_warps", "--arch", "sm90"],

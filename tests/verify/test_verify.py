@@ -141,8 +141,7 @@ def test_the_unchanged_model_passes(plan: Plan, mode: str) -> None:
     assert found.cases == 6 * len(found.precisions)
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
-@pytest.mark.parametrize("plan", [EXACT, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("plan", "mode"), [(EXACT, "train"), (BF16, "infer")], ids=["fp32-train", "bf16-infer"])
 def test_rewritten_graphs_pass(plan: Plan, mode: str) -> None:
     w = workload(mode)
     rewritten = Plan(bf16=plan.bf16, passes=("sdpa", "fused-qkv", "fused-gate-up"), fused_optimizer=mode == "train")
@@ -305,8 +304,7 @@ def test_inference_that_changes_its_weights_is_refused() -> None:
     assert not check(EXACT, change, "infer").passed
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
-@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize(("which", "mode"), [(0, "train"), (-1, "infer")])
 def test_a_workload_with_its_own_autocast_is_verified_in_full_precision_first(which: int, mode: str) -> None:
     w = load("tiny-transformer", {"hidden-dim": "64", "num-layers": "2", "num-heads": "4", "seq-len": "24",
                                   "batch-size": "4", "mode": mode, "use-amp": "true"})  # fmt: skip
