@@ -19,7 +19,7 @@ demo: $(READY)
 	@echo "rung is in $(VENV)/bin. Your own model: $(VENV)/bin/rung climb model.py:make (README.md says how)"
 
 test: lint
-	$(VENV)/bin/python -m pytest -n 4 --dist worksteal
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 
 TESTS ?= -n 2 --dist worksteal
 test-torch:
