@@ -1,6 +1,8 @@
 """What a browser is asked about any page: can it be read, and what does axe find wrong?"""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +38,26 @@ def axe_faults(page: Any) -> list[tuple[str, str]]:
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     page.add_script_tag(content=Path(AXE).read_text(encoding="utf-8"))
     return [(fault["id"], fault["nodes"][0]["html"]) for fault in page.evaluate("axe.run()")["violations"]]
+
+
+@contextmanager
+def watched(browser: Any, allowed: tuple[str, ...]) -> Iterator[tuple[Callable[..., Any], list[str]]]:
+    """(opens a new page, what was complained of): at the end nothing may have been, and nothing been asked for whose address does not begin
+    with one of those allowed."""
+    complaints: list[str] = []
+    contexts = []
+
+    def new_page(width: int = 1024, scheme: str = "light", **how: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **how)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: request.url.startswith(allowed) or complaints.append(request.url))
+        return page
+
+    yield new_page, complaints
+    for context in contexts:
+        context.close()
+    assert complaints == []

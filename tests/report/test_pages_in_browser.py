@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import CONTRAST, axe_faults, needs_axe
+from browsing import CONTRAST, axe_faults, needs_axe, watched
 from climb_sample import attempt, climb, nothing_kept, unfinished
 from made_pages import HOSTILE, comparison, diff_page_of, measurement, page_of, recorded_climb, trace
 from test_roofline_page import kernels, roofs
@@ -56,32 +56,17 @@ PAGES: dict[str, Callable[[Path], str]] = {
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     """Opens a page's text as a file. At the end nothing may have been complained of or asked for."""
-    complaints: list[str] = []
-    contexts = []
+    with watched(browser, ("file:", "data:", "blob:")) as (new_page, complaints):
 
-    def open_page(text: str, width: int = 1024, scheme: str = "light", **how: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **how)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
-        page.on(
-            "request",
-            lambda request: (
-                None if request.url.startswith(("file:", "data:", "blob:")) else complaints.append(request.url)
-            ),
-        )
-        file = tmp_path / "page.html"
-        file.write_text(text, encoding="utf-8")
-        page.goto(file.as_uri())
-        return page
+        def open_page(text: str, *how: Any, **more: Any) -> Any:
+            file = tmp_path / "page.html"
+            file.write_text(text, encoding="utf-8")
+            page = new_page(*how, **more)
+            page.goto(file.as_uri())
+            return page
 
-    open_page.complaints = complaints  # type: ignore[attr-defined]
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
+        open_page.complaints = complaints  # type: ignore[attr-defined]
+        yield open_page
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_weights_lie_channels_last_until_it_is_undone():
 
 
 def trained(trainer, optimizer, steps=3):
-    """A state of weights and one of the optimizer, after some steps."""
+    """The optimizer's state after some steps."""
     for seed in range(steps):
         trainer(torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed)))
     return copy.deepcopy(optimizer().state_dict())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import CONTRAST, axe_faults, needs_axe
+from browsing import CONTRAST, axe_faults, needs_axe, watched
 from served_history import CLIMBED, MEASURED, OF_A_STRANGER, history, serving
 
 from rung.serve.server import Server
@@ -36,24 +36,14 @@ def server(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 @pytest.fixture
 def visit(browser: Any, server: Server) -> Iterator[Visit]:
     """Opens a page of the server. At the end nothing may have been complained of, and no other server been asked."""
-    complaints: list[str] = []
-    contexts = []
+    with watched(browser, (server.url, "data:", "blob:")) as (new_page, _):
 
-    def open_page(path: str, width: int = 1024, scheme: str = "light", **how: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **how)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
-        page.on("request", lambda request: request.url.startswith((server.url, "data:", "blob:")) or complaints.append(request.url))  # fmt: skip
-        page.goto(server.url + path.lstrip("/"))
-        return page
+        def open_page(path: str, *how: Any, **more: Any) -> Any:
+            page = new_page(*how, **more)
+            page.goto(server.url + path.lstrip("/"))
+            return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
+        yield open_page
 
 
 def test_a_walk_from_the_list_to_a_run_its_report_two_runs_and_a_trend(visit: Visit) -> None:
