@@ -105,6 +105,9 @@ def add(commands: Any, help_text: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     need_torch()
+    options = {} if parsed.resume else target_options(parsed)
+    if parsed.target and not parsed.resume:
+        check_early(parsed.target, parsed.device)  # before a second of imports
     from rung.ladder.climb import Request, resume, start
     from rung.records.climb import ClimbRun
     from rung.records.record import record_of
@@ -127,10 +130,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
     chosen(parsed.rungs or ())
     if parsed.write_workload:
-        return write_workload(parsed.target or "", target_options(parsed), parsed.write_workload)
-    options = target_options(parsed)
-    if parsed.target:
-        check_early(parsed.target, parsed.device)
+        return write_workload(parsed.target or "", options, parsed.write_workload)
     new: Run | None = None
 
     def told(event: Event) -> None:
