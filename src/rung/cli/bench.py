@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rung.cli.common import (
     add_command,
     after_the_answer,
+    at_least,
     check_early,
     need_torch,
     regular_file,
@@ -36,6 +37,7 @@ examples:
   rung bench ops.py:softmax --call --n 4096            a plain function; its arguments are its options
   rung bench ops.py:softmax --call --n 4096 --bytes 134e6
   rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
+  rung bench model.py:make --nproc-per-node 1,2,4,8     data-parallel, and how it scales
 
 presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default: until the median is known to
 --target), compile (as proper, with an hour for the first compilation)
@@ -80,6 +82,9 @@ def add(commands: Any, help_text: str) -> None:
         help="bytes that one step has to read and write, for bytes/s and their share of the bandwidth",
     )
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
+    parser.add_argument("--nproc-per-node", type=counts, default=(), metavar="N[,N...]",
+                        help="train on so many ranks of this host, by torchrun; several numbers show how it scales")  # fmt: skip
+    parser.add_argument("--launcher", metavar="COMMAND", help="start the ranks by this command, as 'mpirun -np 8' or 'srun torchrun ...'")  # fmt: skip
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table, for an issue or a report")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
@@ -91,15 +96,17 @@ def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
+    from rung.launch import launcher, torchrun
     from rung.recipes.recipe import side_of
     from rung.records.record import plain
     from rung.timing.bench import bench
-    from rung.timing.sweep import sweep
+    from rung.timing.sweep import over_ranks, sweep
     from rung.timing.work import Told
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     options = target_options(parsed)
+    _check_ranks(parsed)
     check_early(parsed.target, parsed.device)
     stop_when_asked()
     side = side_of(parsed.target, options, parsed.rungs, parsed.recipe, call=parsed.call)
@@ -116,11 +123,16 @@ def run(parsed: argparse.Namespace) -> int:
         work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
         recipe=parsed.recipe,
     )
+    if parsed.nproc_per_node:
+        each = over_ranks(side, parsed.nproc_per_node, lambda side, count: measure(side, launcher=torchrun(count)))
+    else:
+        ranks = launcher(parsed.launcher) if parsed.launcher else None
+        each = sweep(side, grid(parsed.sweep), partial(measure, launcher=ranks))
     results: list[Bench | Failed] = []
     stop: BaseException | None = None
     try:
         with live():
-            for record in sweep(side, grid(parsed.sweep), measure):
+            for record in each:
                 results.append(record)
     except (RungError, KeyboardInterrupt) as error:
         stop = error
@@ -139,15 +151,17 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
     from rung.records.bench import Bench
     from rung.records.record import plain
     from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
+    from rung.report.over_ranks import scaling_lines
     from rung.runs import to_json, write_whole
 
     done = [r for r in results if isinstance(r, Bench)]
     saved = parsed.csv and any(r.samples for r in results)
+    several = parsed.sweep or len(parsed.nproc_per_node) > 1
     if parsed.json and results:
         documents = [plain(r) for r in results]
-        print(to_json(documents if parsed.sweep else documents[0]))
-    elif parsed.sweep and results:
-        print("\n".join(sweep_lines(results)))
+        print(to_json(documents if several else documents[0]))
+    elif several and results:
+        print("\n".join(sweep_lines(results) if parsed.sweep else scaling_lines(results)))
     elif done:
         print("\n".join(markdown_lines(done[0]) if parsed.markdown else bench_lines(done[0])))
     with after_the_answer():
@@ -161,13 +175,37 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
     for r in results:
         point = ", ".join(f"{k}={v}" for k, v in (r.point or {}).items())
         if isinstance(r, Bench):
-            for note in r.notes if parsed.sweep and not parsed.json else ():  # the table has no room for them
+            for note in r.notes if several and not parsed.json else ():  # the table has no room for them
                 say(f"note: {point}: {note}")
             continue
         if point:
             say(f"rung: {point}: {r.error}")
         if r.summary:
             say(partial_line(r.summary) + (f" They are in {parsed.csv}." if saved else ""))
+
+
+def _check_ranks(parsed: argparse.Namespace) -> None:
+    """Raises UsageError for what several ranks cannot do."""
+    if not (parsed.nproc_per_node or parsed.launcher):
+        return
+    if parsed.nproc_per_node and parsed.launcher:
+        raise UsageError("give --nproc-per-node or --launcher, not both.")
+    if parsed.call:
+        raise UsageError("--call times a plain function, in one process; several ranks run a workload.")
+    if parsed.sweep and len(parsed.nproc_per_node) > 1:
+        raise UsageError("give one number with --nproc-per-node, or leave --sweep out.")
+    if parsed.timer in ("graph", "batch"):
+        raise UsageError(
+            f"--timer {parsed.timer} hides launches; ranks, which wait for each other, are timed as launched."
+        )
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """`4` or `1,2,4`: numbers of ranks."""
+    found = tuple(map(at_least(1), text.split(",")))
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r} names a number twice")
+    return found
 
 
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:

@@ -1,10 +1,11 @@
-"""One measurement at every point of a grid of options; a point that fails is a record too."""
+"""One measurement at every point of a grid of options, or with every number of ranks; a point that fails is a record too."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from msgspec.structs import replace as with_fields
 
@@ -24,14 +25,29 @@ def sweep(side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side
     """
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
-        try:
-            record = measure(replace(side, options={**side.options, **point}))
-        except (RungError, KeyboardInterrupt) as error:
-            yield with_fields(_failed(side.target, error), point=point)
-            if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
-                raise
-        else:
-            yield with_fields(record, point=point)
+        at = replace(side, options={**side.options, **point})
+        yield from _tried(at, point, measure, alone=not grid)
+
+
+def over_ranks(side: Side, counts: Sequence[int], measure: Callable[[Side, int], Bench]) -> Iterator[Bench | Failed]:
+    """`measure(side, count)` for every number of ranks, with `point` where there are several; what fails is recorded as by `sweep`."""
+    for count in counts:
+        point = {"ranks": str(count)} if len(counts) > 1 else {}
+        yield from _tried(side, point, partial(measure, count=count), alone=len(counts) == 1)  # type: ignore[call-arg]
+
+
+def _tried(
+    side: Side, point: dict[str, str], measure: Callable[[Side], Bench], alone: bool
+) -> Iterator[Bench | Failed]:
+    """alone: no other measurement follows, so that what fails is raised."""
+    try:
+        record = measure(side)
+    except (RungError, KeyboardInterrupt) as error:
+        yield with_fields(_failed(side.target, error), point=point)
+        if alone or not isinstance(error, WorkerFailed) or error.kind == "refused":
+            raise
+    else:
+        yield with_fields(record, point=point)
 
 
 def _failed(target: str, error: BaseException) -> Failed:
