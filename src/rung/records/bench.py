@@ -128,7 +128,7 @@ class Bench(Part, kw_only=True, tag_field="kind", tag="bench"):
     tokens_per_step: int | float | None
     environment: Environment
     climb: Climbed | None = None
-    over_ranks: OverRanks | None = None
+    over_ranks: OverRanks | UnsetType = UNSET
     point: dict[str, str] | UnsetType = UNSET
     against: Change | UnsetType | None = UNSET
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
@@ -261,7 +262,7 @@ def _record(facts: Opened, side: Side, wanted: _Wanted, first: float, seen: _See
         samples_per_step=facts.samples,
         tokens_per_step=facts.tokens,
         environment=facts.environment,
-        over_ranks=seen.over_ranks,
+        over_ranks=seen.over_ranks or UNSET,
     )
 
 
