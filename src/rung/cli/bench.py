@@ -24,6 +24,7 @@ from rung.cli.common import (
 )
 from rung.cli.live import live
 from rung.cli.remember import remembered
+from rung.cli.slurm import add_options
 from rung.errors import RungError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for compiling (default: the preset's)")
+    add_options(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
