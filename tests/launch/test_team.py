@@ -71,6 +71,14 @@ def test_every_rank_answers_in_its_place_and_one_answer_is_made_of_them(make: Ma
         team.call("who", 60)
 
 
+def test_calls_may_be_sent_before_the_first_is_answered(make: Make) -> None:
+    team = make(2)
+    team.send("who")
+    team.send("fail", at=[])
+    assert team.receive("who", 60)[0] == "who"
+    assert team.receive("fail", 60) == ["fail", 0, 1]
+
+
 def test_what_one_rank_raises_is_told_with_its_number_and_host(make: Make) -> None:
     with pytest.raises(
         WorkerFailed, match=rf"^rank 1 of 2 on {socket.gethostname()}: ValueError: no good \(.*in fail\)$"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rung.cli.common import (
     add_command,
     after_the_answer,
-    at_least,
     check_early,
     need_torch,
     regular_file,
@@ -23,6 +22,7 @@ from rung.cli.common import (
     target_options,
 )
 from rung.cli.live import live
+from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options
 from rung.errors import RungError, UsageError, WorkloadError
@@ -83,9 +83,7 @@ def add(commands: Any, help_text: str) -> None:
         help="bytes that one step has to read and write, for bytes/s and their share of the bandwidth",
     )
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
-    parser.add_argument("--nproc-per-node", type=counts, default=(), metavar="N[,N...]",
-                        help="train on so many ranks of this host, by torchrun; several numbers show how it scales")  # fmt: skip
-    parser.add_argument("--launcher", metavar="COMMAND", help="start the ranks by this command, as 'mpirun -np 8' or 'srun torchrun ...'")  # fmt: skip
+    add_rank_options(parser, several=True)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table, for an issue or a report")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
@@ -98,7 +96,7 @@ def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
-    from rung.launch import launcher, torchrun
+    from rung.launch import torchrun
     from rung.recipes.recipe import side_of
     from rung.records.record import plain
     from rung.timing.bench import bench
@@ -108,7 +106,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     options = target_options(parsed)
-    _check_ranks(parsed)
+    check_ranks(parsed)
     check_early(parsed.target, parsed.device)
     stop_when_asked()
     side = side_of(parsed.target, options, parsed.rungs, parsed.recipe, call=parsed.call)
@@ -125,11 +123,10 @@ def run(parsed: argparse.Namespace) -> int:
         work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
         recipe=parsed.recipe,
     )
-    if parsed.nproc_per_node:
+    if len(parsed.nproc_per_node) > 1:
         each = over_ranks(side, parsed.nproc_per_node, lambda side, count: measure(side, launcher=torchrun(count)))
     else:
-        ranks = launcher(parsed.launcher) if parsed.launcher else None
-        each = sweep(side, grid(parsed.sweep), partial(measure, launcher=ranks))
+        each = sweep(side, grid(parsed.sweep), partial(measure, launcher=launcher_of(parsed)))
     results: list[Bench | Failed] = []
     stop: BaseException | None = None
     try:
@@ -184,30 +181,6 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
             say(f"rung: {point}: {r.error}")
         if r.summary:
             say(partial_line(r.summary) + (f" They are in {parsed.csv}." if saved else ""))
-
-
-def _check_ranks(parsed: argparse.Namespace) -> None:
-    """Raises UsageError for what several ranks cannot do."""
-    if not (parsed.nproc_per_node or parsed.launcher):
-        return
-    if parsed.nproc_per_node and parsed.launcher:
-        raise UsageError("give --nproc-per-node or --launcher, not both.")
-    if parsed.call:
-        raise UsageError("--call times a plain function, in one process; several ranks run a workload.")
-    if parsed.sweep and len(parsed.nproc_per_node) > 1:
-        raise UsageError("give one number with --nproc-per-node, or leave --sweep out.")
-    if parsed.timer in ("graph", "batch"):
-        raise UsageError(
-            f"--timer {parsed.timer} hides launches; ranks, which wait for each other, are timed as launched."
-        )
-
-
-def counts(text: str) -> tuple[int, ...]:
-    """`4` or `1,2,4`: numbers of ranks."""
-    found = tuple(map(at_least(1), text.split(",")))
-    if len(set(found)) < len(found):
-        raise argparse.ArgumentTypeError(f"{text!r} names a number twice")
-    return found
 
 
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:

@@ -27,6 +27,7 @@ from rung.cli.common import (
 from rung.cli.live import live
 from rung.cli.output import show_styled
 from rung.cli.remember import remembered
+from rung.cli.slurm import add_options
 from rung.errors import UsageError
 from rung.plan import CONTRACTS
 
@@ -101,6 +102,7 @@ def add(commands: Any, help_text: str) -> None:
         metavar="FILE",
         help="write the workload that hf:, timm: or diffusers:NAME stands for, to be changed, and stop",
     )
+    add_options(parser, dry_run=False)
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -7,14 +7,14 @@ import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rung.cli.common import ROOT, at_least, say, stop_when_asked
 from rung.cli.live import live
 from rung.errors import RungError, UsageError, WorkloadError
-from rung.launch.slurm import ANSWER, RECORD, SCRIPT, State, Wanted, cancel, follow, look, script, submit, why
-from rung.records.record import plain
-from rung.records.slurm_job import SlurmJob
-from rung.runs import to_json, write_whole
+
+if TYPE_CHECKING:
+    from rung.launch.slurm import Wanted
 
 JOBS = ROOT / "jobs"
 OURS = ("--slurm", "--partition", "--account", "--walltime", "--sbatch", "--nproc-per-node")  # each with a value
@@ -38,6 +38,11 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
 
 def in_job(parsed: argparse.Namespace) -> int:
     """Submits the command that was typed, follows it, and prints its answer; returns its exit code. Ctrl-C cancels the job."""
+    from rung.launch.slurm import RECORD, SCRIPT, script, submit
+    from rung.records.record import plain
+    from rung.records.slurm_job import SlurmJob
+    from rung.runs import to_json, write_whole
+
     wanted = _wanted(parsed)
     cwd = Path.cwd()
     stamp = datetime.now().astimezone()
@@ -71,6 +76,8 @@ def in_job(parsed: argparse.Namespace) -> int:
 def followed(job: int, folder: Path, limit: str = "") -> int:
     """Follows a job, prints its answer and returns its exit code. Raises WorkloadError where SLURM ended it, after what there is of an
     answer."""
+    from rung.launch.slurm import follow, why
+
     try:
         with live():
             state = follow(job, folder, say)
@@ -87,20 +94,24 @@ def followed(job: int, folder: Path, limit: str = "") -> int:
 
 def _cancelled(job: int, folder: Path) -> None:
     """Cancels a job and waits until it is gone; a second Ctrl-C does not wait."""
+    from rung.launch.slurm import LOST, cancel, follow, look
+
     say(f"cancelling job {job} ...")
     try:
         cancel(job)
-        state: State | None = follow(job, folder, say)
+        state = follow(job, folder, say)
     except RungError as error:
         say(f"rung: {error}")
-        state = look(job)
-    if state is None or state.alive:
+        state = look(job) or LOST
+    if state.alive:
         say(f"rung: job {job} may still run: `scancel {job}` ends it.")
     else:
         say(f"job {job} was cancelled; what it wrote is in {folder}")
 
 
 def _answer(folder: Path) -> str:
+    from rung.launch.slurm import ANSWER
+
     try:
         return (folder / ANSWER).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -114,6 +125,8 @@ def _print_answer(folder: Path) -> None:
 
 def _wanted(parsed: argparse.Namespace) -> Wanted:
     """Raises UsageError for what cannot run in a job."""
+    from rung.launch.slurm import Wanted
+
     counts = getattr(parsed, "nproc_per_node", ())
     if len(counts) > 1:
         raise UsageError("with --slurm, give one number with --nproc-per-node.")

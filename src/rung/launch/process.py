@@ -203,7 +203,7 @@ class Worker(Caller):
 
 
 @contextlib.contextmanager
-def quiet(timed: Collection[Worker]) -> Iterator[None]:
+def quiet(timed: Collection[Caller]) -> Iterator[None]:
     """Stops all workers of this process but these while it lasts: what compiles in the background would take cores and caches
     from what is timed. Their guards go on: they end stopped ones, too, when this process is gone."""
     groups = {worker.pid for worker in Worker.running if worker not in timed and worker.alive()}

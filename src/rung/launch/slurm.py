@@ -60,6 +60,9 @@ class State:
         return self.name in ALIVE
 
 
+LOST = State("RUNNING")  # of a job of which SLURM says nothing
+
+
 def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: Path | None = None) -> str:
     """The script for sbatch. words: of the command, from its name on; folder: gets what it writes; run: the run directory of a climb, which
     goes on after SLURM has started the job anew."""

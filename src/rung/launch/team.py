@@ -120,12 +120,11 @@ class Team(Caller):
             self._join()
         self._refuse_if_ended(method)
         for rank in self._ranks:
-            rank.reply = None
             with contextlib.suppress(OSError):  # `receive` says how it ended
                 rank.calls.send({"method": method, "arguments": arguments})
 
     def receive(self, method: str, deadline: float) -> Any:
-        """The combined value of the call begun last. Where a rank fails, or does not answer within `deadline` seconds, all are ended."""
+        """The combined value of the first call that was not received yet. Where a rank fails, or does not answer within `deadline` seconds, all are ended."""
         self._refuse_if_ended(method)
         until = time.monotonic() + deadline
         while not self._settled(method):
@@ -139,6 +138,8 @@ class Team(Caller):
             replies = [rank.reply for rank in self._ranks if rank.reply]
             self.spent = max(reply.spent[0] for reply in replies), max(reply.spent[1] for reply in replies)
             self.answers = [reply.value for reply in replies]
+            for rank in self._ranks:  # the next one may have come already
+                rank.reply = None
             return self._combine(method, self.answers)
         silent = [rank for rank in self._ranks if not rank.reply and not rank.failed and not rank.died]
         failed = self._failure(method)

@@ -33,7 +33,7 @@ from rung.timing.function import Function, Here, named
 from rung.timing.over_ranks import RanksSeen
 from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.work import UNTOLD, Told, achieved
-from rung.timing.workers import open_ranks, open_worker
+from rung.timing.workers import open_side
 
 progress = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def bench(
         # What Inductor tunes it chooses anew where nothing is kept, and code of another choice takes another time.
         variables = stack.enter_context(compiled_code()) if recipe else {}
         setup = Setup(device, logs or folder, Limits(prepare=limit), variables=variables, launcher=launcher)
-        worker = (open_ranks if launcher else open_worker)(stack, setup, side, "bench")
+        worker = open_side(stack, setup, side, "bench")
         progress.info("loading %s", side.target)
         facts = worker.receive("open", limit)
         found = _measured(worker, facts, side, _Wanted(preset, precision, seconds, limit, timer, cold, work))

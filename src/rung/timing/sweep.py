@@ -30,10 +30,9 @@ def sweep(side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side
 
 
 def over_ranks(side: Side, counts: Sequence[int], measure: Callable[[Side, int], Bench]) -> Iterator[Bench | Failed]:
-    """`measure(side, count)` for every number of ranks, with `point` where there are several; what fails is recorded as by `sweep`."""
+    """`measure(side, count)` for every number of ranks; what fails is recorded as by `sweep`."""
     for count in counts:
-        point = {"ranks": str(count)} if len(counts) > 1 else {}
-        yield from _tried(side, point, partial(measure, count=count), alone=len(counts) == 1)  # type: ignore[call-arg]
+        yield from _tried(side, {"ranks": str(count)}, partial(measure, count=count), alone=False)  # type: ignore[call-arg]
 
 
 def _tried(

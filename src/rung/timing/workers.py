@@ -15,11 +15,12 @@ from rung.timing.together import together
 WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.timing.function:Function"
 
 
-def open_ranks(stack: ExitStack, setup: Setup, side: Side, log: str) -> Team:
-    """A team of ranks that load one side's target under its recipe; it ends with the stack."""
-    assert setup.launcher
-    env = _env(setup, side)
-    team = Team(_serves(side), setup.logs / f"{log}.log", setup.launcher, together, env, side.cwd)
+def open_side(stack: ExitStack, setup: Setup, side: Side, log: str) -> Caller:
+    """A worker, or the ranks that the setup's launcher starts, that load one side's target under its recipe; they end with the stack."""
+    if setup.launcher is None:
+        return open_worker(stack, setup, side, log)
+    log_file = setup.logs / f"{log}.log"
+    team = Team(_serves(side), log_file, setup.launcher, together, _env(setup, side), side.cwd)
     _open(stack.enter_context(team), setup, side)
     return team
 
