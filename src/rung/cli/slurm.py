@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import shlex
 import sys
 from datetime import datetime
@@ -47,6 +49,7 @@ def in_job(parsed: argparse.Namespace) -> int:
     cwd = Path.cwd()
     stamp = datetime.now().astimezone()
     folder = cwd / JOBS / f"{stamp:%Y%m%d-%H%M%S}-{parsed.command}"
+    folder = folder if parsed.dry_run else _made(folder)
     words = _words(parsed)
     run = None
     if parsed.command == "climb" and not parsed.resume:
@@ -71,6 +74,15 @@ def in_job(parsed: argparse.Namespace) -> int:
     write_whole(folder / RECORD, to_json(plain(kept)), "run it from another folder")
     say(f"job {job} was submitted; its files: {folder}")
     return followed(job, folder, wanted.limit)
+
+
+def _made(folder: Path) -> Path:
+    """A new folder of that name, or of one like it: two jobs may be submitted within a second."""
+    for name in itertools.chain([folder.name], (f"{folder.name}-{k}" for k in itertools.count(2))):
+        with contextlib.suppress(FileExistsError):
+            folder.with_name(name).mkdir(parents=True)
+            return folder.with_name(name)
+    raise AssertionError
 
 
 def followed(job: int, folder: Path, limit: str = "") -> int:

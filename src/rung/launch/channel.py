@@ -12,7 +12,8 @@ from rung.errors import WorkloadError
 
 MOST = 1 << 28  # bytes of an answer; what is longer is none
 # What is called in a worker, in the words of who waits for it.
-WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "block": "the timing"}
+WORDS = {"open": "loading", "first": "the first run", "warm": "the warm-up", "block": "the timing",
+         "alone": "the timing without exchange", "work": "the counting of its work"}  # fmt: skip
 
 
 def said(method: str) -> str:

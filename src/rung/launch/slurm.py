@@ -26,7 +26,7 @@ IN_JOB = "RUNG_IN_JOB"  # a variable of the job: what would submit it runs it th
 SCRIPT, ANSWER, LOG, RECORD = "job.sh", "answer", "log", "job.json"  # in the job's folder
 LOOKING = 2.0  # seconds between two looks
 SILENT = 300.0  # seconds that SLURM may say nothing of a job before its follower gives up
-STOPPING = 60  # seconds before its time is over in which a job ends its measurement
+STOPPING = 30  # seconds before its time is over in which a job ends its measurement
 ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING")  # fmt: skip
 
 
@@ -74,29 +74,39 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
         f"--ntasks-per-node={ranks}",
         f"--output={folder / LOG}",
         "--open-mode=append",
-        f"--signal=B:TERM@{STOPPING}",
+        f"--signal=B:USR1@{STOPPING}",
         *([f"--gpus-per-node={ranks}"] if wanted.gpus and not re.search(r"gpu|gres", told) else []),
         *(f"--{name}={value}" for name, value in _named(wanted) if value),
         *wanted.more,
     ]
-    command = [sys.executable, START, "rung.cli.main"]
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in options),
-        f"cd {shlex.quote(str(cwd))} || exit 3",
+        f"cd {_quoted(cwd)} || exit 3",
         f"export {IN_JOB}=1",
     ]
-    given = shlex.join([*command, *words])
+    command = [sys.executable, START, "rung.cli.main"]
     if wanted.ranks:
         lines.append(f'launcher="{_launcher(wanted)}"')
-        given += ' --launcher "$launcher"'
+    given = "exec " + shlex.join([*command, *words]) + (' --launcher "$launcher"' if wanted.ranks else "")
     if run:
         again = shlex.join([*command, words[0], "--resume", str(run), *[word for word in words if word == "--json"]])
-        lines.append(
-            f"[ -e {shlex.quote(str(run / 'manifest.json'))} ] && exec {again} > {shlex.quote(str(folder / ANSWER))}"
-        )
-    lines.append(f"exec {given} > {shlex.quote(str(folder / ANSWER))}")
-    return "\n".join(lines) + "\n"
+        given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {given}; fi"
+    # In the background, because a shell hears no signal while it waits for a command in the foreground.
+    return "\n".join([*lines, f"({given}) > {_quoted(folder / ANSWER)} & child=$!", _WAIT])
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+_WAIT = """\
+trap 'kill -TERM $child' TERM
+trap 'echo "rung: the time of the job is nearly over, so it stops here; give it more with --walltime." >&2; kill -TERM $child' USR1
+wait $child; code=$?
+while kill -0 $child 2> /dev/null; do wait $child; code=$?; done
+exit $code
+"""
 
 
 def _named(wanted: Wanted) -> list[tuple[str, str]]:
@@ -165,13 +175,17 @@ def follow(job: int, folder: Path, tell: Callable[[str], None]) -> State:
         time.sleep(LOOKING)
 
 
+_DOING = {
+    "RUNNING": "runs", "COMPLETING": "is ending", "COMPLETED": "has ended", "FAILED": "has failed", "CANCELLED": "was cancelled",
+    "TIMEOUT": "ran out of its time", "NODE_FAIL": "lost a node", "PREEMPTED": "had to make room for another", "OUT_OF_MEMORY": "ran out of memory",
+}  # fmt: skip
+
+
 def _words(job: int, state: State) -> str:
     """ "job 12 runs on n[1-2]"."""
     if state.name == "PENDING":
         return f"job {job} waits" + (f": {state.reason}" if state.reason not in ("", "None") else "")
-    doing = {"RUNNING": "runs", "COMPLETED": "has ended", "COMPLETING": "is ending"}.get(
-        state.name, f"is {state.name.lower()}"
-    )
+    doing = _DOING.get(state.name, f"is {state.name.lower().replace('_', ' ')}")
     return f"job {job} {doing}" + (f" on {state.hosts}" if state.hosts else "")
 
 
