@@ -24,10 +24,11 @@ from rung.cli.common import (
     target_options,
     typed,
 )
+from rung.cli.jobs import job_of
 from rung.cli.live import live
 from rung.cli.output import show_styled
 from rung.cli.remember import remembered
-from rung.cli.slurm import add_options
+from rung.cli.slurm import add_options, followed
 from rung.errors import UsageError
 from rung.plan import CONTRACTS
 
@@ -141,6 +142,9 @@ def run(parsed: argparse.Namespace) -> int:
         if isinstance(event, NEW_ANSWER):
             keep_page(climb.run)
 
+    if parsed.resume and (job := job_of(parsed.resume)):
+        say(f"this climb runs in job {job[0].job}, which is followed from here on")
+        return followed(job[0].job, job[1])
     try:
         if parsed.resume:
             climb = resume(parsed.resume, told, parsed.budget)

@@ -17,3 +17,12 @@ class SlurmJob(Part, kw_only=True, tag_field="kind", tag="slurm-job"):
     ranks_per_node: int
     submitted: str
     run: str | None = None
+
+
+class ListedJob(SlurmJob, kw_only=True, tag_field="kind", tag="slurm-job-state"):
+    """folder: of what the job writes; state: as SLURM names it, in lower case, null where SLURM knows it no longer; hosts: as SLURM writes
+    them."""
+
+    folder: str
+    state: str | None
+    hosts: str
