@@ -32,7 +32,10 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
     group.add_argument("--account", default="", metavar="NAME", help="whom it is charged to")
     group.add_argument("--walltime", default="", metavar="TIME", help="how long it may take, as 30:00 or 2:00:00")
     group.add_argument(
-        "--sbatch", default="", metavar="OPTIONS", help="further options of sbatch, as '--constraint=mi300 --exclusive'"
+        "--sbatch",
+        default="",
+        metavar="OPTIONS",
+        help="further options of sbatch, as --sbatch='--constraint=mi300 --exclusive'",
     )
     if dry_run:
         group.add_argument("--dry-run", action="store_true", help="print the job's script and stop")

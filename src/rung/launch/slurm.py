@@ -152,7 +152,7 @@ def cancel(job: int) -> None:
 def follow(job: int, folder: Path, tell: Callable[[str], None]) -> State:
     """Waits until a job has ended, and hands on what it says meanwhile, line by line. Raises WorkloadError where SLURM knows it no more."""
     log, read, before = folder / LOG, 0, State("")
-    heard = time.monotonic()
+    heard, pause = time.monotonic(), 0.2
     while True:
         state = look(job)
         read = _told(log, read, tell)
@@ -172,7 +172,8 @@ def follow(job: int, folder: Path, tell: Callable[[str], None]) -> State:
                 return state
             progress.info("%s", _words(job, state))
             before = state
-        time.sleep(LOOKING)
+        time.sleep(pause)
+        pause = min(LOOKING, 1.3 * pause)
 
 
 _DOING = {
