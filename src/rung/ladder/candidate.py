@@ -29,6 +29,7 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
+from rung.hardware.neighbours import idle_like
 from rung.ladder.answers import Audited, Loaded
 from rung.ladder.survey import described as of_workload
 from rung.ladder.survey import flops, quick_facts, survey
@@ -113,16 +114,17 @@ class Candidate(Timed):
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
                 "environment": environment(self.device), "parallel": w.parallel if w.mode == "train" else "none"}  # fmt: skip
 
-    def facts(self, save: str = "") -> dict[str, Any]:
+    def facts(self, save: str = "", neighbours: bool = False) -> dict[str, Any]:
         """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,
-        if making it takes long; `saved` says whether it was."""
+        if making it takes long; `saved` says whether it was. neighbours: looks for idle GPUs, too."""
         began = time.perf_counter()
         self._make()
         made = time.perf_counter() - began
         kept = bool(save) and self.device.is_gpu and made > SLOW_TO_MAKE and save_model(self.model, Path(save))
         facts = quick_facts(self.workload, self.step, self.device)
+        idle = idle_like(self.device) if neighbours else []
         workload = of_workload(self.workload, self.model)
-        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept))
+        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept, idle_gpus=idle))
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, of a workload that was audited."""
