@@ -293,12 +293,26 @@ def test_what_is_not_timed_runs_elsewhere_and_leaves_its_memory_there(pool: Pool
     for task in apart:
         task.apart = task.passing = True
         pool.add(task)
-    assert [task.place for task in (timed, *apart)] == [0, 1, 2, 0]
-    assert pool.waiting() == ["third"]  # no GPU has room for it
+    assert [task.place for task in (timed, *apart[:2])] == [0, 1, 2]
+    assert pool.waiting() == ["third"]  # no other GPU has room for it
     assert [pool.held(place) for place in range(3)] == [8.0, 6.0, 6.0]
     (tmp_path / "go").touch()
     done(pool, *apart)
     assert apart[2].place in (1, 2)
+
+
+def test_what_is_not_timed_never_lies_beside_what_is(pool: Pool, tmp_path: Path) -> None:
+    pool.most, pool.memory = 4, 10.0
+    pool.elsewhere = (Place("cuda", {"GPU": "1"}),)
+    timed = pool.add(told("timed", "until", path=str(tmp_path / "go"), memory=1.0))
+    first, second = (told(name, "until", path=str(tmp_path / "go"), memory=6.0) for name in ("first", "second"))
+    for task in (first, second):
+        task.apart = task.passing = True
+        pool.add(task)
+    assert pool.waiting() == ["second"]
+    (tmp_path / "go").touch()
+    done(pool, timed, first, second)
+    assert (timed.place, first.place, second.place) == (0, 1, 1)
 
 
 def test_what_is_timed_stays_on_its_device(pool: Pool, tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
             def receive(self, method: str, deadline: float) -> Any:
                 return self.answer() if method != "open" else self.served.open()
 
-        monkeypatch.setattr(duel, "open_worker", lambda stack, setup, side, log: Stand(log))
+        monkeypatch.setattr(duel, "open_side", lambda stack, setup, side, log: Stand(log))
         monkeypatch.setattr(duel, "time", SimpleNamespace(monotonic=lambda: Claims.now))
         sides = {name: Side("x") for name in served}
         return duel.fight(Setup(None, tmp_path), sides, log="x", left=left, looks=CLIMB)

@@ -43,6 +43,14 @@ class Device:
 _PRECISIONS = {"tf32": "high", "bf16": "medium"}
 
 
+def release_cache(device: Device) -> None:
+    """Gives the memory back that torch's allocator keeps on a GPU for later: other processes cannot use it."""
+    import torch
+
+    if device.is_gpu:
+        torch.cuda.empty_cache()
+
+
 def matmul_precision_name() -> str:
     """`torch.get_float32_matmul_precision()`, also where the newer setting was used: the older getter raises then."""
     import torch

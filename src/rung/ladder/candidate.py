@@ -25,6 +25,7 @@ from rung.hardware import Device, environment, pick
 from rung.hardware.device import (
     expandable_segments,
     peak_memory,
+    release_cache,
     reset_peak_memory,
     synchronize,
     to_device,
@@ -322,8 +323,7 @@ class Candidate(Timed):
         try:
             return plain(self._witnessed(watched))
         finally:
-            if self.device.is_gpu:
-                torch.cuda.empty_cache()
+            release_cache(self.device)
             reset_peak_memory(self.device)
 
     def _witnessed(self, watched: Watched | None) -> Witness:

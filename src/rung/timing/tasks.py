@@ -184,7 +184,7 @@ class Pool:
             task.end()
         self._tasks = [task for task in self._tasks if not task.ended]
         first = next(task for task in self._tasks if task.worker is None)
-        self._start(first)
+        self._start(first, 1 if first.apart and self.elsewhere else 0)
 
     def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
         """Goes on until `until()` says so; False where `left()` seconds were gone before."""
@@ -228,10 +228,12 @@ class Pool:
         running = [t for t in self._tasks if t.worker is not None and not t.ended]
         if running and (self.idle() <= 0 or free_memory() < _host_bytes()):
             return None
-        places = range(1, len(self.elsewhere) + 1) if task.apart else ()
-        for place in sorted(places, key=self.held):
-            if self.held(place) + task.memory <= self.memory:
-                return place
+        if (
+            task.apart and self.elsewhere
+        ):  # never beside what is timed: what it takes is a guess, and others would lack it
+            places = sorted(range(1, len(self.elsewhere) + 1), key=self.held)
+            fits = [place for place in places if self.held(place) + task.memory <= self.memory or not self.held(place)]
+            return next(iter(fits), None)
         return 0 if not running or self.held() + task.memory + beside <= self.memory else None
 
     def _start(self, task: Task, place: int = 0) -> None:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.engine.step import Step
-from rung.hardware.device import Device, matmul_precision_name
+from rung.hardware.device import Device, matmul_precision_name, release_cache
 from rung.plan import Numerics, Plan
 from rung.verify.observe import Seen, observe
 from rung.verify.perturb import inexact, state
@@ -69,8 +69,7 @@ class Reference:
     def _fall_back(self) -> None:
         # Outside of the handler: an exception's traceback keeps what did not fit alive.
         del self.step
-        if self._device.is_gpu:
-            torch.cuda.empty_cache()
+        release_cache(self._device)
         self.name = "float32"
         self.step = Step(self._workload, _raise(copied(self._model)), Plan(), self._device)
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from rung.engine.cuda_graph import WARM_CALLS
 from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
-from rung.hardware.device import Device, to_device
+from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
 from rung.verify.dropout import active, without_dropout
 from rung.verify.faint import Faint
@@ -201,6 +201,7 @@ class _At:
             _theirs(self.candidate, to_device(make(0), self.device))
 
     def _case(self, make: Callable[[int], Batch], seed: int, case: str) -> None:
+        release_cache(self.device)  # of another shape, of float64: candidates have the GPU beside this process
         batch = to_device(make(seed + 100), self.device)
         weights, truth, mine = self._untouched(seed, batch)
         given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)

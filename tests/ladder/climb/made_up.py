@@ -108,6 +108,8 @@ class Added:
 
     memory = float("inf")
 
+    elsewhere: tuple[object, ...] = ()
+
     def __init__(self) -> None:
         self.tasks: list[Task] = []
 

@@ -507,8 +507,23 @@ def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     made.checking = [answered("01-plain-verify-exact", made.side([]), verify=took)]
     checks.end_checks(made)
     assert (guessed, checks.verifying_bytes(made, 1 << 30)) == (
-        (pytest.approx(3.6 * 2**30), 7 << 30) if facts["gpu"] else (0.0, 0.0)
+        (pytest.approx(4.2 * 2**30), 7 << 30) if facts["gpu"] else (0.0, 0.0)
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numerics", "times"),
+    [
+        ("torch.float32", "exact", 6), ("torch.float32", "bf16", 6), ("torch.bfloat16", "exact", 12), ("torch.float16", "bf16", 8),
+        ("torch.float64", "exact", 5),
+    ],
+)  # fmt: skip
+def test_a_verification_of_narrow_weights_takes_more_times_their_memory(
+    climb: Callable[..., tuple[State, Added]], dtype: str, numerics: str, times: int
+) -> None:
+    """Float64 beside bfloat16 is four times as wide, and full precision is float32."""
+    made, _ = climb({**TRAINING, "mode": "infer", "dtype": dtype})
+    assert checks.verifying_bytes(made, 1 << 30, numerics) == (times + 1) << 30
 
 
 # What is told of the best

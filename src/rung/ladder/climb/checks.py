@@ -12,10 +12,13 @@ from rung.rungs import plan_of
 from rung.timing.tasks import Task, end_all
 from rung.timing.timed import Warmed
 
-# Times the peak of the untouched workload: of a verification, by mode, since an inference holds no gradients and optimizer beside its
-# weights and outputs; of a candidate that runs once.
-VERIFIED = {"train": 2.6, "infer": 6.0}
+# Times the peak of the untouched workload: of a verification of training, of which 2.2 and 3.2 were seen on GPUs; of a candidate that runs once.
+VERIFIED_TRAINING = 3.2
 COMPILED = 1.1
+# A verification of inference holds the weights in float64 once, and so often as they run: the model, the untouched one, the candidate's and
+# the ones that all of these are given. In full precision they run in float32.
+COPIES = 4
+WIDTHS = {"torch.bfloat16": 2, "torch.float16": 2, "torch.float64": 8}  # bytes of a weight; all others have 4
 
 
 def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
@@ -29,7 +32,7 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
             f"{name}-verify-{n}",
             state.side(stack),
             [("verify", {"numerics": n, "alone": False, "backwards": n != "exact"})],
-            verifying_bytes(state, peak),
+            verifying_bytes(state, peak, n),
         )
         for n in precisions
     ]
@@ -63,16 +66,18 @@ def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
 
 def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
     """The verification of a candidate at each precision. ahead: what was begun before it was known which candidate is next; of
-    another one, or after a failure, it is given up."""
-    given_up = [task for task in ahead if task.error or (task.ended and "verify" not in task.answers)]
-    usable = not given_up and all(list(task.side.rungs) == list(stack) for task in ahead)
-    if not usable:
-        for task in ahead:
-            task.end()
-    checks = [*(ahead if usable else ()), *answered_before(state, stack, name)]
+    another one it is given up, and where it failed at a precision, it is begun anew at that one."""
+    of_another = [task for task in ahead if list(task.side.rungs) != list(stack)]
+    end_all(of_another)
+    going_on = [] if of_another else [task for task in ahead if not _failed(task)]
+    checks = [*going_on, *answered_before(state, stack, name)]
     there = {precision_of(task) for task in checks}
     missing = [n for n in plan_of(stack).phases(state.own_precision) if n not in there]
     return checks + verifying(state, stack, missing, name)
+
+
+def _failed(task: Task) -> bool:
+    return task.error is not None or (task.ended and "verify" not in task.answers)
 
 
 def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]:
@@ -97,12 +102,15 @@ def precision_of(task: Task) -> str:
     return task.name.removesuffix("-again").rpartition("-")[2]
 
 
-def verifying_bytes(state: State, peak: float) -> float:
+def verifying_bytes(state: State, peak: float, numerics: str = "exact") -> float:
     """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate, and what all of them
     give. As seen before, or by the untouched workload's peak."""
     if not state.facts.gpu:
         return 0.0
-    return (state.verified_bytes or VERIFIED[state.facts.mode] * peak) + CONTEXT_BYTES
+    own = WIDTHS.get(str(state.facts.dtype), 4)
+    runs = max(4, own) if numerics == "exact" else own
+    times = VERIFIED_TRAINING if state.facts.mode == "train" else (COPIES * runs + 8) / own
+    return (state.verified_bytes or times * peak) + CONTEXT_BYTES
 
 
 def note_verified(state: State) -> None:
