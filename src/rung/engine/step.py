@@ -109,6 +109,10 @@ class Step:
         """`Compiled.aside`: inside of it the model is as its author wrote it."""
         return self._forward.aside()
 
+    def forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        """(loss, output) of a batch, as a step computes them; nothing is trained."""
+        return self._forward(batch)
+
     def _plain_forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         return self._computed(batch, self._amp)
 

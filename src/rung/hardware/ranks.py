@@ -46,6 +46,18 @@ class Ranks:
         dist.all_reduce(shared, dist.ReduceOp.MAX)
         return [float(value) for value in shared]
 
+    def all(self, values: Sequence[float]) -> list[list[float]]:
+        """The values of every rank, as many of each, in the order of the ranks. Every rank has to ask."""
+        if self.world == 1:
+            return [list(values)]
+        import torch
+        import torch.distributed as dist
+
+        mine = torch.tensor(values, dtype=torch.float64)
+        everywhere = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(everywhere, mine)
+        return [[float(value) for value in of_one] for of_one in everywhere]
+
     def meet(self) -> None:
         """Goes on once every rank is here. What a GPU was given may still run."""
         self.most([0.0])

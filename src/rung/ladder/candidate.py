@@ -48,6 +48,7 @@ from rung.timing.work import roof
 from rung.verify.audit import audit, one_shape_only
 from rung.verify.dropout import active, without_dropout
 from rung.verify.observe import too_large
+from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
 from rung.verify.verify import precompile, verify
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
@@ -66,6 +67,7 @@ class Candidate(Timed):
 
     _first: float | None = None
     _watched: Watched | None = None
+    _together: TrainedTogether | None = None  # of the ranks of a job
     _made = False
 
     def __init__(self) -> None:
@@ -154,6 +156,8 @@ class Candidate(Timed):
         reset_peak_memory(self.device)
         self.called = in_parallel(self.workload, self.model, self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device, called=self.called)
+        several = self.ranks.world > 1 and self.workload.parallel != "fsdp2"
+        self._together = TrainedTogether(self.workload, self.model, self.called, self.device) if several else None
         self._made = True
 
     def _rotated(self, make: Callable[[int], Any]) -> list[Any]:
@@ -197,13 +201,14 @@ class Candidate(Timed):
         if self.made_for:
             here = {"mode": self.workload.mode, "device": self.device.name, "torch": str(torch.__version__)}
             said = differences(self.made_for, {**here, "model": described(self.model)})
-        loss, output = self.step(next(self._next))
+        batch = next(self._next)
+        loss, output = self.step(batch)
         odd = not_finite(output if loss is None else loss)
         if odd:
             said.append(
                 f"{'its output holds' if loss is None else 'its loss is'} {odd}: look at that first; a step of such values may take another time."
             )
-        return said
+        return said + (self._together.doubts(batch) if self._together else [])
 
     def over_shapes(self) -> dict[str, Any]:
         """Builds the step and runs it on several batches of every shape that the workload offers: how many different

@@ -1,0 +1,112 @@
+"""Do the ranks of a job train one model? Mistakes that no error tells: ranks that see the same data, gradients that are not exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rung.engine.step import Step
+from rung.hardware.device import Device
+from rung.hardware.ranks import Ranks
+from rung.plan import Plan
+from rung.verify.dropout import active
+from rung.workload import Workload
+from rung.workload.own_model import copied
+
+# Relative L2 error of a gradient: bfloat16 leaves far less, a gradient that another rank had no part in far more.
+APART = 0.1
+SMALL = 1e-6  # of the largest gradient: what is far smaller is rounding
+
+
+class TrainedTogether:
+    """To be made before the first step, on every rank; what it is asked, every rank has to ask."""
+
+    def __init__(self, workload: Workload, model: torch.nn.Module, called: torch.nn.Module, device: Device) -> None:
+        """called: what is called in the model's place (`rung.engine.parallel`)."""
+        self._workload, self._model, self._called, self._device = workload, model, called, device
+        self._alike = _equal_on_all(_sums(list(model.parameters())))
+
+    def doubts(self, batch: Any) -> list[str]:
+        """What is wrong, in sentences, once steps were taken. batch: of this rank."""
+        said = []
+        tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        if same := _the_same(Ranks.here.all(_sums(tensors))):
+            said.append(
+                f"ranks {same[0]} and {same[1]} get the same batch: `inputs` gives the same for every seed, or takes no notice of its rank."
+            )
+        if self._workload.mode != "train":
+            return said
+        # Weights that were equal on all ranks stay equal where all take the same steps. Of shards that is not asked.
+        if self._alike and not _equal_on_all(_sums(list(self._model.parameters()))):
+            said.append("the weights of the ranks go apart: their gradients are not exchanged, or not all of them.")
+        elif self._called is not self._model and (odd := self._not_averaged(batch)):
+            said.append(f"the gradient of {odd} is not the mean of what the ranks' own batches give.")
+        return said
+
+    def _not_averaged(self, batch: Any) -> str:
+        """The first parameter whose gradient, from one forward and backward of the ranks, is not the mean of those that each computes by
+        itself; empty where all are, where dropout has every run compute another, and where a rank lacks memory to look."""
+        if active(self._model):
+            return ""
+        try:
+            alone = copied(self._model)
+            own = self._gradients(alone, alone, batch)
+        except torch.OutOfMemoryError:
+            own = []
+        if Ranks.here.most([float(not own)])[0]:  # before any of them waits for the others
+            return ""
+        together = self._gradients(self._model, self._called, batch)
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        means = [None if g is None else self._mean(g) for g in own]
+        largest = max((float(m.norm()) for m in means if m is not None), default=0.0)
+        for (name, _), mean, got in zip(self._model.named_parameters(), means, together, strict=True):
+            size = 0.0 if mean is None else float(mean.norm())
+            if mean is None or size <= SMALL * largest:
+                continue
+            if got is None or float((got - mean).norm()) > APART * size:
+                return str(name)
+        return ""
+
+    def _gradients(self, model: torch.nn.Module, called: torch.nn.Module, batch: Any) -> list[torch.Tensor | None]:
+        """Of each parameter of a model, from one step's forward and backward; the optimizer is not run."""
+        for parameter in model.parameters():
+            parameter.grad = None
+        step = Step(self._workload, model, Plan(), self._device, called=called)
+        loss = step.forward(batch)[0]
+        assert loss is not None
+        loss.backward()
+        return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
+
+    def _mean(self, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone()
+        torch.distributed.all_reduce(total)
+        return total / Ranks.here.world
+
+
+def _sums(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """Two numbers of each tensor, the second of which tells apart what is only ordered otherwise."""
+    found = []
+    for tensor in tensors:
+        flat = tensor.detach().double().flatten()
+        places = torch.arange(1, flat.numel() + 1, device=flat.device, dtype=torch.float64)
+        found += [float(flat.sum()), float((flat * places.remainder_(997)).sum())]
+    return found
+
+
+def _equal_on_all(values: list[float]) -> bool:
+    everywhere = Ranks.here.all(values)
+    return all(of_one == everywhere[0] for of_one in everywhere)
+
+
+def _the_same(everywhere: Sequence[Sequence[float]]) -> tuple[int, int] | None:
+    """The first two ranks that have the same numbers."""
+    seen: dict[tuple[float, ...], int] = {}
+    for rank, values in enumerate(everywhere):
+        first = seen.setdefault(tuple(values), rank)
+        if first != rank and values:
+            return first, rank
+    return None

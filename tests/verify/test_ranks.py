@@ -1,0 +1,48 @@
+"""Mistakes of several ranks that no error tells are named; honest ways to train together are not."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rung.launch import Team, torchrun
+from rung.verify.ranks import _sums, _the_same
+
+HERE = str(Path(__file__).parent)
+PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
+
+
+@pytest.fixture(scope="module", params=[2])
+def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """One process group for all cases: starting ranks takes most of the time."""
+    log = tmp_path_factory.mktemp("ranks") / "log"
+    with Team("ranked_mistakes:Ranked", log, torchrun(request.param), lambda _, answers: answers, PATH) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("", ""),
+        ("none of its own", ""),
+        ("same data", "ranks 0 and 1 get the same batch"),
+        ("unsynchronized", "the weights of the ranks go apart"),
+        ("no exchange", "the weights of the ranks go apart"),
+        ("one parameter", "the weights of the ranks go apart"),
+        ("wrong gradients", "the gradient of 0.weight is not the mean"),
+    ],
+)
+def test_a_mistake_is_named_on_every_rank(team: Team, mistake: str, said: str) -> None:
+    for doubts in team.call("doubts", 120, mistake=mistake):
+        assert [doubt.startswith(said) for doubt in doubts] == ([True] if said else [])
+
+
+def test_batches_that_are_only_ordered_otherwise_are_not_the_same() -> None:
+    import torch
+
+    one = torch.arange(6.0)
+    everywhere = [_sums([one]), _sums([one.flip(0)]), _sums([one.clone()])]
+    assert _the_same(everywhere) == (0, 2)
+    assert _the_same(everywhere[:2]) is None
+    assert _the_same([[], []]) is None
