@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rung.cli.common import (
     ROOT,
     add_command,
+    at_least,
     check_early,
     listed_names,
     need_torch,
@@ -23,6 +24,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.ranks import add_rank_options, launcher_of
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options as add_job_options
 from rung.errors import UsageError
@@ -42,6 +44,7 @@ examples:
   rung profile model.py:make --preset memory --kernels 'gemm|Cijk'     counters of these kernels only
   rung profile --preset memory --arch gfx942 --dry-run -- python train.py      what would be run, as a shell script
   rung profile --madengine-config profiling.json -- python train.py
+  rung profile model.py:make --nproc-per-node 8 --every 4  ranks 0 and 4 of eight, and what they wait for
   rung profile --list                                      the presets: what each collects, what it costs
 
 What was recorded is kept below .rung/profiles with the logs; `rung analyze` reads it again.
@@ -88,7 +91,17 @@ def add(commands: Any, help_text: str) -> None:
     torch.add_argument("--wait", type=int, default=0, metavar="N", help="steps to pass before each round (default: 0)")
     torch.add_argument("--warm", type=int, default=1, metavar="N", help="steps the profiler warms up on (default: 1)")
     torch.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, a trace each (default: 1)")
+    add_rank_options(parser)
+    parser.add_argument(
+        "--ranks", type=rank_numbers, metavar="A,B,...", help="record these ranks; all of them take the steps"
+    )
+    parser.add_argument("--every", type=at_least(1), metavar="N", help="record every Nth rank, from 0 on")
     add_job_options(parser, dry_run=False)
+
+
+def rank_numbers(text: str) -> tuple[int, ...]:
+    """`0,8,16`"""
+    return tuple(map(at_least(0), text.split(",")))
 
 
 def gfx(text: str) -> str:
@@ -143,6 +156,7 @@ def asked(parsed: argparse.Namespace) -> tuple[Any, Any, list[str], float]:
     from rung.profilers import madengine
     from rung.profilers.presets import preset
     from rung.profilers.profile import Target, chosen
+    from rung.profilers.steps import Recorded
 
     wanted, notes, rate = preset(parsed.preset) if parsed.preset else None, list[str](), 10.0
     command = parsed.program
@@ -152,7 +166,9 @@ def asked(parsed: argparse.Namespace) -> tuple[Any, Any, list[str], float]:
         command = config.launched(command)
     if parsed.target:
         options = target_options(parsed)
-        target = Target(parsed.target, (), options, parsed.rungs, parsed.device, parsed.steps)
+        recorded = Recorded(ranks=list(parsed.ranks or ()), every=parsed.every or 1)
+        ranks = launcher_of(parsed)
+        target = Target(parsed.target, (), options, parsed.rungs, parsed.device, parsed.steps, ranks, recorded)
     else:
         target = Target(Path(command[0]).name, command)
     tool = parsed.tool
@@ -197,6 +213,17 @@ def check(parsed: argparse.Namespace) -> None:
     for name in ("steps", "warm", "repeat"):
         if getattr(parsed, name) < 1:
             raise UsageError(f"--{name} must be at least 1.")
+    several = bool(parsed.nproc_per_node or parsed.launcher)
+    if several and parsed.program:
+        raise UsageError("a command starts its ranks itself: give `-- torchrun ...`, and leave --nproc-per-node out.")
+    if len(parsed.nproc_per_node) > 1 or (parsed.nproc_per_node and parsed.launcher):
+        raise UsageError("give one number with --nproc-per-node, or a --launcher.")
+    if (parsed.ranks or parsed.every) and not several:
+        raise UsageError("--ranks and --every choose among several ranks: add --nproc-per-node or --launcher.")
+    if parsed.ranks and parsed.every:
+        raise UsageError("give --ranks or --every, not both.")
+    if parsed.ranks and parsed.nproc_per_node and not parsed.slurm and max(parsed.ranks) >= parsed.nproc_per_node[0]:
+        raise UsageError(f"there is no rank {max(parsed.ranks)}: {parsed.nproc_per_node[0]} ranks are counted from 0.")
     if parsed.wait < 0:
         raise UsageError("--wait must not be negative.")
 

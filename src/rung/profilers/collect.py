@@ -82,7 +82,7 @@ def read_all(
                 f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: "
                 f"{disk_full(one.output) or why}. The last lines of {log}:{lines}"
             )
-        traces.append(_together(paths, one.output))
+        traces.append(_together(paths, one.output, all_ranks=profiler == "torch"))
     trace = joined(traces)
     return replace(within_steps(trace) if steps_only else trace, source=str(folder))
 
@@ -135,8 +135,8 @@ def _sampled(trace: Trace, path: Path) -> Trace:
         )
 
 
-def _together(paths: list[Path], output: Path) -> Trace:
-    """The files of one run, one a process, as ranks."""
+def _together(paths: list[Path], output: Path, all_ranks: bool) -> Trace:
+    """The files of one run, one a process, as ranks. all_ranks: none of them is a launcher's."""
     try:
         traces = [_reader(path)(path) for path in paths]
     except InputError as error:
@@ -144,7 +144,7 @@ def _together(paths: list[Path], output: Path) -> Trace:
     if len(traces) == 1:
         return traces[0]
     # A launcher's own process uses no GPU, and is no rank.
-    used = [(t, p) for t, p in zip(traces, paths, strict=True) if t.events["device"].is_not_null().any() or t.counters.height]  # fmt: skip
+    used = [(t, p) for t, p in zip(traces, paths, strict=True) if all_ranks or t.events["device"].is_not_null().any() or t.counters.height]  # fmt: skip
     if len(used) < 2:
         return used[0][0] if used else traces[0]
     return merged([t for t, _ in used], [p.name for _, p in used], str(output), [])

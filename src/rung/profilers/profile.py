@@ -17,8 +17,9 @@ from rung.launch import START
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
 from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
-from rung.profilers.steps import REPORT, StepsRequest, TorchRecording
+from rung.profilers.steps import REPORT, Recorded, StepsRequest, TorchRecording
 from rung.profilers.torch_profiler import Options
+from rung.side import Launcher
 
 PLANNERS: Mapping[str, Callable[[Request], Plan]] = {
     "rocprofv3": rocprofv3.plan,
@@ -39,7 +40,8 @@ RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 @dataclass(frozen=True)
 class Target:
-    """What is recorded: a workload of ours for `steps` steps, or a command as it is."""
+    """What is recorded: a workload of ours for `steps` steps, by several ranks where there is a launcher, or a command as it is.
+    recorded: which of the ranks."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -47,6 +49,8 @@ class Target:
     rungs: tuple[str, ...] = ()
     device: str | None = None
     steps: int = 3
+    launcher: Launcher | None = None
+    recorded: Recorded | None = None
 
     def argv(self, torch: TorchRecording | None = None, seconds: float = 0.0) -> tuple[str, ...]:
         """torch: what torch.profiler is told; seconds: that unrecorded steps are to take."""
@@ -61,8 +65,10 @@ class Target:
             steps=self.steps,
             torch=torch,
             seconds=seconds or None,
+            recorded=(self.recorded or Recorded()) if self.launcher else None,
         )
-        return sys.executable, START, "rung.profilers.steps", json.dumps(msgspec.to_builtins(request))
+        start = self.launcher.words if self.launcher else (sys.executable, START)
+        return *start, "rung.profilers.steps", json.dumps(msgspec.to_builtins(request))
 
 
 def chosen(target: Target, tool: str | None, asked: Preset | None) -> Preset:
@@ -108,6 +114,13 @@ def planned(
     are read beside it. Raises UsageError for what cannot be done, and says what can."""
     if target.command and wanted.tool == "torch":
         raise UsageError("torch.profiler records a TARGET; for a command choose another with --with.")
+    if target.launcher and wanted.tool != "torch":
+        raise UsageError(
+            f"several ranks of a TARGET are recorded by torch.profiler; for {wanted.tool} give the command that starts them: "
+            "`rung profile --with ... -- torchrun ...`."
+        )
+    if target.launcher and sample:
+        raise UsageError("sensors are read beside one process: leave --power and --vram out with several ranks.")
     seconds = SAMPLED if sample else 0.0
     said = list(notes)
     if sample and dry:  # of a run, what they said is told
@@ -155,7 +168,8 @@ def planned(
 
 def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str], seconds: float) -> Plan:
     output = folder / RECORDING
-    argv = target.argv(TorchRecording(str(output / "trace.json.gz"), options), seconds)
+    name = "trace.rank{rank}.json.gz" if target.launcher else "trace.json.gz"
+    argv = target.argv(TorchRecording(str(output / name), options), seconds)
     slow = options.stacks or options.modules
     return Plan(
         profiler="torch",

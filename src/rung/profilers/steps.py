@@ -1,4 +1,4 @@
-"""A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.profilers.steps REQUEST`.
+"""A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.profilers.steps REQUEST`; one process a rank of a job.
 
 REQUEST is a StepsRequest as JSON. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
 recording is switched on for them alone. Their times, a Times, go to the file that $RUNG_STEPS names.
@@ -12,10 +12,13 @@ import pkgutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from rung.hardware.ranks import Ranks
+from rung.launch.rank import placed
 from rung.profilers.torch_profiler import Options
 
 REPORT = "RUNG_STEPS"
@@ -28,9 +31,19 @@ class TorchRecording(msgspec.Struct):
     options: Options
 
 
+class Recorded(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Which ranks of a job are recorded: these, or every so many from 0 on. All of them take the steps."""
+
+    ranks: list[int] = []
+    every: int = 1
+
+    def has(self, rank: int) -> bool:
+        return rank in self.ranks if self.ranks else rank % self.every == 0
+
+
 class StepsRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """warm, steps: how many before those that are recorded, and of these; torch: where torch.profiler records; seconds: that the
-    unrecorded steps are to take, for sensors that are read beside them."""
+    unrecorded steps are to take, for sensors that are read beside them; recorded: of several ranks, where this process is one of them."""
 
     target: str
     options: dict[str, str]
@@ -40,6 +53,7 @@ class StepsRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     steps: int
     torch: TorchRecording | None = None
     seconds: float | None = None
+    recorded: Recorded | None = None
 
 
 class Times(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -62,7 +76,7 @@ def main(argv: list[str]) -> int:
     except RungError as error:
         print(f"rung: {error}", file=sys.stderr)
         return error.exit_code
-    if path := os.environ.get(REPORT):
+    if (path := os.environ.get(REPORT)) and Ranks.here.rank == 0:
         with open(path, "wb") as file:
             file.write(msgspec.json.encode(times))
     return 0
@@ -73,6 +87,8 @@ def run(request: StepsRequest) -> Times:
     from rung.profilers import torch_profiler
     from rung.timing.workers import WORKLOAD
 
+    if request.recorded:
+        Ranks.here = placed(os.environ)
     candidate = pkgutil.resolve_name(WORKLOAD)()
     candidate.open(request.target, request.options, request.rungs, request.device)
     candidate.first()
@@ -83,7 +99,11 @@ def run(request: StepsRequest) -> Times:
     if chosen := request.torch:
         bare = torch_profiler.unrecorded(candidate.call, request.steps, device, seconds)
         middle = time.monotonic_ns()
-        times = torch_profiler.record(candidate.call, chosen.path, request.steps, device, chosen.options)
+        if request.recorded and not request.recorded.has(Ranks.here.rank):
+            total = replace(chosen.options, active=request.steps).total
+            return Times(steps_ns=torch_profiler.unrecorded(candidate.call, total, device))
+        path = chosen.path.replace("{rank}", str(Ranks.here.rank))
+        times = torch_profiler.record(candidate.call, path, request.steps, device, chosen.options)
         return Times(bus=bus, steps_ns=times, bare_ns=bare, bare_span=(begin, middle))
     times = _marked(candidate, request.steps, seconds)
     return Times(bus=bus, steps_ns=times, span=(begin, time.monotonic_ns()))

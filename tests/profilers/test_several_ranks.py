@@ -1,0 +1,68 @@
+"""A workload recorded over several ranks: a trace a rank, and which of them are recorded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli.main import main
+from rung.errors import UsageError
+from rung.launch import torchrun
+from rung.profilers.presets import Preset
+from rung.profilers.profile import Target, planned
+from rung.profilers.steps import Recorded
+
+TARGET = f"{Path(__file__).parents[1] / 'timing' / 'ranked_workload.py'}:make"
+
+
+def profile(*words: str) -> int:
+    return main(["profile", TARGET, "--device", "cpu", *words])
+
+
+def test_each_rank_writes_a_trace_and_they_are_read_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert profile("--nproc-per-node", "2", "--out", str(tmp_path / "out"), "--json") == 0
+    document: dict[str, Any] = json.loads(capfd.readouterr().out)
+    assert sorted(path.name for path in (tmp_path / "out" / "recording").iterdir()) == [
+        "trace.rank0.json.gz",
+        "trace.rank1.json.gz",
+    ]
+    assert "c10d::allreduce_" in json.dumps(document["analysis"])
+    assert main(["analyze", str(tmp_path / "out")]) == 0
+    said = capfd.readouterr().out
+    assert "2 ranks" in said
+    assert "waiting for other ranks" in said
+
+
+def test_some_ranks_are_recorded_and_all_take_the_steps(tmp_path: Path) -> None:
+    assert profile("--nproc-per-node", "2", "--ranks", "1", "--out", str(tmp_path / "out")) == 0
+    assert [path.name for path in (tmp_path / "out" / "recording").iterdir()] == ["trace.rank1.json.gz"]
+
+
+def test_ranks_are_chosen_by_number_or_by_every_so_many() -> None:
+    assert [rank for rank in range(10) if Recorded(every=4).has(rank)] == [0, 4, 8]
+    assert [rank for rank in range(10) if Recorded(ranks=[3, 7]).has(rank)] == [3, 7]
+    assert all(Recorded().has(rank) for rank in range(10))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "1"], "choose among several ranks"),
+        (["--nproc-per-node", "2", "--ranks", "2"], "there is no rank 2: 2 ranks are counted from 0"),
+        (["--nproc-per-node", "2", "--ranks", "1", "--every", "2"], "--ranks or --every, not both"),
+        (["--nproc-per-node", "2", "--power"], "sensors are read beside one process"),
+        (["--nproc-per-node", "1,2"], "give one number"),
+    ],
+)
+def test_what_several_ranks_cannot_do_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert profile(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_another_profiler_is_told_to_record_the_command_that_starts_the_ranks(tmp_path: Path) -> None:
+    target = Target(TARGET, launcher=torchrun(2))
+    with pytest.raises(UsageError, match=r"for rocprofv3 give the command that starts them"):
+        planned(target, Preset("", tool="rocprofv3"), tmp_path)
