@@ -172,6 +172,18 @@ def test_a_folder_is_one_run_and_its_files_are_ranks(tmp_path):
     assert [(file["file"], file["rank"]) for file in trace.meta["files"]] == [("a.json", 1), ("b.json.gz", 0)]
 
 
+def test_two_files_that_state_one_rank_for_one_time_are_two_processes(tmp_path):
+    """Of two jobs whose ranks begin at 0, say. One that was recorded later is the same process again."""
+    for name, rank, begin in (("a.json", 0, 1.0), ("b.json", 0, 1.5), ("c.json", 1, 1.0), ("later.json", 0, 1e6)):
+        later = [event | {"ts": event["ts"] + begin, "name": name} for event in events(3)]
+        (tmp_path / name).write_text(json.dumps({"distributedInfo": {"rank": rank}, "traceEvents": later}))
+    trace = read(tmp_path)
+    assert [(file["file"], file["rank"]) for file in trace.meta["files"]] == [
+        ("a.json", 0), ("b.json", 2), ("c.json", 1), ("later.json", 0),
+    ]  # fmt: skip
+    assert trace.unread == {"file that states rank 0 at the same time as another, and is shown as rank 2": 1}
+
+
 @pytest.mark.parametrize(
     ("names", "ranks"),
     [

@@ -37,6 +37,9 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         {"file": name, "rank": rank, "format": trace.format, "devices": trace.devices, **trace.meta}
         for trace, name, rank in zip(traces, names, ranks, strict=True)
     ]
+    for trace, rank in zip(traces, ranks, strict=True):
+        if (says := stated_rank(trace)) not in (None, rank):
+            unread.count(f"file that states rank {says} at the same time as another, and is shown as rank {rank}", 1, 0)
     meta: dict[str, Any] = {"files": files, "ranks": sorted(set(ranks))}
     if skipped:
         unread["file of no known format"] = len(skipped)
@@ -62,17 +65,35 @@ def _ranks(traces: list[Trace], names: list[str]) -> list[int]:
     """The rank of each file: what it states, else what its name says, else its place.
 
     One way for all files, or two ways could give two files the same rank; the same rank twice is only believed
-    where the files state it (a rank may write several files).
+    where the files state it, and one was recorded after the other (a rank may write several files).
     """
     stated = [stated_rank(trace) for trace in traces]
     if all(rank is not None for rank in stated):
-        return [int(rank) for rank in stated if rank is not None]
+        return _apart(traces, [int(rank) for rank in stated if rank is not None])
     found = [_IN_NAME.search(name) for name in names]
     named = [int(match[1]) if match else None for match in found]
     mixed = [s if s is not None else n for s, n in zip(stated, named, strict=True)]
     if all(rank is not None for rank in mixed) and len(set(mixed)) == len(mixed):
         return [int(rank) for rank in mixed if rank is not None]
     return list(range(len(traces)))
+
+
+def _apart(traces: list[Trace], stated: list[int]) -> list[int]:
+    """The ranks, where two files of one format that state the same rank for the same time are of two processes, as of two jobs whose ranks are
+    counted from 0 each: the later file gets the next number that none has."""
+    found: list[int] = []
+    of: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    free = max(stated, default=-1) + 1
+    for trace, rank in zip(traces, stated, strict=True):
+        begin, end = trace.events["ts"].min(), (trace.events["ts"] + trace.events["dur"]).max()
+        span = (int(begin), int(end)) if isinstance(begin, int) and isinstance(end, int) else (0, 0)
+        before = of.setdefault((rank, trace.format), [])
+        if any(max(span[0], other[0]) < min(span[1], other[1]) for other in before):
+            rank, free = free, free + 1
+        else:
+            before.append(span)
+        found.append(rank)
+    return found
 
 
 def stated_rank(trace: Trace) -> int | None:
