@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
 from ranked_workload import make
 
 from rung.errors import WorkloadError
@@ -17,7 +19,9 @@ from rung.hardware.ranks import Ranks
 from rung.launch import Team, torchrun
 from rung.measure import median_interval
 from rung.records.bench import Bench
+from rung.records.record import plain
 from rung.report.over_ranks import over_ranks_lines, scaling_lines
+from rung.runs.entries import Call, entry_of
 from rung.timing.over_ranks import RanksSeen
 from rung.timing.together import together
 from rung.workload import of_rank, seeded_model
@@ -55,6 +59,16 @@ def test_two_ranks_are_measured_as_one_step_and_each_for_itself(measured: Bench)
     assert seen.exposed.value == pytest.approx(
         measured.time.value - max(rank.alone.value for rank in seen.ranks if rank.alone)
     )
+
+
+def test_a_job_is_another_measurement_than_one_process(measured: Bench) -> None:
+    """In the history, where trends are drawn: with the ranks said once, as one of several numbers or not."""
+    alone = plain(replace(measured, over_ranks=UNSET))
+    job, of_a_list = plain(measured), plain(replace(measured, point={"ranks": "2"}))
+    kept = [entry_of("bench", document, Call()).measured[0] for document in (alone, job, of_a_list)]
+    same = [(one.name, one.target, one.options, one.variant) for one in kept]
+    assert same[0] != same[1]
+    assert same[1] == same[2]
 
 
 def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:

@@ -66,6 +66,11 @@ class Caller(abc.ABC):
     log: Path
     spent = 0.0, 0.0  # seconds of the call that was answered last, within the worker, and of its CPU time
 
+    @property
+    def hosts(self) -> list[str]:
+        """Of each rank; of none where it is no job of several."""
+        return []
+
     @abc.abstractmethod
     def send(self, method: str, **arguments: Any) -> None:
         """Starts a call without waiting for it; `receive` waits."""

@@ -95,6 +95,7 @@ class _Sides(Part, kw_only=True):
     verification: Verification | UnsetType = UNSET
     not_equal: str | UnsetType = UNSET
     unit: Literal["restart", "round"] | UnsetType = UNSET
+    ranks: int | UnsetType = UNSET
     times: dict[str, Interval] | UnsetType = UNSET
     memory: dict[str, dict[str, int]] | UnsetType = UNSET
     first_run_seconds: dict[str, Seconds] | UnsetType = UNSET
@@ -112,7 +113,7 @@ class Comparison(_Sides, kw_only=True, tag_field="kind", tag="compare"):
     margin: the share within which sides count as the same; results_compared: whether it was asked if they compute the same;
     verification: where it was; not_equal: the first side that does not, and then nothing was timed: all fields that times would
     fill are missing. Sides are in lower case as keys, in upper case in sentences. unit: what counts as independent evidence;
-    times: medians, nanoseconds a step; memory: bytes; waited: share of the time, on a CPU, that a side waited for a core; cpu_time: the
+    ranks: of each side, where it is a job of several; times: medians, nanoseconds a step; memory: bytes; waited: share of the time, on a CPU, that a side waited for a core; cpu_time: the
     same question in CPU time; restarts: samples; differs: settings that were not the same, with each side's value.
     """
 

@@ -57,6 +57,8 @@ def what_lines(result: Comparison | Ranking) -> list[tuple[str, str]]:
     if isinstance(result, Comparison):
         times = (f"{n.upper()} {units.duration_interval(t)}" for n, t in (result.times or {}).items())
         rows.append(("step", ", ".join(times)))
+    if result.ranks:
+        rows.append(("ranks", f"{result.ranks} of each side; a step ends with the slowest"))
     if result.memory:
         memory = (f"{n.upper()} {units.data_size(units.peak(m))}" for n, m in result.memory.items())
         rows.append(("memory", ", ".join(memory)))

@@ -83,8 +83,10 @@ def _bench(document: Document, call: Call) -> Entry:
         "rungs": "+".join(document["rungs"]),
         "timer": timer.get("name", "").replace("clock", ""),
         "caches": "cold" if timer.get("cold") else "",
+        "ranks": str(len((document.get("over_ranks") or {}).get("ranks") or ()) or ""),
     }
-    options = {**document["options"], **(document.get("point") or {})}
+    point = {name: value for name, value in (document.get("point") or {}).items() if name != "ranks"}
+    options = {**document["options"], **point}
     figure = _Figure(full_target(document["target"]), options, variant)
     entry.measured = [*figure.of("time", "ns", document["time"]), *_memory(figure, document["memory"])]
     return entry
@@ -102,6 +104,7 @@ def _compare(document: Document, call: Call) -> Entry:
     )
     variants = {name: _variant(side, call, call.base if name == "a" else "") for name, side in sides.items()}
     here = {"process": "one"} if document.get("unit") == "round" else {}  # else fresh ones
+    here |= {"ranks": str(document["ranks"])} if document.get("ranks") else {}
     figures = {
         name: _Figure(full_target(targets[name]), side["options"], variants[name] | here)
         for name, side in sides.items()

@@ -114,6 +114,7 @@ def compare(
         verdict=verdict_of(answer),
         verification=verification,
         unit="restart",
+        ranks=duel.ranks or UNSET,
         times=lowered(found.times),
         memory=lowered(found.memory),
         first_run_seconds=lowered(found.first_run_seconds),

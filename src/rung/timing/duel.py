@@ -63,7 +63,7 @@ class Duel:
     block the nanoseconds that this process waited for it, by its own clock, and those that its samples account for: what a
     side reports of itself is not taken on trust; compiled: graphs, by side, while it was timed; witness: of the last side, where
     it was profiled (`rung.ladder.candidate.Candidate.witness`). On a CPU, cpu_restarts: the restarts again, in CPU time a step, and
-    cores: by side, what its threads ran and waited in all."""
+    cores: by side, what its threads ran and waited in all. ranks: of each side, 0 where it is one process."""
 
     comparison: Comparison | None = None
     ranking: Ranking | None = None
@@ -78,6 +78,7 @@ class Duel:
     witness: Witness = field(default_factory=Witness)
     cpu_restarts: list[Restart] = field(default_factory=list)
     cores: dict[str, CoreTime] = field(default_factory=dict)
+    ranks: int = 0
 
     @property
     def waited(self) -> dict[str, float]:
@@ -177,6 +178,8 @@ def fight(
             for start in starts:
                 progress.info("restart %d: timing", len(duel.restarts) + 1)
                 duel.restarts.append(start.timed(duel))
+                if setup.launcher:
+                    duel.ranks = max(len(worker.hosts) for worker in start.workers.values())
                 seen(duel)
         took.append(time.monotonic() - began)
         # The first round compiles what the next ones find in a cache: it tells only until another was seen.
