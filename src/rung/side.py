@@ -50,10 +50,11 @@ class Side:
 @dataclass(frozen=True)
 class Launcher:
     """How a job of several ranks is started. words: of a command that starts one process a rank; what each of them runs is put behind.
-    here: all of them are on this host."""
+    here: all of them are on this host. meets: it tells them where they meet, as torchrun does; else a coordinator does."""
 
     words: tuple[str, ...]
     here: bool
+    meets: bool = True
 
 
 @dataclass(frozen=True)

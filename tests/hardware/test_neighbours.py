@@ -3,6 +3,7 @@
 import pytest
 
 from rung.cli.main import main
+from rung.errors import UsageError
 from rung.hardware.device import cpu
 from rung.hardware.neighbours import idle_like, shown_alone
 
@@ -22,6 +23,11 @@ def test_a_gpu_is_named_as_its_process_will_count_it(
     index: int, vendor: str, variables: dict[str, str], shown: dict[str, str]
 ) -> None:
     assert shown_alone(index, vendor, variables) == shown
+
+
+def test_a_gpu_that_is_hidden_is_not_taken() -> None:
+    with pytest.raises(UsageError, match="shows 2 GPUs, counted from 0; there is no GPU 3"):
+        shown_alone(3, "nvidia", {"CUDA_VISIBLE_DEVICES": "4,5"})
 
 
 def test_a_cpu_has_no_idle_gpus_beside_it() -> None:

@@ -102,6 +102,27 @@ def test_a_job_of_two_nodes_measures_its_ranks(cluster: Path) -> None:
     assert "runs on n[1-2]" in done.stderr
 
 
+def test_a_comparison_starts_both_sides_in_one_job(cluster: Path) -> None:
+    words_ = words(
+        "compare",
+        "model.py:make",
+        "--env",
+        "A=b",
+        "--device",
+        "cpu",
+        "--slurm",
+        "2",
+        "--nproc-per-node",
+        "1",
+        "--budget",
+        "1",
+        "--json",
+    )
+    done = run(words_)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ranks"] == 2
+
+
 def test_a_rank_that_dies_is_told_with_its_last_words(cluster: Path) -> None:
     done = run(bench("--at", "1", "--do", "die", "--preset", "quick"))
     assert done.returncode == 4

@@ -154,6 +154,11 @@ def test_what_cannot_run_in_a_job_is_refused_before_it_is_submitted(cluster: Pat
 def test_ranks_need_their_number_and_the_launcher_is_slurms(cluster: Path) -> None:
     assert "--nproc-per-node, which says how many" in run("bench", "tiny-transformer", "--slurm", "2").stderr
     assert "leave --launcher out" in run("bench", "tiny-transformer", "--slurm", "1", "--launcher", "mpirun").stderr
+    assert (
+        "timed as launched"
+        in run("bench", "tiny-transformer", "--slurm", "1", "--nproc-per-node", "2", "--timer", "graph").stderr
+    )
+    assert "unknown target" in run("bench", "no-such-target", "--slurm", "1").stderr
     assert "give one number" in run("bench", "tiny-transformer", "--slurm", "1", "--nproc-per-node", "1,2").stderr
 
 
@@ -184,6 +189,20 @@ def test_the_script_of_a_dry_run_is_the_one_that_runs(cluster: Path) -> None:
     assert 'bench tiny-transformer --launcher "$launcher"' in text
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     assert "gpus-per-node" not in run(*given, "--device", "cpu").stdout
+    assert "gpus-per-node" in run(*given[:-3], "--sbatch=--qos=gpu-short", "--dry-run").stdout
+    assert (
+        "gpus-per-node=3" in run("climb", "tiny-transformer", "--slurm", "1", "--devices", "0,1,2", "--dry-run").stdout
+    )
+
+
+def test_a_folder_with_odd_characters_is_quoted_for_sbatch() -> None:
+    text = script(
+        Wanted(1, more=("--comment=a b",)), ["climb", "m.py:make"], Path("/a b/50%"), Path("/c d"), Path("/a b/50%/run")
+    )
+    assert "#SBATCH '--output=/a b/50%%/log'\n#" in text
+    assert "#SBATCH '--comment=a b'\n" in text
+    assert "else rm -rf '/a b/50%/run'; exec" in text
+    assert "rm -rf" not in script(Wanted(1), ["climb", "m.py:make"], Path("/f"), Path("/c"), Path("/mine"))
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), min_size=1, max_size=4))
@@ -198,7 +217,7 @@ def test_words_reach_the_job_as_they_were_typed(typed: list[str]) -> None:
 def test_a_climb_that_slurm_starts_anew_goes_on() -> None:
     text = script(Wanted(1), ["climb", "m.py:make", "--json"], Path("/f"), Path("/c"), Path("/f/run"))
     assert "if [ -e /f/run/manifest.json ]; then exec" in text
-    assert "climb --resume /f/run --json; else exec" in text
+    assert "climb --resume /f/run --json; else rm -rf /f/run; exec" in text
 
 
 @pytest.mark.parametrize(("said", "code"), [("0:0", 0), ("3:0", 3), ("0:15", 143), ("1:9", 1)])

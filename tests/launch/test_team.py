@@ -106,6 +106,45 @@ def test_a_rank_that_was_killed_is_named_although_the_others_complain(make: Make
     assert f"--- rank 1 on {socket.gethostname()}\nthe last words\n" in (tmp_path / "log").read_text()
 
 
+def test_a_rank_that_aborts_for_another_is_not_the_one_that_is_named(make: Make) -> None:
+    with pytest.raises(WorkerFailed, match=r"^rank 1 on \S+ was killed by SIGKILL during abort"):
+        make(2).call("abort", 60, at=1)
+
+
+def test_ranks_that_somebody_else_ends_are_told_at_once(make: Make) -> None:
+    team = make(2)
+    guards = [pids[1] for pids in team.call("pids", 60)[1:]]
+    team.send("sleep", at=0)
+    for guard in guards:
+        os.kill(guard, signal.SIGTERM)
+    began = time.monotonic()
+    with pytest.raises(WorkerFailed, match="the launcher, or who started it, ended the ranks during sleep"):
+        team.receive("sleep", 600)
+    assert time.monotonic() - began < 30
+
+
+def test_two_teams_at_once_have_meeting_points_of_their_own(tmp_path: Path) -> None:
+    """As the two sides of a comparison have, which one launcher starts."""
+    start = launcher(f"{sys.executable} {HERE / 'start_ranks.py'} 1 1 env MEET={{team}} AT={{port}}")
+    with (
+        Team("served_ranks:Member", tmp_path / "a", start, listed, PATH) as one,
+        Team("served_ranks:Member", tmp_path / "b", start, listed, PATH) as other,
+    ):
+        for name in ("MEET", "AT"):
+            assert one.call("variable", 60, name=name) != other.call("variable", 60, name=name)
+        assert one.call("variable", 60, name="AT")[1].isdecimal()
+
+
+def test_the_place_that_somebody_elses_job_gave_this_process_is_not_its_ranks_place(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "nowhere"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    team = make(2)
+    assert [answer[:2] for answer in team.call("who", 60)[1:]] == [[0, 2], [1, 2]]
+    assert "nowhere" not in team.call("variable", 60, name="MASTER_ADDR")
+
+
 def test_a_rank_that_left_is_named_while_the_others_wait_for_it(make: Make) -> None:
     began = time.monotonic()
     with pytest.raises(
@@ -154,10 +193,19 @@ def test_only_torchrun_starts_python_itself() -> None:
 
 def test_whoever_does_not_know_the_token_is_no_rank(make: Make) -> None:
     team = make(2)
-    for said in (b"", b"hello\n", b'{"token": "guess", "rank": 0, "world": 1, "serves": true}\n'):
-        with socket.create_connection(("127.0.0.1", team._door.getsockname()[1])) as stranger:
+    port = team._door.getsockname()[1]
+    for said in (
+        b"",
+        b"hello\n",
+        b"[" * 4000 + b"\n",
+        b'{"token": "guess", "rank": 0, "world": 1, "serves": true}\n',
+        b"x" * 9000,
+    ):
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(said)
-    assert len(team.call("who", 60)) == 3
+    with socket.create_connection(("127.0.0.1", port)) as slow:  # says nothing, and is not waited for
+        slow.sendall(b"{")
+        assert len(team.call("who", 60)) == 3
 
 
 def test_nothing_outlives_a_coordinator_that_was_killed(tmp_path: Path) -> None:

@@ -194,12 +194,12 @@ def test_a_worker_whose_answers_are_garbage_fails_in_one_sentence(worker: Worker
 
 
 def test_an_answer_without_an_end_is_not_collected_for_ever(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rung.launch.process.MOST", 1 << 20)
+    monkeypatch.setattr("rung.launch.channel.MOST", 1 << 20)
     worker.call("echo", 100, value=1)
     worker.send("write_to_all_descriptors", text="x" * 65536, times=1000)
     while not worker.answered():
         first_answer([worker], 100)
-    assert len(worker._pending) < 4 << 20
+    assert len(worker._channel._pending) < 4 << 20
     with pytest.raises(WorkerFailed, match="no answer that can be read"):
         worker.receive("write_to_all_descriptors", 100)
 

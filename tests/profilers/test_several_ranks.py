@@ -53,6 +53,7 @@ def test_ranks_are_chosen_by_number_or_by_every_so_many() -> None:
         (["--nproc-per-node", "2", "--ranks", "1", "--every", "2"], "--ranks or --every, not both"),
         (["--nproc-per-node", "2", "--power"], "sensors are read beside one process"),
         (["--nproc-per-node", "1,2"], "give one number"),
+        (["--launcher", "mpirun -np 2"], "have to be started by torchrun"),
     ],
 )
 def test_what_several_ranks_cannot_do_is_refused(

@@ -201,6 +201,7 @@ def test_where_exchange_cannot_be_left_out_nothing_is_said_of_it() -> None:
         (["--nproc-per-node", "1,2", "--sweep", "parallel=ddp"], "give one number"),
         (["--nproc-per-node", "2", "--timer", "graph"], "timed as launched"),
         (["--nproc-per-node", "2,2"], "names a number twice"),
+        (["--nproc-per-node", "1,2", "--preset", "quick"], "does not show how a workload scales"),
     ],
 )
 def test_what_several_ranks_cannot_do_is_refused_at_once(words: list[str], said: str) -> None:

@@ -46,7 +46,8 @@ def halved(model: Any, batch: Batch) -> Any:
 def make(mistake: str = "") -> rung.Workload:
     own = mistake in ("none of its own", "one parameter", "no exchange")
     but = {"one parameter": (2,), "no exchange": (0, 1, 2, 3)}.get(mistake, ())
-    draw = 0 if mistake == "same data" else None
+    draw = 0 if mistake.startswith("same data") else None
+    scale = float("nan") if mistake == "no numbers" else 1.0
     return rung.Workload(
         "ranked",
         model=(lambda: Averaged(but))
@@ -56,9 +57,9 @@ def make(mistake: str = "") -> rung.Workload:
         forward={"unsynchronized": unsynchronized, "wrong gradients": halved}.get(
             mistake, lambda model, batch: model(batch)
         ),
-        loss=lambda output, batch: (output - batch[:, :4]).square().mean(),
+        loss=lambda output, batch: scale * (output - batch[:, :4]).square().mean(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        parallel="own" if own else "ddp",
+        parallel="own" if own else "fsdp2" if mistake.endswith("shards") else "ddp",
         one_shape=True,
     )
 

@@ -26,7 +26,10 @@ def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     [
         ("", ""),
         ("none of its own", ""),
+        ("of shards", ""),
+        ("no numbers", ""),
         ("same data", "ranks 0 and 1 get the same batch"),
+        ("same data, shards", "ranks 0 and 1 get the same batch"),
         ("unsynchronized", "the weights of the ranks go apart"),
         ("no exchange", "the weights of the ranks go apart"),
         ("one parameter", "the weights of the ranks go apart"),

@@ -37,6 +37,10 @@ def check_ranks(parsed: argparse.Namespace) -> None:
         raise UsageError(
             "give one number with --nproc-per-node" + (", or leave --sweep out." if parsed.several else ".")
         )
+    if len(parsed.nproc_per_node) > 1 and parsed.preset in ("sanity", "quick"):
+        raise UsageError(
+            f"--preset {parsed.preset} measures nothing, so it does not show how a workload scales: leave it out."
+        )
     timer = getattr(parsed, "timer", "auto")
     if timer in ("graph", "batch"):
         raise UsageError(f"--timer {timer} hides launches; ranks, which wait for each other, are timed as launched.")

@@ -11,8 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rung.cli.common import ROOT, at_least, say, stop_when_asked
+from rung.cli.common import ROOT, at_least, check_early, say, stop_when_asked
 from rung.cli.live import live
+from rung.cli.ranks import check_ranks
 from rung.errors import RungError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def in_job(parsed: argparse.Namespace) -> int:
     from rung.records.slurm_job import SlurmJob
     from rung.runs import to_json, write_whole
 
+    _check(parsed)
     wanted = _wanted(parsed)
     cwd = Path.cwd()
     stamp = datetime.now().astimezone()
@@ -55,7 +57,9 @@ def in_job(parsed: argparse.Namespace) -> int:
     folder = folder if parsed.dry_run else _made(folder)
     words = _words(parsed)
     run = None
-    if parsed.command == "climb" and not parsed.resume:
+    if parsed.command == "climb" and parsed.resume:
+        run = parsed.resume.resolve()
+    elif parsed.command == "climb":
         run = parsed.out or folder / "run"
         words = [*words, *([] if parsed.out else ["--out", str(run)])]
     text = script(wanted, words, folder, cwd, run)
@@ -96,8 +100,10 @@ def followed(job: int, folder: Path, limit: str = "") -> int:
     try:
         with live():
             state = follow(job, folder, say)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         _cancelled(job, folder)
+        _print_answer(folder)
+        stop.told = bool(_answer(folder))  # type: ignore[attr-defined]
         raise
     _print_answer(folder)
     if ended := why(job, state, limit):
@@ -158,20 +164,37 @@ def _wanted(parsed: argparse.Namespace) -> Wanted:
     except ValueError as error:
         raise UsageError(f"--sbatch {parsed.sbatch}: {error}.") from None
     on_gpu = getattr(parsed, "device", None) != "cpu" and hasattr(parsed, "device")
+    devices = (getattr(parsed, "devices", None) or "").split(",")
+    gpus = (counts[0] if counts else len(devices)) if on_gpu else 0
     return Wanted(
-        parsed.slurm, counts[0] if counts else 0, on_gpu, parsed.partition, parsed.account, parsed.walltime, more
+        parsed.slurm, counts[0] if counts else 0, gpus, parsed.partition, parsed.account, parsed.walltime, more
     )
 
 
 def _words(parsed: argparse.Namespace) -> list[str]:
     """What was typed, without what concerns the job."""
+    ours = [name for name in OURS if hasattr(parsed, name[2:].replace("-", "_"))]
     words, found = list(parsed.words), []
     while words:
         word = words.pop(0)
         name, equals, _ = word.partition("=")
-        if name in OURS:
+        if name in ours:
             if not equals:
                 words.pop(0)
         elif word != "--dry-run":
             found.append(word)
     return [*found, *(["--", *parsed.program] if parsed.program else [])]
+
+
+def _check(parsed: argparse.Namespace) -> None:
+    """Refuses now what the job would refuse after it has waited in a queue. Raises UsageError."""
+    if parsed.command in ("bench", "compare"):
+        check_ranks(parsed)
+    if parsed.command == "profile" and parsed.program and parsed.nproc_per_node:
+        raise UsageError("a command starts its ranks itself: give `-- torchrun ...`, and leave --nproc-per-node out.")
+    targets = [getattr(parsed, name, None) for name in ("target", "a", "b")]
+    for target in filter(None, targets):
+        if not str(target).endswith(".json"):
+            check_early(target, getattr(parsed, "device", None))
+    if getattr(parsed, "base", None) and parsed.slurm > 1:
+        raise UsageError("--base checks a revision out on one node, which others do not see: use --slurm 1.")

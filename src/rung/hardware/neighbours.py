@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rung.errors import UsageError
 from rung.hardware.device import Device
 
 IDLE_BYTES = 1 << 30  # of an idle GPU: contexts of monitors and display servers
@@ -37,8 +38,12 @@ def _used(index: int) -> int:
 
 def shown_alone(index: int, vendor: str, variables: Mapping[str, str]) -> dict[str, str]:
     """The variables by which a process sees one GPU alone, as its first: what is compiled for a GPU holds its number. index: as torch counts
-    now; variables: that are set now, which may show a part of the GPUs already."""
+    now; variables: that are set now, which may show a part of the GPUs already. Raises UsageError for one that they do not show."""
     names = SHOWN.get(vendor, SHOWN["nvidia"])
     name = next((name for name in names if variables.get(name)), names[0])
     shown = [number.strip() for number in variables.get(name, "").split(",") if number.strip()]
-    return {name: shown[index] if index < len(shown) else str(index)}
+    if shown and index >= len(shown):
+        raise UsageError(
+            f"--devices: {name}={variables[name]} shows {len(shown)} GPUs, counted from 0; there is no GPU {index}."
+        )
+    return {name: shown[index] if shown else str(index)}

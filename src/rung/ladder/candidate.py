@@ -156,8 +156,9 @@ class Candidate(Timed):
         reset_peak_memory(self.device)
         self.called = in_parallel(self.workload, self.model, self.device)
         self.step = Step(self.workload, self.model, self.plan, self.device, called=self.called)
-        several = self.ranks.world > 1 and self.workload.parallel != "fsdp2"
+        several = self.ranks.world > 1
         self._together = TrainedTogether(self.workload, self.model, self.called, self.device) if several else None
+        reset_peak_memory(self.device)
         self._made = True
 
     def _rotated(self, make: Callable[[int], Any]) -> list[Any]:
@@ -208,7 +209,13 @@ class Candidate(Timed):
             said.append(
                 f"{'its output holds' if loss is None else 'its loss is'} {odd}: look at that first; a step of such values may take another time."
             )
-        return said + (self._together.doubts(batch) if self._together else [])
+        if self._together is None:
+            return said
+        self._peak = self.memory()  # of the workload: what looking at the ranks takes is not
+        said += self._together.doubts(batch)
+        release_cache(self.device)
+        reset_peak_memory(self.device)
+        return said
 
     def over_shapes(self) -> dict[str, Any]:
         """Builds the step and runs it on several batches of every shape that the workload offers: how many different
@@ -233,7 +240,7 @@ class Candidate(Timed):
             return None
         with scope:
             samples = [self.block(count) for count in (MINIMUM_RUNS, count)][1]["samples"]
-        weights = [float(p.detach().double().sum()) for p in itertools.islice(self.model.parameters(), 1)]
+        weights = [float(p.detach().double().sum()) for p in self.model.parameters() if p.requires_grad]
         apart = self.ranks.most(weights) != [-w for w in self.ranks.most([-w for w in weights])]
         return list(samples) if apart else None
 

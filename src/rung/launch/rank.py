@@ -38,17 +38,19 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
     with contextlib.suppress(PermissionError):  # of a session's leader, which is alone in its group
         os.setpgid(0, 0)  # its own process group, so that its guard ends no other rank with it
+    if TEAM not in os.environ:
+        raise UsageError(
+            f"the launcher passes no {TEAM} on, which says where the ranks are awaited: tell it to, as by `mpirun -x {TEAM}`."
+        )
     host, port, token = os.environ[TEAM].split(" ")
     ranks = placed(os.environ)
     output = _redirected()
-    calls, guard = (socket.create_connection((host, int(port)), CONNECTING) for _ in range(2))
-    for connection in (calls, guard):
-        connection.settimeout(None)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that lost its power closes nothing
     who = {"token": token, "rank": ranks.rank, "world": ranks.world, "host": socket.gethostname(), "pid": os.getpid()}
+    calls = _connected(host, int(port))
     with _free_port(calls) as offered:
         address, offer = offered.getsockname()[:2]
         _say(calls, {**who, "serves": True, "address": address, "port": offer})
+        guard = _connected(host, int(port))
         _say(guard, {**who, "serves": False})
         requests = calls.makefile("r")
         begin = json.loads(requests.readline() or "null")
@@ -66,6 +68,13 @@ def main(arguments: list[str]) -> None:
     guarded(guard.fileno(), (calls.fileno(),), tell)
     Ranks.here = ranks
     serve(requests, calls.makefile("w"), arguments[0])
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    connection = socket.create_connection((host, port), CONNECTING)
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that lost its power closes nothing
+    return connection
 
 
 def placed(variables: Mapping[str, str]) -> Ranks:

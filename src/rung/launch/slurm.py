@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rung.errors import UsageError, WorkloadError
 from rung.launch.process import START
+from rung.launch.team import NAME, PORT
 
 progress = logging.getLogger(__name__)
 
@@ -32,12 +33,12 @@ ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEU
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of SLURM. nodes: how many; ranks: of each, 0 for one process on the first; gpus: whether each rank needs a GPU;
+    """What is asked of SLURM. nodes: how many; ranks: of each, 0 for one process on the first; gpus: of each node;
     partition, account, limit: as sbatch takes them, or empty; more: further options of sbatch, which go before all others."""
 
     nodes: int
     ranks: int = 0
-    gpus: bool = True
+    gpus: int = 1
     partition: str = ""
     account: str = ""
     limit: str = ""
@@ -67,21 +68,21 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
     """The script for sbatch. words: of the command, from its name on; folder: gets what it writes; run: the run directory of a climb, which
     goes on after SLURM has started the job anew."""
     ranks = wanted.ranks or 1
-    told = " ".join(wanted.more)
+    takes_gpus = any(re.match(r"--gpus|--gres|-G", option) for option in wanted.more)
     options = [
         f"--job-name=rung-{words[0]}",
         f"--nodes={wanted.nodes}",
         f"--ntasks-per-node={ranks}",
-        f"--output={folder / LOG}",
+        f"--output={str(folder / LOG).replace('%', '%%')}",
         "--open-mode=append",
         f"--signal=B:USR1@{STOPPING}",
-        *([f"--gpus-per-node={ranks}"] if wanted.gpus and not re.search(r"gpu|gres", told) else []),
+        *([f"--gpus-per-node={wanted.gpus}"] if wanted.gpus and not takes_gpus else []),
         *(f"--{name}={value}" for name, value in _named(wanted) if value),
         *wanted.more,
     ]
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH {option}" for option in options),
+        *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"cd {_quoted(cwd)} || exit 3",
         f"export {IN_JOB}=1",
     ]
@@ -91,7 +92,9 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
     given = "exec " + shlex.join([*command, *words]) + (' --launcher "$launcher"' if wanted.ranks else "")
     if run:
         again = shlex.join([*command, words[0], "--resume", str(run), *[word for word in words if word == "--json"]])
-        given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {given}; fi"
+        # What was killed before it had a manifest left a folder that nothing goes on from.
+        clear = f"rm -rf {_quoted(run)}; " if folder in run.parents else ""  # what the user named is not ours to clear
+        given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {clear}{given}; fi"
     # In the background, because a shell hears no signal while it waits for a command in the foreground.
     return "\n".join([*lines, f"({given}) > {_quoted(folder / ANSWER)} & child=$!", _WAIT])
 
@@ -116,7 +119,7 @@ def _named(wanted: Wanted) -> list[tuple[str, str]]:
 def _launcher(wanted: Wanted) -> str:
     """One torchrun on each node; its ranks meet at the first."""
     start = "srun --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --overlap"
-    meet = "--rdzv-backend=c10d --rdzv-endpoint=$(hostname):$((20000 + SLURM_JOB_ID % 20000)) --rdzv-id=$SLURM_JOB_ID"
+    meet = f"--rdzv-backend=c10d --rdzv-endpoint=$(hostname):{PORT} --rdzv-id=$SLURM_JOB_ID-{NAME}"
     agent = f"{shlex.quote(sys.executable)} -m torch.distributed.run --nnodes={wanted.nodes} --nproc-per-node={wanted.ranks}"
     return f"{start} --nodes={wanted.nodes} --ntasks={wanted.nodes} {agent} --max-restarts=0 {meet}"
 

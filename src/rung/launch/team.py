@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import selectors
 import shlex
 import signal
@@ -21,12 +22,14 @@ from typing import Any
 from rung.errors import UsageError
 from rung.launch.channel import Channel, Reply, WorkerFailed, said, unreadable
 from rung.launch.process import START, Caller, variables
-from rung.launch.rank import TEAM
+from rung.launch.rank import NAMES, TEAM
 from rung.side import Launcher
 
+PORT, NAME = "{port}", "{team}"  # in a launcher's words: a free port of this host, and a name that no other team has
 GRACE = 3.0  # seconds in which others may fail, too, once one has: what failed first is told, not what that did to them
+LOST = -1  # the status of a rank of which nothing is known any more
 LEAVING = 5.0  # seconds in which the ranks say what they printed
-HELLO = 4096  # bytes
+HELLO, HELLO_SECONDS = 4096, 20.0  # bytes, and how long one may take to say them
 LOOKING = 0.5  # seconds between looks at whether the launcher still runs
 
 
@@ -46,7 +49,7 @@ def launcher(text: str) -> Launcher:
         raise UsageError("--launcher needs the command that starts the ranks, as in --launcher 'mpirun -np 8'.")
     # torchrun is given a script, and starts Python itself.
     agent = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words)
-    return Launcher((*words, *([] if agent else [sys.executable]), START), here=False)
+    return Launcher((*words, *([] if agent else [sys.executable]), START), here=False, meets=agent)
 
 
 @dataclass
@@ -60,11 +63,17 @@ class _Rank:
     reply: Reply | None = None
     failed: WorkerFailed | None = None
     ended: dict[str, Any] | None = None
+    ended_at: float = 0.0
 
     @property
     def died(self) -> bool:
         """Whether it ended although nobody asked it to."""
         return self.ended is not None and self.ended["status"] is not None
+
+    @property
+    def taken(self) -> bool:
+        """Whether somebody else asked it to end: its launcher, or SLURM."""
+        return self.ended is not None and self.ended["status"] is None
 
 
 class Team(Caller):
@@ -89,11 +98,12 @@ class Team(Caller):
         self.answers: list[Any] = []  # of each rank, to the call that was answered last
         self._selector = selectors.DefaultSelector()
         self._token = secrets.token_hex(16)
-        self._door = socket.create_server(("127.0.0.1" if launcher.here else "", 0))
+        self._door = socket.create_server(("127.0.0.1" if launcher.here else "", 0), backlog=1024)
         name = "127.0.0.1" if launcher.here else socket.gethostname()
         where = f"{name} {self._door.getsockname()[1]} {self._token}"
         log.parent.mkdir(parents=True, exist_ok=True)
-        words = [*launcher.words, "rung.launch.rank", serves]
+        own = {PORT: str(_free_port()), NAME: secrets.token_hex(4)}
+        words = [_filled(word, own) for word in launcher.words] + ["rung.launch.rank", serves]
         with log.open("ab") as output:
             try:
                 self._process = subprocess.Popen(
@@ -102,7 +112,8 @@ class Team(Caller):
                     stdout=output,
                     stderr=output,
                     start_new_session=True,
-                    env={**variables(env or {}), TEAM: where},
+                    # torchrun sets one thread for several ranks, and none for one: how a job scales is told of equal ones.
+                    env={"OMP_NUM_THREADS": "1", **_without_places(variables(env or {})), TEAM: where},
                     cwd=cwd,
                 )
             except OSError as error:
@@ -128,7 +139,7 @@ class Team(Caller):
         self._refuse_if_ended(method)
         until = time.monotonic() + deadline
         while not self._settled(method):
-            failing = any(rank.failed or rank.died for rank in self._ranks)
+            failing = any(rank.failed or rank.ended for rank in self._ranks)
             if failing:
                 until = min(until, time.monotonic() + GRACE)
             if time.monotonic() > until:
@@ -141,7 +152,7 @@ class Team(Caller):
             for rank in self._ranks:  # the next one may have come already
                 rank.reply = None
             return self._combine(method, self.answers)
-        silent = [rank for rank in self._ranks if not rank.reply and not rank.failed and not rank.died]
+        silent = [rank for rank in self._ranks if not rank.reply and not rank.failed and not rank.ended]
         failed = self._failure(method)
         self.kill()
         if failed:
@@ -156,7 +167,7 @@ class Team(Caller):
     def answered(self) -> bool:
         """Whether `receive` would return, or raise, within a few seconds."""
         self._settled("")
-        return all(rank.reply for rank in self._ranks) or any(rank.failed or rank.died for rank in self._ranks)
+        return all(rank.reply for rank in self._ranks) or any(rank.failed or rank.ended for rank in self._ranks)
 
     def fileno(self) -> int:
         """What `select` waits on."""
@@ -193,19 +204,33 @@ class Team(Caller):
         """Waits until every rank has connected, and lets them begin."""
         until = time.monotonic() + self._joining
         doors: dict[tuple[int, bool], tuple[socket.socket, dict[str, Any]]] = {}
+        guests: dict[socket.socket, _Guest] = {}
+        self._door.setblocking(False)
         world = 0
         while not world or len(doors) < 2 * world:
-            self._door.settimeout(LOOKING)
-            try:
-                connection, _ = self._door.accept()
-            except TimeoutError:
-                self._refuse_if_lost(until, world, {rank for rank, serves in doors if serves})
-                continue
-            if (hello := self._greeted(connection)) is None:
-                connection.close()
-                continue
-            world = int(hello["world"])
-            doors[int(hello["rank"]), bool(hello["serves"])] = connection, hello
+            self._refuse_if_lost(until, world, {rank for rank, serves in doors if serves})
+            for ready in select.select([self._door, *guests], [], [], LOOKING)[0]:
+                if ready is self._door:
+                    with contextlib.suppress(OSError):
+                        connection = self._door.accept()[0]
+                        connection.setblocking(False)
+                        guests[connection] = _Guest(time.monotonic() + HELLO_SECONDS)
+                elif hello := guests[ready].heard(ready, self._token):
+                    del guests[ready]
+                    ready.setblocking(True)
+                    place = int(hello["rank"]), bool(hello["serves"])
+                    if place in doors or int(hello["world"]) != (world or int(hello["world"])):
+                        self.kill()
+                        raise WorkerFailed(
+                            f"two processes say that they are rank {place[0]}, or that there are {world} and {hello['world']} ranks: the launcher "
+                            f"numbers them twice. Its output: {self.log}", "killed",
+                        )  # fmt: skip
+                    world, doors[place] = int(hello["world"]), (ready, hello)
+            for gone in [guest for guest, state in guests.items() if state.over(time.monotonic())]:
+                del guests[gone]
+                gone.close()
+        for guest in guests:
+            guest.close()
         first = doors[0, True][1]
         begin = {"MASTER_ADDR": first["address"], "MASTER_PORT": first["port"]}
         for number in range(world):
@@ -216,18 +241,6 @@ class Team(Caller):
                 self._selector.register(channel, selectors.EVENT_READ)
             with contextlib.suppress(OSError):
                 rank.calls.send(begin)
-
-    def _greeted(self, connection: socket.socket) -> dict[str, Any] | None:
-        """What a process that connects says of itself; None where it is none of ours."""
-        connection.settimeout(LOOKING)
-        try:
-            line = connection.makefile("rb").readline(HELLO)
-            hello = json.loads(line)
-            known = secrets.compare_digest(str(hello["token"]), self._token)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        connection.settimeout(None)
-        return hello if known else None
 
     def _refuse_if_lost(self, until: float, world: int, there: set[int]) -> None:
         """Raises WorkerFailed where not all ranks will come."""
@@ -246,9 +259,9 @@ class Team(Caller):
         """Takes in what came; whether every rank has answered, failed or ended."""
         for rank in self._ranks:
             while rank.ended is None and rank.guard.answered() and rank.guard.has_line():
-                rank.ended = _report(rank.guard.line(time.monotonic()))
+                rank.ended, rank.ended_at = _report(rank.guard.line(time.monotonic())), time.monotonic()
             if rank.ended is None and rank.guard.ended:  # its host is gone
-                rank.ended = {"status": -1, "output": ""}
+                rank.ended, rank.ended_at = {"status": LOST, "output": ""}, time.monotonic()
             if rank.reply or rank.failed or not rank.calls.answered():
                 continue
             if rank.calls.has_line():
@@ -264,19 +277,29 @@ class Team(Caller):
 
     def _failure(self, method: str) -> WorkerFailed | None:
         """What to tell, of all that failed: a rank that died before those that lost their connection to it."""
-        for rank in self._ranks:
-            if rank.died:
-                assert rank.ended
-                lines = str(rank.ended["output"]).strip().splitlines()
-                last = f" Its last line: {lines[-1][:200]}" if lines else ""
-                how = _how(int(rank.ended["status"]))
-                return WorkerFailed(
-                    f"rank {rank.number} on {rank.host} {how} during {said(method)}.{last} The ranks' output: {self.log}",
-                    "killed",
-                )
+        dead = [rank for rank in self._ranks if rank.died]
+        if dead:
+            # NCCL's watchdog aborts ranks that wait for one that is gone.
+            rank = min(dead, key=lambda rank: (_follows(rank.ended), rank.ended_at))
+            assert rank.ended
+            lines = str(rank.ended["output"]).strip().splitlines()
+            last = f" Its last line: {lines[-1][:200]}" if lines else ""
+            how = _how(int(rank.ended["status"]))
+            return WorkerFailed(
+                f"rank {rank.number} on {rank.host} {how} during {said(method)}.{last} The ranks' output: {self.log}",
+                "killed",
+            )
         failed = [rank for rank in self._ranks if rank.failed]
         if not failed:
-            return None
+            taken = any(rank.taken for rank in self._ranks)
+            return (
+                WorkerFailed(
+                    f"the launcher, or who started it, ended the ranks during {said(method)}.{self._last_line()} Their output: {self.log}",
+                    "killed",
+                )
+                if taken
+                else None
+            )
         # What is refused, or lacks memory, is a cause; an error of communication may be what came of it elsewhere.
         first = min(failed, key=lambda rank: (rank.failed.kind == "raised", "onnection" in str(rank.failed)))  # type: ignore[union-attr]
         error = first.failed
@@ -305,6 +328,59 @@ class Team(Caller):
             raise WorkerFailed(f"the ranks were ended before {said(method)}. Their output: {self.log}", "killed")
 
 
+class _Guest:
+    """A connection that has not said yet who it is; until: by `time.monotonic`, when it has to."""
+
+    def __init__(self, until: float) -> None:
+        self._until, self._heard, self._left = until, b"", False
+
+    def heard(self, connection: socket.socket, token: str) -> dict[str, Any] | None:
+        """What a process that connects says of itself, once it has said all; None before, and where it is none of ours."""
+        try:
+            chunk = connection.recv(HELLO)
+        except BlockingIOError:
+            return None
+        except OSError:
+            chunk = b""
+        self._heard += chunk
+        if not chunk or len(self._heard) > HELLO:
+            self._left = True
+        if b"\n" not in self._heard:
+            return None
+        self._left = True
+        try:
+            hello = json.loads(self._heard)
+            known = secrets.compare_digest(str(hello["token"]).encode(), token.encode())
+            int(hello["rank"]), int(hello["world"]), bool(hello["serves"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return hello if known else None
+
+    def over(self, now: float) -> bool:
+        return self._left or now > self._until
+
+
+def _filled(word: str, own: Mapping[str, str]) -> str:
+    for name, value in own.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return int(free.getsockname()[1])
+
+
+def _without_places(variables: Mapping[str, str]) -> dict[str, str]:
+    """Without what says which rank this process is, in a job of somebody else's. SLURM's own say where srun runs."""
+    said = {name for names in NAMES if not names[0].startswith("SLURM") for name in names} | {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+    return {name: value for name, value in variables.items() if name not in said}
+
+
 def _channel(connection: socket.socket) -> Channel:
     fd = connection.detach()
     return Channel(fd, fd)
@@ -317,11 +393,17 @@ def _report(line: bytes | None) -> dict[str, Any]:
         status = report["status"]
         return {"status": None if status is None else int(status), "output": str(report["output"])}
     except (ValueError, KeyError, TypeError):
-        return {"status": -1, "output": ""}
+        return {"status": LOST, "output": ""}
+
+
+def _follows(ended: dict[str, Any] | None) -> bool:
+    """Whether this end may be what the end of another rank did to it."""
+    status = int(ended["status"]) if ended else LOST
+    return status == LOST or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT)
 
 
 def _how(status: int) -> str:
-    if status < 0:
+    if status == LOST:
         return "was lost with its host"
     if os.WIFSIGNALED(status):
         return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"

@@ -119,6 +119,10 @@ def planned(
             f"several ranks of a TARGET are recorded by torch.profiler; for {wanted.tool} give the command that starts them: "
             "`rung profile --with ... -- torchrun ...`."
         )
+    if target.launcher and not target.launcher.meets:
+        raise UsageError(
+            "ranks that are recorded have to be started by torchrun, which tells them where they meet: --launcher 'srun torchrun ...'."
+        )
     if target.launcher and sample:
         raise UsageError("sensors are read beside one process: leave --power and --vram out with several ranks.")
     seconds = SAMPLED if sample else 0.0

@@ -66,8 +66,8 @@ def _shown(ranks: Sequence[RankTime]) -> list[RankTime]:
 
 
 def scaling_lines(results: Sequence[Bench | Failed]) -> list[str]:
-    """A Markdown table of one workload on several numbers of ranks. Efficiency: the throughput over that of the fewest ranks, a rank
-    each; and where the rest went."""
+    """A Markdown table of one workload on several numbers of ranks. Efficiency: the throughput a rank, over that of the first row; and
+    where the rest went."""
     done = [result for result in results if isinstance(result, Bench)]
     lines = [
         "| ranks | median step | samples/s | efficiency | alone, slowest rank | exposed exchange | peak memory |",

@@ -13,6 +13,8 @@ from rung.records.bench import OverRanks, RankTime
 from rung.records.measured import Figure, Interval
 from rung.records.record import record_of
 
+LEAST = 20  # samples of steps without exchange: their median is known no worse than that of the steps with it
+
 
 class RanksSeen:
     """Gathers what each rank answers while the job as a whole is measured. parallel: how they do it."""
@@ -30,6 +32,7 @@ class RanksSeen:
         """count: samples of a block; step: of the job, ns; begin: the first sample that counts."""
         ask("memory")
         memory = list(self._team.answers)
+        count = max(LEAST, count)
         ask("alone", count=count)
         alone = [median_interval(samples) if samples else None for samples in self._team.answers]
         kept = [samples[begin:] for samples in self._samples]

@@ -207,7 +207,8 @@ class Pool:
 
     def lacks_memory(self) -> bool:
         """Whether tasks wait for the GPU's memory."""
-        waiting = sum(task.memory for task in self._tasks if task.worker is None and not task.ended)
+        here = (task for task in self._tasks if not (task.apart and self.elsewhere))
+        waiting = sum(task.memory for task in here if task.worker is None and not task.ended)
         return self.held() + waiting > self.memory
 
     def busy(self) -> list[str]:

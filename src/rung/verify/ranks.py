@@ -18,6 +18,7 @@ from rung.workload.own_model import copied
 
 # Relative L2 error of a gradient: bfloat16 leaves far less, a gradient that another rank had no part in far more.
 APART = 0.1
+CHUNK = 1 << 20  # elements that are summed at a time, in float64
 SMALL = 1e-6  # of the largest gradient: what is far smaller is rounding
 
 
@@ -27,7 +28,9 @@ class TrainedTogether:
     def __init__(self, workload: Workload, model: torch.nn.Module, called: torch.nn.Module, device: Device) -> None:
         """called: what is called in the model's place (`rung.engine.parallel`)."""
         self._workload, self._model, self._called, self._device = workload, model, called, device
-        self._alike = _equal_on_all(_sums(list(model.parameters())))
+        # Of shards nothing is asked: each rank has its own.
+        self._whole = workload.parallel != "fsdp2" and not any(hasattr(p, "to_local") for p in model.parameters())
+        self._alike = self._whole and _equal_on_all(_sums(list(model.parameters())))
 
     def doubts(self, batch: Any) -> list[str]:
         """What is wrong, in sentences, once steps were taken. batch: of this rank."""
@@ -42,7 +45,7 @@ class TrainedTogether:
         # Weights that were equal on all ranks stay equal where all take the same steps. Of shards that is not asked.
         if self._alike and not _equal_on_all(_sums(list(self._model.parameters()))):
             said.append("the weights of the ranks go apart: their gradients are not exchanged, or not all of them.")
-        elif self._called is not self._model and (odd := self._not_averaged(batch)):
+        elif self._whole and self._called is not self._model and (odd := self._not_averaged(batch)):
             said.append(f"the gradient of {odd} is not the mean of what the ranks' own batches give.")
         return said
 
@@ -88,12 +91,16 @@ class TrainedTogether:
 
 
 def _sums(tensors: Sequence[torch.Tensor]) -> list[float]:
-    """Two numbers of each tensor, the second of which tells apart what is only ordered otherwise."""
+    """Two numbers of each tensor, the second of which tells apart what is only ordered otherwise. What is no number is 0 among others."""
     found = []
     for tensor in tensors:
-        flat = tensor.detach().double().flatten()
-        places = torch.arange(1, flat.numel() + 1, device=flat.device, dtype=torch.float64)
-        found += [float(flat.sum()), float((flat * places.remainder_(997)).sum())]
+        sums = [0.0, 0.0]
+        for k, chunk in enumerate(tensor.detach().flatten().split(CHUNK)):
+            numbers = torch.nan_to_num(chunk.double())
+            places = torch.arange(1 + k, numbers.numel() + 1 + k, device=numbers.device, dtype=torch.float64)
+            sums[0] += float(numbers.sum())
+            sums[1] += float((numbers * places.remainder_(997)).sum())
+        found += sums
     return found
 
 
