@@ -45,8 +45,9 @@ def account(trace: Trace) -> pl.DataFrame:
         op=collective.otherwise(calls["name"].gather(top).str.strip_prefix("autograd::engine::evaluate_function: ")),
         dims=calls["dims"].gather(top),
         instance=paths(trace),
+        module=classes(paths(trace)),
         row_of_op=pl.col("op"),
-    ).with_columns(module=classes(pl.col("instance")))
+    )
 
 
 def _share(part: pl.DataFrame, own: Ints) -> None:
