@@ -4,12 +4,15 @@ import json
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rung.analysis.calls import host_calls
 from rung.analysis.origins import origins
 from rung.trace import cache, entries, read
+from rung.trace.kineto.columns import Columns
+from rung.trace.kineto.events import Events
+from rung.trace.kineto.structs import decoder_of_thread
 from rung.trace.rows import conformed
 from rung.trace.table import CODED, SCHEMA
 
@@ -62,6 +65,35 @@ def test_names_ids_and_inputs_of_any_characters_are_kept(tmp_path, rows):
     table = opened(tmp_path / "t.json", events).events
     assert table.select("name", "tid", "pid").rows() == [(name, str(tid), dims) for name, tid, dims in rows]
     assert [json.loads(text) for text in table["dims"]] == [[dims] for _, _, dims in rows]
+
+
+_IDS = st.sampled_from([0, -1, 7, "7", "stream 7", "", 10**18 - 1, 2**63 - 1, -(2**63), 2**64])
+
+
+@example([(7, 1, 2), (7, 2, 1)], True, False)
+@example([(1, 7, 2), (2, 7, 1)], False, True)
+@given(st.lists(st.tuples(_IDS, _IDS, st.integers(1, 3)), min_size=1, max_size=3), st.booleans(), st.booleans())
+def test_frames_of_one_thread_or_several_are_read_as_one_by_one(runs, ids_first, inner):
+    frames = []
+    for pid, tid, times in runs:
+        said = {"pid": pid, "tid": tid}, {"name": '"pid":7,"tid":7', "args": {"pid": 7, "tid": 7} if inner else {}}
+        frame = {"ph": "X", "cat": "python_function", "ts": 1.5, "dur": 2}
+        frames += [frame | said[0] | said[1] if ids_first else said[1] | frame | said[0]] * times
+    quick, careful = Events(Columns()), Events(Columns())
+    quick.take(json.dumps(frames).encode())
+    careful._take_carefully(json.dumps(frames).encode())
+    assert quick.columns.frame().equals(careful.columns.frame())
+
+
+def test_a_batch_of_one_thread_is_decoded_for_it_alone():
+    before = decoder_of_thread.cache_info()
+    frame = {"ph": "X", "cat": "python_function", "name": "f", "pid": 8_123, "tid": 8_124, "ts": 1.5, "dur": 2}
+    for _ in range(2):
+        events = Events(Columns())
+        events.take(json.dumps([frame] * 3, indent=1).encode())
+        assert events.columns.frame().select("pid", "tid").unique().rows() == [("8123", "8124")]
+    after = decoder_of_thread.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 1)
 
 
 def test_a_number_and_its_text_are_one_thread_and_other_texts_are_others(tmp_path):

@@ -38,7 +38,8 @@ class _Codes(dict[Any, int]):
         return code
 
     def of(self, texts: Sequence[Any]) -> Array:
-        if texts and texts.count(texts[0]) == len(texts):  # ids of a process and a thread mostly are
+        # Ids of a process and a thread mostly are one.
+        if texts and texts[0] == texts[-1] and texts.count(texts[0]) == len(texts):
             return np.full(len(texts), self[texts[0]], np.uint32)
         return np.fromiter(map(self.__getitem__, texts), np.uint32, len(texts))
 
