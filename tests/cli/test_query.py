@@ -33,6 +33,12 @@ def test_events_and_analyses_are_tables(path: Path, capsys: Any) -> None:
     assert capsys.readouterr().out == "n\n1\n"
 
 
+def test_coded_texts_are_texts_to_a_query(path: Path, capsys: Any) -> None:
+    sql = "select pid || '/' || upper(tid) as place, count(*) as n from events where tid like '0%' and kind = 'kernel' group by place"
+    assert main(["query", str(path), sql, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == [{"place": "0/0", "n": 3}]
+
+
 def test_a_document_has_plain_numbers_whatever_the_arithmetic(path: Path, capsys: Any) -> None:
     sql = "select sum(dur) / 1000.0 as us, count(*) as n, date '2026-01-02' as day from events"
     assert main(["query", str(path), sql, "--json"]) == 0

@@ -11,6 +11,7 @@ from rung.analysis.collective_calls import covered_before
 from rung.analysis.intervals import Ints, union
 from rung.analysis.modules import classes, paths
 from rung.analysis.nesting import outermost
+from rung.analysis.once import once
 from rung.trace.table import Trace
 
 ROLES = ("computation", "communication", "memcpy")  # where classes overlap, the time is the first one's
@@ -19,6 +20,7 @@ COLLECTIVES = "(collectives)"
 _WRAPPER = r"^(Torch-Compiled Region|TorchDynamo|Pregraph|AOTDispatcher|CompiledFunction|## Call CompiledFxGraph|DistributedDataParallel|FullyShardedDataParallel|FSDP::)"
 
 
+@once
 def account(trace: Trace) -> pl.DataFrame:
     """The GPU events with `own_ns`, the part of each that is counted for it, and what it belongs to:
 
@@ -43,8 +45,9 @@ def account(trace: Trace) -> pl.DataFrame:
         op=collective.otherwise(calls["name"].gather(top).str.strip_prefix("autograd::engine::evaluate_function: ")),
         dims=calls["dims"].gather(top),
         instance=paths(trace),
+        module=classes(paths(trace)),
         row_of_op=pl.col("op"),
-    ).with_columns(module=classes(pl.col("instance")))
+    )
 
 
 def _share(part: pl.DataFrame, own: Ints) -> None:

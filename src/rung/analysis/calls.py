@@ -7,6 +7,7 @@ import polars as pl
 from rung.analysis.nesting import callers, nearest
 from rung.analysis.once import once
 from rung.analysis.runtime_roles import with_role
+from rung.analysis.stabbing import THREAD_NUMBER
 from rung.trace.table import SCHEMA, Trace
 
 
@@ -55,7 +56,7 @@ def _nested(events: pl.DataFrame) -> pl.DataFrame:
     )
     # In one piece, column by column: with columns in different pieces each step would copy them all.
     calls = pl.DataFrame([calls.drop_in_place(name).rechunk() for name in calls.columns])
-    thread = calls.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    thread = calls.select(THREAD_NUMBER).to_series().to_numpy()
     caller = callers(calls["ts"].to_numpy(), calls["end"].to_numpy(), thread)
     op = nearest(caller, (calls["kind"] == "cpu_op").to_numpy())
     return calls.with_columns(caller=pl.Series(caller, dtype=pl.Int64), op=pl.Series(op, dtype=pl.Int64))

@@ -13,6 +13,7 @@ from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
 from rung.analysis.optimizer_steps import STEP, plain_steps
 from rung.analysis.origins import origins
+from rung.analysis.stabbing import THREAD_NUMBER
 from rung.trace.table import Trace
 
 # An operator of these kinds says what everything below it is for.
@@ -99,11 +100,10 @@ def scores_among(events: pl.DataFrame) -> tuple[list[tuple[int, ...]], set[tuple
     softmax = [name for name in names if is_softmax(name)]
     if not softmax:
         return [], set()
-    thread = pl.struct("rank", "pid", "tid").rank("dense")
     calls = (
         ops.filter(pl.col("name").is_in([*softmax, *PRODUCTS]))
         .sort("ts", pl.col("dur"), descending=[False, True], maintain_order=True)
-        .select(thread, "name", "dims", "concrete")
+        .select(THREAD_NUMBER, "name", "dims", "concrete")
         .collect()
     )
     found = [Called(*row) for row in calls.iter_rows()]

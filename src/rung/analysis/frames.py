@@ -10,7 +10,7 @@ from rung.analysis.intervals import Ints
 from rung.analysis.nesting import callers, nearest, outermost
 from rung.analysis.once import once
 from rung.analysis.origins import origins
-from rung.analysis.stabbing import THREAD, holding
+from rung.analysis.stabbing import THREAD, THREAD_NUMBER, holding
 from rung.trace.table import Trace
 
 # Frames that say nothing about the user's program: PyTorch's own, built-in functions, wrappers of contexts and threads.
@@ -102,7 +102,7 @@ def around(trace: Trace, of: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     """
     calls = launching_calls(trace)
     places = pl.concat([of.select(THREAD), calls.select(THREAD)])
-    thread = places.select(pl.struct(THREAD).rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    thread = places.select(THREAD_NUMBER).to_series().to_numpy()
     del places  # as large as all that follows
     start, end = (np.concatenate([of[column].to_numpy(), calls[column].to_numpy()]) for column in ("ts", "end"))
     parent = callers(start, end, thread)

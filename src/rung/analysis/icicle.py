@@ -100,7 +100,7 @@ def paths(above: Ints, names: list[str]) -> tuple[Ints, list[int], list[int]]:
 def _modules(trace: Trace) -> tuple[list[str], Ints, pl.Series]:
     frames = module_frames(trace)
     of_event, above = enclosing(trace, frames)
-    names = frames.select(classes(pl.col("name").str.strip_prefix("nn.Module: "))).to_series().to_list()
+    names = classes(frames["name"].str.strip_prefix("nn.Module: ")).to_list()
     return names, above.fill_null(-1).to_numpy(), of_event
 
 

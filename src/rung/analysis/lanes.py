@@ -15,6 +15,7 @@ from rung.analysis.gaps import LATE, caused
 from rung.analysis.intervals import Ints
 from rung.analysis.nesting import callers
 from rung.analysis.roofline import readable
+from rung.analysis.stabbing import THREAD_NUMBER
 from rung.trace.table import Trace
 
 MOST = {"gpu": 100_000, "host": 30_000, "beside": 10_000}  # slices: 100,000 kernels are drawn one by one
@@ -141,7 +142,7 @@ def _host(trace: Trace) -> pl.DataFrame:
     module = (pl.col("kind") == "python") & pl.col("name").str.starts_with(_MODULE)
     chosen = trace.events.filter(pl.col("kind").is_in(["cpu_op", "runtime", "annotation"]) | module)
     calls = chosen.with_columns(end=pl.col("ts") + pl.col("dur"))
-    thread = calls.select(pl.struct("rank", "pid", "tid").rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    thread = calls.select(THREAD_NUMBER).to_series().to_numpy()
     row = _depth(callers(calls["ts"].to_numpy(), calls["end"].to_numpy(), thread))
     said = calls.with_columns(row=pl.Series(row, dtype=pl.Int64), detail=_shapes(calls))
     where = pl.format("thread {}", pl.col("tid").fill_null("unknown"))

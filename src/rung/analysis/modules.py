@@ -42,7 +42,7 @@ def _by(trace: Trace, steps: int, together: bool) -> pl.DataFrame:
     path = paths(trace)
     named = classified(trace).select("dur", "backward", path=path, module=pl.coalesce(path, without("module")))
     if together:
-        named = named.with_columns(classes(pl.col("module")))
+        named = named.with_columns(classes(named["module"]))
     own = spending(named, ["module"], steps, [part("backward", "backward"), pl.col("path").n_unique().alias("modules")])
     columns = ["time_ns", "share", "count", "inclusive_ns", "module", "backward_share", "cumulative_share"]
     statistics = ["mean_ns", "median_ns", "min_ns", "max_ns", "std_ns"]
@@ -61,9 +61,10 @@ def paths(trace: Trace) -> pl.Series:
     return pl.Series(known, dtype=pl.String).gather(of_event)
 
 
-def classes(path: pl.Expr) -> pl.Expr:
-    """A path without the numbers of its modules."""
-    return path.str.replace_all(_NUMBER, "$1")
+def classes(path: pl.Series) -> pl.Series:
+    """Paths without the numbers of their modules. A path is long, and of many few are different."""
+    different = path.drop_nulls().unique()
+    return path.replace_strict(different, different.str.replace_all(_NUMBER, "$1"), default=None)
 
 
 def _inclusive(own: pl.DataFrame) -> pl.DataFrame:

@@ -23,7 +23,7 @@ def ops(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """
     events = classified(trace).with_row_index("event")
     calls = launching_calls(trace)
-    inputs = [calls[name].gather(events["op"]).alias(name) for name in _INPUTS]
+    inputs = [calls[name].gather(events["op"]).cast(pl.String).alias(name) for name in _INPUTS]
     named = events.select(
         "category", "dur", *inputs,
         op=pl.coalesce(calls["name"].gather(events["op"]), without("operator")),

@@ -15,6 +15,7 @@ from rung.analysis.devices import gpu_names
 from rung.analysis.roofline import peaks_of_trace
 from rung.analysis.serialized import NOTE, serialized
 from rung.analysis.timeline import timeline
+from rung.trace.ranks import named_ranks
 from rung.trace.table import Trace
 
 MOST_RANKS = 64
@@ -28,7 +29,7 @@ def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
     several ranks, their breakdowns beside each other. peaks: whose figures of the GPU the roofline uses, and how far they
     were checked.
     """
-    ranks = trace.events["rank"].unique().sort().to_list()
+    ranks = named_ranks(trace.events)
     peaks = peaks_of_trace(trace)
     parts = [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]]
     return {
@@ -61,11 +62,13 @@ def _notes(trace: Trace) -> list[str]:
 def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> dict[str, Any]:
     of_rank = pl.col("rank").is_null() if rank is None else pl.col("rank") == rank
     part = trace if alone else replace(trace, events=trace.events.filter(of_rank))
-    kinds = set(part.events["kind"].unique().to_list())
-    known = bool(kinds & {"kernel", "memcpy", "memset", "cpu_op"})
+    kind = pl.col("kind")
+    launches, known = part.events.select(
+        launches=(kind == "runtime").any(), known=kind.is_in(["kernel", "memcpy", "memset", "cpu_op"]).any()
+    ).row(0)
     return {
         "rank": rank,
-        "launches": "runtime" in kinds,  # else nothing can be linked, and that says nothing
+        "launches": launches,  # else nothing can be linked, and that says nothing
         "timeline": timeline(part).filter(pl.col("step").is_null()).to_dicts(),
         "breakdown": breakdown(part, steps=steps).as_dict() if known else None,
     }

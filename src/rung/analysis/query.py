@@ -28,8 +28,11 @@ def query(trace: Trace, sql: str, *, steps: int = 1) -> pl.DataFrame:
     """
     text, reads = checked(sql, (*RECORDED, *ANALYSES))
     named = _tables(trace, [name for name in (*RECORDED, *ANALYSES) if name in reads], steps)
-    # SQL knows no enumerations: a kind is compared as the text that it is.
-    frames = {name: frame.lazy().with_columns(pl.col(pl.Enum).cast(pl.String)) for name, frame in named.items()}
+    # SQL knows no coded texts: a kind is compared as the text that it is.
+    frames = {
+        name: frame.lazy().with_columns(pl.col(pl.Enum, pl.Categorical).cast(pl.String))
+        for name, frame in named.items()
+    }
     try:
         answer = pl.SQLContext(frames).execute(text).collect()
         # polars' SQL reads 1e3 and 1000.0 as decimals, and has dates: a document knows numbers and texts.

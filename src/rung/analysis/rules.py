@@ -139,7 +139,7 @@ def fp32_matmul(facts: Facts) -> Seen | None:
     matrix = pl.col("category").is_in(["gemm", "convolution"]) & (pl.col("detail") != "layout")
     _, events = facts.spent(matrix)
     calls = launching_calls(facts.trace)
-    dtypes = calls["dtypes"].gather(facts.own.filter(matrix)["row_of_op"])
+    dtypes = calls["dtypes"].gather(facts.own.filter(matrix)["row_of_op"]).cast(pl.String)
     chosen = events.with_columns(dtypes=dtypes).filter(
         pl.col("dtypes").str.contains(r'^\["float"'), ~pl.col("name").str.contains(_SMALLER_FORMAT)
     )

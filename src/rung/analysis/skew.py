@@ -8,6 +8,7 @@ import polars as pl
 
 from rung.analysis.collective_calls import JOINING
 from rung.analysis.collectives import keyed, matched
+from rung.trace.ranks import named_ranks
 from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
@@ -77,7 +78,7 @@ def missing_ranks(trace: Trace) -> list[int]:
 
 def recorded_ranks(trace: Trace) -> list[int]:
     """The ranks that the events name, else the one that the file states."""
-    named = trace.events["rank"].unique().drop_nulls().sort().to_list()
+    named = [rank for rank in named_ranks(trace.events) if rank is not None]
     stated = stated_rank(trace)
     return named or ([] if stated is None else [stated])
 

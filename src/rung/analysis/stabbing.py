@@ -9,6 +9,8 @@ from rung.analysis.intervals import Ints
 from rung.analysis.nesting import Mask, callers
 
 THREAD = ("rank", "pid", "tid")
+# A number for each thread, to tell them apart: by the codes of its texts, which are in no order.
+THREAD_NUMBER = pl.struct("rank", pl.col("pid", "tid").to_physical()).rank("dense").cast(pl.Int64)
 
 
 def open_at(spans: pl.DataFrame, moments: pl.DataFrame) -> Ints:
@@ -22,8 +24,8 @@ def open_at(spans: pl.DataFrame, moments: pl.DataFrame) -> Ints:
     spans = spans.filter(holds)
     if spans.is_empty():
         return np.full(moments.height, -1, dtype=np.int64)
-    threads = pl.concat([spans.select(THREAD), moments.select(THREAD)]).select(pl.struct(THREAD).rank("dense"))
-    of_span, of_moment = np.split(threads.to_series().to_numpy().astype(np.int64), [spans.height])
+    threads = pl.concat([spans.select(THREAD), moments.select(THREAD)]).select(THREAD_NUMBER)
+    of_span, of_moment = np.split(threads.to_series().to_numpy(), [spans.height])
     start, end, at = spans["ts"].to_numpy(), spans["end"].to_numpy(), moments["at"].to_numpy()
     caller = callers(start, end, of_span)
     order = np.lexsort((-end, start, of_span))

@@ -168,7 +168,9 @@ class _Book:
 
         said: of each, `item` and `lengths` of its step.
         """
-        listed = pl.col("dtypes").str.contains("TensorList", literal=True)  # only there does the item matter
+        listed = (
+            pl.col("dtypes").cast(pl.String).str.contains("TensorList", literal=True)
+        )  # only there does the item matter
         rows = self._calls.select(pl.all().gather(positions)).with_columns(said).with_columns(
             item=pl.when(listed).then("item"), around=self._around(positions, said["lengths"])
         ).drop("lengths")  # fmt: skip

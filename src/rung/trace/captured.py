@@ -15,7 +15,7 @@ import polars as pl
 from rung.errors import InputError
 from rung.trace.kineto.launched import launched
 from rung.trace.open import read
-from rung.trace.table import CAPTURED, GPU_KINDS, Captured, Trace
+from rung.trace.table import CAPTURED, CODED, GPU_KINDS, Captured, Trace
 
 COPY, MEMSET = "(copy)", "(memset)"  # stand for the kernel where a graph copies or fills memory
 _BEGIN, _END = r"(?i)StreamBeginCapture", r"(?i)StreamEndCapture"
@@ -55,7 +55,7 @@ def read_captures(paths: Sequence[Path], *, max_bytes: int | None = None, cache:
             process.append((pid, str(trace.meta.get("baseTimeNanoseconds", ""))))
         events.append(
             own.drop("row").with_columns(
-                pl.format("capture {}: {}", pl.lit(number), "pid").alias("pid"),
+                pl.format("capture {}: {}", pl.lit(number), "pid").cast(CODED).alias("pid"),
                 pl.col("sequence") + number * _APART,
             )
         )

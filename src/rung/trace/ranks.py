@@ -61,6 +61,14 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
     )
 
 
+def named_ranks(events: pl.DataFrame) -> list[int | None]:
+    """The ranks of events, ascending; None comes first and stands for those without one."""
+    rank = events["rank"]
+    if events.height and rank.null_count() == events.height:  # known without looking through them
+        return [None]
+    return rank.unique().sort().to_list()
+
+
 def _ranks(traces: list[Trace], names: list[str]) -> list[int]:
     """The rank of each file: what it states, else what its name says, else its place.
 

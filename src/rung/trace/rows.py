@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from rung.trace.table import COUNTERS, SCHEMA
+from rung.trace.table import CODED, COUNTERS, SCHEMA
 from rung.trace.unread import Unread
 
 NO_TIME = "no readable start or duration"
@@ -56,10 +56,10 @@ def counted(unread: Unread, reason: str, number: int | None) -> None:
 
 def conformed(frame: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.DataFrame:
     """`frame` with exactly the columns of `schema`; absent ones are null."""
-    return frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
-        for name, dtype in schema.items()
-    )
+    columns = {name: pl.col(name) if name in frame.columns else pl.lit(None) for name in schema}
+    # polars codes texts alone: an id that is a number becomes one first.
+    columns |= {name: columns[name].cast(pl.String) for name, dtype in schema.items() if dtype == CODED}
+    return frame.select(columns[name].cast(dtype, strict=False).alias(name) for name, dtype in schema.items())
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:

@@ -21,24 +21,28 @@ KINDS = (
 )
 GPU_KINDS = ("kernel", "memcpy", "memset")
 
+# Texts of which a trace has few: each is kept once, and an event has four bytes, its number. To polars' `str` they are no texts:
+# cast them to pl.String for that.
+CODED = pl.Categorical()
+
 SCHEMA: dict[str, pl.DataType] = {
     "ts": pl.Int64(),  # start, ns on the trace's own clock (the file's baseTimeNanoseconds is not added)
     "dur": pl.Int64(),  # ns
     "kind": pl.Enum(KINDS),
     "name": pl.String(),
-    "pid": pl.String(),
-    "tid": pl.String(),
+    "pid": CODED,
+    "tid": CODED,
     "device": pl.Int32(),  # position of the GPU as the runtime counts; null on host events
     "stream": pl.Int64(),  # 0 is a stream like any other; null on host events
     "correlation": pl.Int64(),  # joins a GPU event with the runtime call that launched it
     "external_id": pl.Int64(),  # joins a GPU event or runtime call with its cpu_op
-    "dims": pl.String(),  # the JSON of "Input Dims", where shapes were recorded
+    "dims": CODED,  # the JSON of "Input Dims", where shapes were recorded
     "bytes": pl.Int64(),  # size of a memcpy, memset or allocation, where recorded
     "rank": pl.Int32(),  # of the process in its distributed run, where the file or its place in a folder says it
     # Of a cpu_op, as torch.profiler records it with shapes: the JSON of "Input type", "Input Strides", "Concrete Inputs".
-    "dtypes": pl.String(),
-    "strides": pl.String(),
-    "concrete": pl.String(),
+    "dtypes": CODED,
+    "strides": CODED,
+    "concrete": CODED,
     "sequence": pl.Int64(),  # of a cpu_op: the same number on a forward operator and the backward one that it caused
 }
 
@@ -82,8 +86,8 @@ MEMORY: dict[str, pl.DataType] = {
     "bytes": pl.Int64(),  # negative: a release
     "allocated": pl.Int64(),  # by tensors, on this device after it
     "reserved": pl.Int64(),  # by the allocator, on this device after it
-    "pid": pl.String(),
-    "tid": pl.String(),
+    "pid": CODED,
+    "tid": CODED,
     "rank": pl.Int32(),
 }
 

@@ -26,8 +26,9 @@ Array = npt.NDArray[Any]
 class _Codes(dict[Any, int]):
     """A number for each distinct text. Texts repeat, so a column of numbers is faster to fill than one of texts."""
 
-    def __init__(self, change: Callable[[Any], str] = str) -> None:
+    def __init__(self, dtype: pl.DataType, change: Callable[[Any], str] = str) -> None:
         self.texts: list[str | None] = []
+        self.dtype = dtype
         self.change = change
 
     def __missing__(self, text: Any) -> int:
@@ -37,14 +38,15 @@ class _Codes(dict[Any, int]):
         return code
 
     def of(self, texts: Sequence[Any]) -> Array:
-        if texts and texts.count(texts[0]) == len(texts):  # ids of a process and a thread mostly are
+        # Ids of a process and a thread mostly are one.
+        if texts and texts[0] == texts[-1] and texts.count(texts[0]) == len(texts):
             return np.full(len(texts), self[texts[0]], np.uint32)
         return np.fromiter(map(self.__getitem__, texts), np.uint32, len(texts))
 
     def decoded(self, codes: Array, constants: _Constants) -> pl.Series:
         if len(codes) and (codes == codes[0]).all():
-            return constants.of(self.texts[codes[0]], pl.String(), len(codes))
-        return pl.Series(self.texts, dtype=pl.String).gather(codes)
+            return constants.of(self.texts[codes[0]], self.dtype, len(codes))
+        return pl.Series(self.texts, dtype=self.dtype).gather(codes)
 
 
 def _decoded(text: bytes) -> str:
@@ -85,9 +87,8 @@ class Columns:
         self._ids: dict[str, list[int | None]] = {column: [] for column in IDS}
         self._rows: list[Array] = []
         # Made anew for every stretch: a trace whose names are all different must not be kept twice.
-        self._codes = {"name": _Codes(self._rename), "pid": _Codes(), "tid": _Codes()} | {
-            c: _Codes(_decoded) for c in TEXTS
-        }
+        change = {"name": self._rename} | dict.fromkeys(TEXTS, _decoded)
+        self._codes = {c: _Codes(SCHEMA[c], change.get(c, str)) for c in (*_PLACES, *TEXTS)}
 
     def add(
         self,

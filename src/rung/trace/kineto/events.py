@@ -7,6 +7,8 @@ there when the quick way has any doubt, so both give the same table.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -22,7 +24,7 @@ from rung.trace.kineto.flows import Flows
 from rung.trace.kineto.grids import Grids, wanted
 from rung.trace.kineto.memory import NAME as MEMORY
 from rung.trace.kineto.memory import Memory
-from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Frame, Quick, QuickArgs
+from rung.trace.kineto.structs import NOTHING, Args, Category, Event, Frame, Quick, QuickArgs, decoder_of_thread
 from rung.trace.kineto.text import TooLong
 from rung.trace.source import MAX_EVENTS
 from rung.trace.table import GPU_KINDS
@@ -67,6 +69,8 @@ _NO_ROWS = np.empty(0, np.int64)
 _NO_TEXTS: dict[str, Sequence[bytes | None]] = dict.fromkeys(TEXTS, ())
 _NO_ARGS = Args()
 _frames = msgspec.json.Decoder(list[Frame]).decode
+_THREAD = re.compile(rb'"pid"\s*:\s*(-?\d{1,18})\s*,\s*"tid"\s*:\s*(-?\d{1,18})\b')
+_FIRST = 1 << 12  # bytes in which the ids of the first event stand
 _quick = msgspec.json.Decoder(list[Quick]).decode
 _careful = msgspec.json.Decoder(list[Event]).decode
 _CODE_OF_CATEGORY = {
@@ -103,7 +107,7 @@ class Events:
         if self._top.get("writer") == OURS:  # its own columns are read by the careful way alone
             return self._take_carefully(text)
         try:
-            return self._take_frames(_frames(text), text)
+            return self._take_frames(text)
         except msgspec.ValidationError:  # at the first event that is none
             pass
         try:
@@ -133,7 +137,8 @@ class Events:
         if flows:
             self.flows.add(flow_ts, *zip(*[(e.ph, e.id, e.pid, e.tid) for e in flows], strict=True))
 
-    def _take_frames(self, frames: list[Frame], text: Buffer) -> None:
+    def _take_frames(self, text: Buffer) -> None:
+        frames, pids, tids = _frames_and_threads(text)
         if not frames:
             return
         times = _times(frames, text)
@@ -141,9 +146,8 @@ class Events:
             return self._take_carefully(text)
         self.seen += len(frames)
         self.phases += len(frames)
-        places = [frame.pid for frame in frames], [frame.tid for frame in frames]
         kinds = np.full(len(frames), _PYTHON, np.uint8)
-        self.columns.add(*times, kinds, [frame.name for frame in frames], *places, _NO_ROWS, {}, _NO_TEXTS)
+        self.columns.add(*times, kinds, [frame.name for frame in frames], pids, tids, _NO_ROWS, {}, _NO_TEXTS)
 
     def _add_quickly(self, events: list[Quick], text: Buffer) -> bool:
         if not events:
@@ -266,6 +270,17 @@ class Events:
         self.unread[reason] += 1
         if dur is not None and abs(dur) < _INT64:
             self.unread_ns[reason] += abs(dur)
+
+
+def _frames_and_threads(text: Buffer) -> tuple[list[Frame], list[int | str], list[int | str]]:
+    """Python frames, and the ids of their processes and threads. Raises msgspec.ValidationError where there is anything else."""
+    if found := _THREAD.search(text, 0, _FIRST):
+        pid, tid = map(int, found.groups())
+        with contextlib.suppress(msgspec.ValidationError):  # there are several threads, or no frames
+            frames = decoder_of_thread(pid, tid)(text)
+            return frames, [pid] * len(frames), [tid] * len(frames)
+    frames = _frames(text)
+    return frames, [frame.pid for frame in frames], [frame.tid for frame in frames]
 
 
 def _times(events: Sequence[Frame | Quick], text: Buffer) -> tuple[Array, Array] | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
+from struct import pack
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 # Each begins with a text to look for, not with a choice: that is three times as fast.
 _FOUR_DECIMALS = {key: re.compile(rb'"%s"\s*:\s*-?\d*\.\d{4}' % key) for key in (b"ts", b"dur")}
@@ -52,7 +52,7 @@ def exact(numbers: list[float], text: bytes | memoryview, key: bytes) -> np.ndar
     to a half. Below 2**43 (twelve weeks, and Kineto's clock starts anew after three months) it is right for up to
     three decimals. Above, up to 2**53, only whole numbers are exact.
     """
-    microseconds = pl.Series(numbers, dtype=pl.Float64).to_numpy()  # twice as fast as numpy is on a list
+    microseconds = np.frombuffer(pack(f"{len(numbers)}d", *numbers))  # a fifth of what numpy takes for a list
     high = max(-microseconds.min(), microseconds.max())
     if not high < 2.0**53:  # as well where one is not a number
         return None

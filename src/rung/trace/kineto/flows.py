@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rung.trace.table import GPU_KINDS
+from rung.trace.table import GPU_KINDS, SCHEMA
 
 _PLACE = ["pid", "tid", "ts"]
 _TEXTS = ("id", "pid", "tid")
@@ -50,7 +50,7 @@ class Flows:
         columns = self._columns
         if columns["phase"]:
             ts = pl.Series(np.concatenate([np.asarray(part, np.int64) for part in self._ts]))
-            texts = {name: _texts(columns[name]) for name in _TEXTS}
+            texts = {name: _texts(columns[name]).cast(SCHEMA.get(name, pl.String())) for name in _TEXTS}
             self._parts.append(pl.DataFrame({"phase": columns["phase"], "ts": ts, **texts}))
         self._restart()
 

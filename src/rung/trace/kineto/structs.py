@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -52,6 +54,18 @@ class Frame(msgspec.Struct, gc=False):
     tid: int | str
     ts: float
     dur: float
+
+
+@lru_cache(maxsize=64)  # a frame's fields are compiled for each thread: a fifth of a millisecond
+def decoder_of_thread(pid: int | str, tid: int | str) -> Callable[[bytes | memoryview], list[Frame]]:
+    """Decodes lists of frames of this thread alone, and refuses others as msgspec.ValidationError.
+
+    Its ids are literals: none is made for an event, nor has to be looked at.
+    """
+    ids: dict[str, Any] = {"pid": Literal[pid], "tid": Literal[tid]}  # type: ignore[valid-type]
+    fields = [(field.name, ids.get(field.name, field.type)) for field in msgspec.structs.fields(Frame)]
+    frame: Any = msgspec.defstruct("FrameOfThread", fields, gc=False)
+    return msgspec.json.Decoder(list[frame]).decode
 
 
 class Quick(msgspec.Struct, gc=False):
