@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import random_traces
 from hypothesis import given, settings
+from known_facts import facts_of
 from made_ranks import Rank
 from test_diff import trace_of, traces
 
@@ -55,7 +56,9 @@ def test_every_rule_has_its_texts_and_every_text_its_rule():
 
 def test_the_ladder_has_the_rungs_and_predicts_the_same():
     parts = dict.fromkeys(("launch_gap", "attention", "gemm", "pointwise", "optimizer"), 1.0)
-    context = Context(plan=Plan(), numerics="bf16", facts={"gpu": True, "mode": "train"}, parts=parts, rates={})
+    context = Context(
+        plan=Plan(), numerics="bf16", facts=facts_of({"gpu": True, "mode": "train"}), parts=parts, rates={}
+    )
     for name, texts in catalogue().items():
         for rung in texts["rungs"]:
             assert rung in BY_NAME, (name, rung)

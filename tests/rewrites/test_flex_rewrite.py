@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from known_facts import facts_of
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import aot_eager
 from torch._subclasses import FakeTensorMode
@@ -369,5 +370,5 @@ def test_in_16_bits_sdpa_keeps_what_it_can_do():
     facts = {"gpu": True, "matches": {"flex-for-sdpa": 4}, "dtype": "torch.float32", "amp": None}
     for plan, more in ((Plan(bf16=True, compile=True), {}), (Plan(compile=True), {"amp": "torch.bfloat16"}),
                        (Plan(compile=True), {"dtype": "torch.float16"})):  # fmt: skip
-        assert "16 bits" in str(rung.applies(Context(plan, "bf16", {**facts, **more}, {}, {})))
-    assert rung.applies(Context(Plan(tf32=True, compile=True), "tf32", facts, {}, {})) is None
+        assert "16 bits" in str(rung.applies(Context(plan, "bf16", facts_of(facts, **more), {}, {})))
+    assert rung.applies(Context(Plan(tf32=True, compile=True), "tf32", facts_of(facts), {}, {})) is None

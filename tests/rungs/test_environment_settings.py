@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_facts import facts_of
+from msgspec import structs
 
 from rung import side
 from rung.hardware.doctor.gpus import Here
@@ -30,7 +32,7 @@ def context(vendor: str = "amd", arch: str = "gfx1100", rocm: str = "6.0", **env
 
     variables = in_effect(Stand(environ=environ), Here(vendor, 1, [arch]))
     facts = {"gpu": True, "mode": "train", "vendor": vendor, "variables": variables}
-    return Context(Plan(), "exact", facts, PARTS, {})
+    return Context(Plan(), "exact", facts_of(facts), PARTS, {})
 
 
 def test_every_name_is_one_that_a_library_reads() -> None:
@@ -60,7 +62,7 @@ def test_a_variable_applies_on_its_vendors_gpus_alone(row: Any) -> None:
             assert other in no.why
         elif vendor == "nvidia":
             assert no is None
-    cpu = Context(Plan(), "exact", {"gpu": False, "mode": "train"}, PARTS, {})
+    cpu = Context(Plan(), "exact", facts_of({"gpu": False, "mode": "train"}), PARTS, {})
     assert BY_NAME[row["name"]].applies(cpu) is not None
 
 
@@ -118,7 +120,7 @@ def test_a_variable_may_need_a_chip_a_version_a_contract_and_a_rung_beside_it() 
 
     def says(arch: str = "gfx942", torch: str = "2.9.1+rocm6.4", numerics: Any = "tf32", tf32: bool = True) -> str:
         bare = context("amd", arch)
-        facts = {**bare.facts, "arch": arch, "torch": torch}
+        facts = structs.replace(bare.facts, arch=arch, torch=torch)
         return str(rung.applies(replace(bare, facts=facts, numerics=numerics, plan=Plan(tf32=tf32))))
 
     assert says() == "None"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from attempt_records import attempt, compared
+from known_facts import facts_of
 
 from rung.hardware.peaks import named
 from rung.ladder.climb import predictions
@@ -33,7 +34,7 @@ def test_what_was_measured_lies_inside_the_prediction(
     name: str, plan: Plan, parts: dict[str, float], measured: float
 ) -> None:
     facts = {"gpu": True, "mode": "train", "arch": "sm90", "dtype": "torch.float32", "amp": None}
-    told = BY_NAME[name].predict(Context(plan, "bf16", facts, parts, rates(CHIP)))
+    told = BY_NAME[name].predict(Context(plan, "bf16", facts_of(facts), parts, rates(CHIP)))
     assert told.judge(measured) == "inside"
     assert abs(100 / told.value - 100 / measured) < 11  # points of the step
 
@@ -44,7 +45,7 @@ def test_attention_that_the_profile_does_not_tell_apart_is_predicted_by_its_size
     sized = {"flops": 8e9, "written_out": {"flop": 6e9, "scores": 500_000_000}}
 
     def told(mode: str = "infer", **more: Any) -> Any:
-        return BY_NAME["sdpa"].predict(Context(Plan(), "bf16", facts | more | {"mode": mode}, parts, {}))
+        return BY_NAME["sdpa"].predict(Context(Plan(), "bf16", facts_of(facts | more | {"mode": mode}), parts, {}))
 
     # Three quarters of the operations; the scores, written and read in 16 bits, take 2 of the 4 ms.
     found = told(**sized)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 
 from rung.hardware import pick
@@ -15,7 +16,7 @@ PARTS = {"gemm": 90.0, "launch_gap": 10.0}
 
 
 def context(mode: str, tokens: int | None) -> Context:
-    return Context(Plan(), "bf16", {"gpu": True, "mode": mode, "tokens": tokens}, PARTS, {})
+    return Context(Plan(), "bf16", facts_of({"gpu": True, "mode": mode, "tokens": tokens}), PARTS, {})
 
 
 def test_every_row_is_of_a_known_rung_has_a_source_and_a_row_for_all_the_rest() -> None:

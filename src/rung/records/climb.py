@@ -55,6 +55,33 @@ class Batch(Part, kw_only=True):
     elements: int
 
 
+Sizes = tuple[int, int, int, bool]  # of a product: M, N, K, and whether there is a bias
+
+
+class LookedUp(Part, kw_only=True, array_like=True):
+    """Linear layers of one shape. said: the library of its tuned product, or why there is none; layers: how many have it as captured, and
+    as rewritten."""
+
+    sizes: Sizes
+    said: str
+    layers: tuple[int, int] = (1, 1)
+
+
+class TunedProducts(Part, kw_only=True):
+    """What the tables of aiter have for a step (`rung.hardware.aiter`). missing: why aiter is of no use here, and then nothing else is known;
+    chip: in words; tables, tuner: files; tuned, left: shapes with a tuned product, and without; untuned: those that the tuner can be given;
+    command: that tunes them."""
+
+    missing: str
+    chip: str | UnsetType = UNSET
+    tables: list[str] | UnsetType = UNSET
+    tuner: str | UnsetType = UNSET
+    tuned: list[LookedUp] | UnsetType = UNSET
+    left: list[LookedUp] | UnsetType = UNSET
+    untuned: list[Sizes] | UnsetType = UNSET
+    command: str | UnsetType = UNSET
+
+
 class Facts(Part, kw_only=True):
     """What decides which rungs apply (`rung.ladder.survey`). Before `surveyed`, of the graph nothing is known; another version may not
     have had a field.
@@ -62,7 +89,7 @@ class Facts(Part, kw_only=True):
     rates: matrix FLOP/s by precision; bandwidth: bytes/s; flops: FLOP of a step, None where torch cannot count them; amp, dtype: torch's names; hooked, optimizer_not_fused,
     optimizer_not_captured, one_shape: why, empty where not; shapes: the measured one first; weights_read: elements by bytes of an element;
     stepped_bytes: that the optimizer moves; inductor, variables: settings in effect; captured, rewritten: counts of operators in the
-    graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have (`rung.hardware.aiter`).
+    graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have.
     """
 
     gpu: bool
@@ -107,7 +134,7 @@ class Facts(Part, kw_only=True):
     graph_breaks: list[str] = msgspec.field(default_factory=list)
     breaks: list[Break] | UnsetType = UNSET
     recompilations: list[Recompilation] | UnsetType | None = UNSET
-    aiter: Object | UnsetType = UNSET
+    aiter: TunedProducts | UnsetType = UNSET
     without_gradient: list[str] = msgspec.field(default_factory=list)
     one_shape: str | UnsetType = UNSET
     surveyed: bool | UnsetType = UNSET

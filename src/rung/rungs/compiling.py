@@ -65,7 +65,7 @@ REGIONS = Rung(
     requires=(
         unless(
             f"{MANY_BLOCKS} blocks, each kind of them {REPEATED} times on average",
-            lambda c: c.facts.get("blocks", 0) >= max(MANY_BLOCKS, REPEATED * c.facts.get("kinds_of_blocks", 0)),
+            lambda c: (c.facts.blocks or 0) >= max(MANY_BLOCKS, REPEATED * (c.facts.kinds_of_blocks or 0)),
             "the model has no list of blocks that repeat, called by itself.",
         ),
         Requirement("torch.compile of the whole takes a minute, or fails", _whole_takes_long),
@@ -88,8 +88,8 @@ def _shapes_vary(c: Context) -> Inapplicable | None:
         return Inapplicable(
             f"rewrites of the graph are in effect that need to know its sizes: {', '.join(c.plan.passes)}."
         )
-    vary = any("size mismatch" in again["why"] for again in c.facts.get("recompilations", []))
-    if int(c.facts.get("named_shapes", 0)) < SEVERAL and not vary:
+    vary = any("size mismatch" in again.why for again in c.facts.recompilations or ())
+    if (c.facts.named_shapes or 0) < SEVERAL and not vary:
         return Inapplicable(
             f"its inputs do not vary: the workload names fewer than {SEVERAL} shapes beside the measured one."
         )

@@ -22,7 +22,7 @@ def fp8_format(arch: str) -> Mapping[str, Any] | None:
 
 
 def _has_units(c: Context) -> Inapplicable | None:
-    arch = str(c.facts.get("arch"))
+    arch = str(c.facts.arch)
     return None if fp8_format(arch) else Inapplicable(f"{arch} has no units for products in FP8.", group=OTHER_CHIP)
 
 
@@ -39,7 +39,7 @@ EITHER = (
     BFLOAT16,
     unless(
         "linear layers that can be taken",
-        lambda c: c.facts.get("linears"),
+        lambda c: c.facts.linears,
         "no linear layer can be taken: plain ones, without hooks, whose sizes are multiples of 16.",
     ),
 )
@@ -70,7 +70,7 @@ INT8 = Rung(
         COMPILED,  # uncompiled, it would widen every weight before its product
         unless(
             "one token a step, or max-autotune",
-            lambda c: c.facts.get("tokens") == 1 or dict(c.plan.inductor).get("max_autotune"),
+            lambda c: c.facts.tokens == 1 or dict(c.plan.inductor).get("max_autotune"),
             "with more than one token a step, Inductor writes every weight widened before its product, unless max-autotune is in effect.",
         ),
     ),

@@ -36,21 +36,19 @@ def _requires(row: Mapping[str, Any]) -> Iterator[Requirement]:
     yield GPU
     if row["vendor"] != "any":
         what = f"{row['vendor'].upper()} GPUs"
-        yield _read(what, lambda c: c.facts.get("vendor") == row["vendor"], f"on this device: it is for {what}")
+        yield _read(what, lambda c: c.facts.vendor == row["vendor"], f"on this device: it is for {what}")
     if "arch" in row:
         yield Requirement(
             row["chips"],
             lambda c: (
                 None
-                if re.fullmatch(row["arch"], str(c.facts.get("arch", "")))
-                else already(f"nothing reads it on {c.facts.get('arch')}.")
+                if re.fullmatch(row["arch"], str(c.facts.arch))
+                else already(f"nothing reads it on {c.facts.arch}.")
             ),
         )
     if "before" in row:
         old = f"torch before {row['before']}"
-        yield _read(
-            old, lambda c: _older(str(c.facts.get("torch", "")), row["before"]), f"in this torch: it is for {old}"
-        )
+        yield _read(old, lambda c: _older(str(c.facts.torch), row["before"]), f"in this torch: it is for {old}")
     if row["contract"] in CONTRACTS[1:]:
         yield allowed(row["contract"])
     yield Requirement("", lambda c: _set_already(row, c))
@@ -73,7 +71,7 @@ def _read(what: str, holds: Callable[[Context], object], elsewhere: str) -> Requ
 
 
 def _set_already(row: Mapping[str, Any], c: Context) -> Inapplicable | None:
-    here = {**c.facts.get("variables", {}), **dict(c.plan.env)}
+    here = {**(c.facts.variables or {}), **dict(c.plan.env)}
     if all(here.get(name) == value for name, value in row["env"].items()):
         return already(f"{', '.join(f'{k}={v}' for k, v in row['env'].items())} holds already.")
     if chosen := [f"{name}={here[name]}" for name in row.get("unless", ()) if here.get(name)]:

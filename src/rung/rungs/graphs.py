@@ -12,9 +12,9 @@ GRAPH_LAUNCH = r"^(cuda|hip)GraphLaunch"
 
 
 def _replayable(c: Context) -> Inapplicable | None:
-    if c.training and (why := c.facts.get("optimizer_not_captured")):
+    if c.training and (why := c.facts.optimizer_not_captured):
         return Inapplicable(f"{why}.")
-    if hooked := c.facts.get("hooked"):
+    if hooked := c.facts.hooked:
         return Inapplicable(f"{hooked} has a hook, whose Python no replay would run.")
     return None
 

@@ -55,7 +55,7 @@ def _requires(row: Mapping[str, Any]) -> Iterator[Requirement]:
 
 
 def _settable(row: Mapping[str, Any], c: Context) -> Inapplicable | None:
-    here = c.facts.get("inductor", {})
+    here = c.facts.inductor or {}
     if unknown := [name for name in row["options"] if name not in here]:
         return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")
     if all(here[name] == value for name, value in row["options"].items()):

@@ -30,13 +30,13 @@ def beats_inductor(kernel: str) -> Requirement:
     """Where it was measured not to, it is not tried."""
 
     def refuses(c: Context) -> Inapplicable | None:
-        row = measured(kernel, str(c.facts.get("arch")))
+        row = measured(kernel, str(c.facts.arch))
         mode = "train" if c.training else "infer"
         if not row or row[mode] >= WORTH:
             return None
         doing = "in training" if c.training else "going forward"
         return Inapplicable(
-            f"on {c.facts['arch']} its kernel takes no less time than Inductor's {doing}: {row[mode]:.2f} times its speed at "
+            f"on {c.facts.arch} its kernel takes no less time than Inductor's {doing}: {row[mode]:.2f} times its speed at "
             f"{row['shape']} ({row['source']})."
         )
 

@@ -18,8 +18,9 @@ def shrinks_by_tokens(rung: str) -> Callable[[Context], dict[str, tuple[float, f
     """The factors of the first row for this rung that covers the workload's mode and tokens a step."""
 
     def shrinks(c: Context) -> dict[str, tuple[float, float]]:
-        tokens = c.facts.get("tokens")
-        row = next(row for row in ranges() if rung in row["rungs"] and _covers(row, c.facts["mode"], tokens))
+        row = next(
+            row for row in ranges() if rung in row["rungs"] and _covers(row, c.facts.mode, c.facts.tokens or None)
+        )
         return {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
 
     return shrinks

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from attempt_records import attempt, mode
+from known_facts import facts_of
 from made_up import MANIFEST, PASSED, STEP, Added, answered, state, warm
 from msgspec import UNSET
 
@@ -47,7 +48,7 @@ def started(made: State, memory: dict[str, int] | None = None, launching: float 
 
 
 def found(facts: dict[str, Any], numerics: Numerics = "exact", slow: bool = True) -> dict[str, tuple[str, ...]]:
-    return modes(Context(Plan(), numerics, facts, {}, {}), slow)
+    return modes(Context(Plan(), numerics, facts_of(facts), {}, {}), slow)
 
 
 # Which modes

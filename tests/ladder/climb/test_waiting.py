@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_facts import facts_of
 from made_up import state, tried
 
 from rung.ladder.climb.attempt import opened
@@ -35,7 +36,7 @@ DECODED = TRAINED | {"gpu": True, "mode": "infer", "arch": "sm90", "linears": 8,
     ],
 )
 def test_the_fewest_other_rungs_that_one_needs_are_found(name: str, facts: dict[str, Any], needs: tuple[str]) -> None:
-    at = Context(Plan(), "fp8", facts, {}, {})
+    at = Context(Plan(), "fp8", facts_of(facts), {}, {})
     assert BY_NAME[name].applies(at)
     assert needed(at, BY_NAME[name]) == needs
 
