@@ -19,7 +19,8 @@ else:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a text; ValueError where it is no TOML, with the line and column."""
-    return tomllib.loads(text)
+    tables: dict[str, Any] = tomllib.loads(text)
+    return tables
 
 
 def toml_key(name: str) -> str:

@@ -88,7 +88,7 @@ def _main(argv: Sequence[str] | None) -> int:
             return 0
         parsed, rest = parser.parse_known_args(words)
         parsed.words, parsed.rest, parsed.program = words, rest, program
-        return parsed.run(parsed)
+        return int(parsed.run(parsed))
     except RungError as error:
         # What the workload raised in its own process; what was refused says where and what by itself.
         theirs = getattr(error, "traceback", "") if getattr(error, "kind", "") != "refused" else ""

@@ -179,7 +179,7 @@ class Compiled:
         if graphs != self._adapted or self._eight_bits:
             self._adapted = graphs
             self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
-        merged = [list(m.merged_adapters) for m in self._adapters]  # type: ignore[arg-type]
+        merged = [list(m.merged_adapters) for m in self._adapters]
         if merged != self._merged:
             self._merged = merged
             step_taken()

@@ -60,7 +60,7 @@ class Step:
             if isinstance(self.optimizer, torch.optim.Optimizer):
                 self._forward.follow(self.optimizer)
             self._plain = self._train
-        self._run = self._wrapped()
+        self._run: Callable[[Any], tuple[torch.Tensor | None, Any]] = self._wrapped()
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         if self.plan.original and self.plan.original.takes(elements(batch)):

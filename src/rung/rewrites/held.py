@@ -15,4 +15,4 @@ def held(tensor: torch.Tensor) -> bool:
 
 
 def _holders(tensor: torch.Tensor) -> int:
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))

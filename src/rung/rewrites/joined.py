@@ -152,7 +152,7 @@ def _alone(tensor: torch.Tensor) -> bool:
 
 
 def _whole(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return bool(tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> bool:

@@ -233,11 +233,12 @@ class Surgeon:
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The rewritten graph, handed over."""
-        if self.inner == "eager":
-            return gm.forward
-        from torch._inductor.compile_fx import compile_fx
+        run: Callable[..., Any] = gm.forward
+        if self.inner != "eager":
+            from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
+            run = compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
+        return run
 
     def _run(
         self,

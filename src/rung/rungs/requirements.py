@@ -57,7 +57,7 @@ def allowed(contract: str) -> Requirement:
     """The climb's numeric contract covers this one."""
 
     def refuses(c: Context) -> Inapplicable | None:
-        if CONTRACTS.index(c.numerics) >= CONTRACTS.index(contract):  # type: ignore[arg-type]
+        if CONTRACTS.index(c.numerics) >= CONTRACTS.index(contract):
             return None
         return Inapplicable(
             f"the numeric contract is {c.numerics}; allow it with --numerics {contract}.", group=NOT_ALLOWED

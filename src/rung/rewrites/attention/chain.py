@@ -221,7 +221,7 @@ def compute_dtype(chain: Chain) -> torch.dtype:
 
 
 def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
-    return torch.promote_types(wide, narrow) == wide
+    return bool(torch.promote_types(wide, narrow) == wide)
 
 
 def _rounded(node: fx.Node | None, dtype: torch.dtype) -> bool:
