@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rung.records.climb import Facts
 from rung.records.record import record_of
+from rung.records.workload import Facts
 
 
 def facts_of(known: Mapping[str, Any], **more: Any) -> Facts:

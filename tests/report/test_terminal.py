@@ -5,20 +5,11 @@ import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 from msgspec.structs import replace
 
-from rung.records.climb import (
-    Attempt,
-    Baseline,
-    Breakdown,
-    Figure,
-    Noise,
-    Predicted,
-    Prediction,
-    Recompilation,
-    Workload,
-)
+from rung.records.climb import Attempt, Baseline, Breakdown, Figure, Noise, Predicted, Prediction
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
-from rung.report import lines, terminal, words
+from rung.records.workload import Recompilation, Workload
+from rung.report import climbs, progress, terminal, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
 
@@ -89,10 +80,10 @@ def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
     data = nothing_kept()
     data.manifest.status, data.manifest.why = "running", ""
     assert words.status(data).startswith("The climb is interrupted. Resume it with: rung climb --resume")
-    assert lines.run_line(data).endswith("interrupted")
+    assert climbs.run_line(data).endswith("interrupted")
     data.running = True
     assert words.status(data) == "The climb is running."
-    assert lines.run_line(data).endswith("running")
+    assert climbs.run_line(data).endswith("running")
 
 
 def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
@@ -121,9 +112,9 @@ def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
 
 def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
     data = nothing_kept()
-    assert lines.run_line(data).endswith("no speedup")
+    assert climbs.run_line(data).endswith("no speedup")
     data.manifest.why = "the budget of 60 s is spent"
-    assert lines.run_line(data).endswith("no speedup, ended early")
+    assert climbs.run_line(data).endswith("no speedup, ended early")
 
 
 def test_one_sample_is_a_sample() -> None:
@@ -216,10 +207,10 @@ def test_rungs_that_were_not_tried_for_one_reason_are_one_row() -> None:
 
 def test_where_the_graph_breaks_and_what_is_compiled_anew_is_printed() -> None:
     facts = unfinished().manifest.facts
-    assert lines.graph_lines(facts) == []
+    assert progress.graph_lines(facts) == []
     facts.graph_breaks = ["model.py:4 in forward: `x.item()`: a number is read (x2)"]
     facts.recompilations = [Recompilation(where="model.py:3 in forward", why="self.calls == 0")]
-    text = "\n".join(lines.graph_lines(facts))
+    text = "\n".join(progress.graph_lines(facts))
     assert "breaks the graph in 1 place:\n    model.py:4 in forward: `x.item()`" in text
     assert "compiled anew:\n    model.py:3 in forward: it was compiled for self.calls == 0" in text
 
@@ -280,7 +271,7 @@ def test_the_parts_of_a_baseline_add_up_to_the_step_that_was_measured_and_not_to
     baseline = Baseline(
         time=Figure(value=1e6), first_run_seconds=1.0, memory={"allocated": 1 << 20}, breakdown=profiled
     )
-    shown = "\n".join(lines.baseline_lines(baseline))
+    shown = "\n".join(progress.baseline_lines(baseline))
     assert "750 µs" in shown
     assert "250 µs" in shown
     assert "150 ms" not in shown

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from rung.report.history import csv_text, entry_lines, garbage_lines, list_lines
 from rung.report.trend import ROWS, trend_lines
-from rung.report.trend_chart import chart
-from rung.report.trend_page import page
+from rung.report.trend_page import chart, page
 
 EVIL = "\x1b[31m<script>x</script>\n"
 

@@ -30,7 +30,7 @@ def trains_on_a_cpu(monkeypatch):
     """torch refuses the backward pass on a CPU up front; its plain form computes it."""
     monkeypatch.setattr(torchs, "_validate_device", lambda *tensors: None)
     monkeypatch.setattr("rung.rewrites.attention.sdpa.obstacle", lambda *given: "")
-    monkeypatch.setattr("rung.rewrites.attention.flex_calls.obstacle", lambda *given: "")
+    monkeypatch.setattr("rung.rewrites.attention.flex.obstacle", lambda *given: "")
 
 
 def ones():

@@ -13,8 +13,8 @@ from aiter_standin import row
 from rung.hardware import aiter
 from rung.hardware.aiter import NO_ROW, Product, Tuned
 from rung.hardware.device import cpu
-from rung.records.climb import TunedProducts
 from rung.records.record import plain
+from rung.records.workload import TunedProducts
 
 MI300X = replace(cpu(), kind="cuda", vendor="amd", name="AMD Instinct MI300X", arch="gfx942", units=304)
 

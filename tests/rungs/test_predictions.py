@@ -7,7 +7,7 @@ from attempt_records import attempt, compared
 from known_facts import facts_of
 
 from rung.hardware.peaks import named
-from rung.ladder.climb import predictions
+from rung.ladder.climb.answer import prediction_summary
 from rung.plan import Plan
 from rung.records.climb import Attempt
 from rung.rungs import BY_NAME, LADDER, Context
@@ -66,7 +66,7 @@ def test_predictions_are_held_against_what_was_measured() -> None:
         told = {"low": low, "high": high, "shares": {}}
         return attempt(rung=name, prediction=told, comparison=compared("faster", measured), **more)
 
-    found = predictions.summary(
+    found = prediction_summary(
         [
             tried("a", 1.0, 1.0, 1.25),  # the step takes 80 % and not 100: 20 points
             tried("a", 2.0, 2.0, 1.6),  # 62.5 % and not 50: 12.5

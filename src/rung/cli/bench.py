@@ -93,8 +93,7 @@ def run(parsed: argparse.Namespace) -> int:
     need_torch()
     from rung.recipes.recipe import side_of
     from rung.records.record import plain
-    from rung.timing.bench import bench
-    from rung.timing.sweep import sweep
+    from rung.timing.bench import bench, sweep
     from rung.timing.work import Told
 
     if parsed.recipe and parsed.rungs:

@@ -111,8 +111,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.ladder.climb import Request, resume, start
     from rung.records.climb import ClimbRun
     from rung.records.record import record_of
-    from rung.report.lines import now_line
-    from rung.report.progress import NEW_ANSWER, PAGE, keep_page, progress_lines, write_page
+    from rung.report.progress import NEW_ANSWER, PAGE, keep_page, now_line, progress_lines, write_page
     from rung.report.terminal import summary
     from rung.rungs import chosen
     from rung.runs import Run, to_json

@@ -115,7 +115,7 @@ def history(parsed: argparse.Namespace) -> History:
 
 def run(parsed: argparse.Namespace) -> int:
     """Without an action: the run directories of a folder."""
-    from rung.report.lines import run_line
+    from rung.report.climbs import run_line
     from rung.report.units import one_line
     from rung.runs import Run, to_json
 

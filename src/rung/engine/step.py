@@ -16,7 +16,7 @@ from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
 from rung.engine.parts import on_tensors
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Plan
-from rung.records.climb import Break
+from rung.records.workload import Break
 from rung.rewrites import Surgeon
 from rung.workload import Workload
 

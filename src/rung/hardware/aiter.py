@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rung.hardware.device import Device
-from rung.records.climb import LookedUp, TunedProducts
+from rung.records.workload import LookedUp, TunedProducts
 
 ARCHITECTURES = ("gfx942", "gfx950")
 TABLES = "AITER_CONFIG_GEMM_BF16"  # the variable that names tables in the place of aiter's own

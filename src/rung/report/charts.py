@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from rung.records.climb import Attempt, Breakdown, ClimbRun, Result
 from rung.report import units, words
-from rung.report.axis import fitting
 from rung.report.forest_chart import Restarts
-from rung.report.svg import arrow, dot, escaped, line, positive, positives, svg, text
+from rung.report.svg import arrow, dot, escaped, fitting, line, positive, positives, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _OWN, _LABELS = 26.0, 230.0, 18.0, 104.0  # heights of the ladder's parts, in pixels

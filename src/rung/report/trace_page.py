@@ -13,14 +13,11 @@ from rung.analysis.pictures import Pictures, Roofs
 from rung.records.climb import Breakdown
 from rung.report import charts, units, words
 from rung.report.analyze import breakdown_of, step_of
-from rung.report.curve_chart import memory
-from rung.report.curve_chart import names as curve_names
 from rung.report.embedded import embedded_json, page_of
 from rung.report.findings import gain
-from rung.report.icicle_chart import icicle_svg
 from rung.report.operators_chart import operator_roofline
 from rung.report.table_html import html_table
-from rung.report.timeline_chart import drawn_together, host_legend, timeline
+from rung.report.trace_charts import curve_names, drawn_together, host_legend, icicle_svg, memory_curves, timeline
 from rung.report.trace_record import record
 
 SCRIPTS = ("page", "tables", "export", "canvas", "timeline", "icicle")
@@ -164,6 +161,6 @@ def _memory(drawn: Pictures) -> Iterable[tuple[str, list[str], str]]:
     begin = drawn.lanes.origin_ns
     span = (begin, begin + drawn.lanes.span_ns)
     for (rank, device), part in drawn.curves.group_by("rank", "device", maintain_order=True):
-        picture = memory(part, span)
+        picture = memory_curves(part, span)
         if picture:
             yield f"GPU {device}" + (f", rank {rank}" if rank is not None else ""), curve_names(part), picture

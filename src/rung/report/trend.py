@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from rung.report import units
-from rung.report.axis import Axis, fitting, round_values
 from rung.report.bench import BARS
 from rung.report.benchmarks import difference_lines
 from rung.report.history import figure, figure_interval, moment, what
+from rung.report.svg import Axis, fitting, round_values
 
 ROWS = 9
 _MOST_DIFFERENCES = 6

@@ -8,8 +8,9 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from rung.records.climb import Attempt, Baseline, Breakdown, ClimbRun, Facts, Manifest, Result
+from rung.records.climb import Attempt, Baseline, Breakdown, ClimbRun, Manifest, Result
 from rung.records.measured import Check, Figure, Ratio
+from rung.records.workload import Facts
 from rung.report import units
 
 # The order of the legend; every report shows the parts with the same words.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.records.climb import LookedUp, TunedProducts
+from rung.records.workload import LookedUp, TunedProducts
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE
 from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, already

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rung.plan import Plan
-from rung.rungs.graphs import GRAPH_LAUNCH
+from rung.rungs.compiling import GRAPH_LAUNCH
 from rung.rungs.proofs import both, counted, fewer, occurs, told
 from rung.rungs.requirements import COMPILED, GPU, INFERENCE, TRAINING, chip, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Proof, Requirement, Rung, already

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.plan import Numerics, Plan
-from rung.records.climb import Facts, OverShapes
+from rung.records.climb import OverShapes
+from rung.records.workload import Facts
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ NOT_ALLOWED = "not allowed by --numerics"
 @dataclass(frozen=True)
 class Inapplicable:
     """Why a rung is not tried. verdict: `no-op` where it is already so, `not yet` in a plan where it waits for another rung
-    (`climb.waiting`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
+    (`climb.attempt.waiting`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
 
     why: str
     verdict: str = "inapplicable"
@@ -114,7 +115,7 @@ class Counters:
 class Evidence:
     """What can show that a rung is in effect. before, after: the traces of the best so far and of the candidate, None
     where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`); of both sides, `best` and `candidate`,
-    over_shapes: where the rung is about them (`climb.spared.over_shapes`); memory: the peaks."""
+    over_shapes: where the rung is about them (`climb.verdict.over_shapes`); memory: the peaks."""
 
     before: Counters | None
     after: Counters | None

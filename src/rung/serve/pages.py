@@ -15,7 +15,7 @@ from rung.measure.change_points import FALSE_ALARMS
 from rung.measure.trend import series_of
 from rung.records.history import Entry, Series, Trend
 from rung.records.record import plain
-from rung.report import climbs_page, history_page, trend_page
+from rung.report import climbs, history_page, trend_page
 from rung.report.climbs import climb_of
 from rung.runs.history import History
 from rung.serve.files import climb_run, files_of, open_file
@@ -96,7 +96,7 @@ class Pages:
         a, b = sorted(map(self._named, numbers), key=lambda entry: (entry.created, entry.id))
         if a.of == b.of == "climb":  # their run directories say more, where they are still there
             with contextlib.suppress(InputError):
-                return climbs_page.page([climb_of(climb_run(entry).record()) for entry in (a, b)], nav=nav())
+                return climbs.page([climb_of(climb_run(entry).record()) for entry in (a, b)], nav=nav())
         return history_page.compare_page(compare_entries(a, b), [plain(a), plain(b)], nav=nav())
 
     def _trend(self, query: Query) -> str:

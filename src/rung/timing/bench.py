@@ -1,34 +1,36 @@
-"""One workload under one recipe, measured in a fresh worker process until its median is known well enough."""
+"""One workload under one recipe, measured in a fresh worker process until its median is known well enough; once, or at every point of a grid
+of options."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
-from rung.errors import UsageError
+from rung.errors import RungError, UsageError
 from rung.hardware.sensors import Watch, sensor_for
-from rung.launch import Worker, log_folder
+from rung.launch import Worker, WorkerFailed, log_folder
 from rung.measure import Collected, collect, median_interval
 from rung.measure.core_time import total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
-from rung.records.bench import Bench, TimerFacts, Work
+from rung.records.bench import Bench, Failed, TimerFacts, Work
 from rung.records.measured import Interval, Sensors
 from rung.records.record import record_of
 from rung.rungs import chosen
 from rung.side import Limits, Setup, Side
-from rung.timing.climbed import held_beside, measured_by_the_climb
 from rung.timing.compile_cache import compiled_code
 from rung.timing.function import Function, Here, named
+from rung.timing.saved import held_beside, measured_by_the_climb
 from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.work import UNTOLD, Told, achieved
 from rung.timing.workers import open_worker
@@ -77,7 +79,7 @@ def bench(
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
     timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have; recipe:
-    the file that the side came from, whose climb's figures are held beside these (`rung.timing.climbed`). With a `trend` the interval is
+    the file that the side came from, whose climb's figures are held beside these (`rung.timing.saved`). With a `trend` the interval is
     wider than 95 %. What raises, hangs or dies raises WorkloadError; samples taken until then are in its `samples`.
     """
     chosen(side.rungs)
@@ -93,7 +95,7 @@ def bench(
     # A climb times steps as they are launched, with warm caches: nothing else can be held beside it.
     alike = found.timer and found.timer.name in ("clock", "events") and not found.timer.cold
     climb = measured_by_the_climb(recipe, side) if recipe and alike else None
-    return replace(found, climb=held_beside(climb, found.time) if climb else None)
+    return with_fields(found, climb=held_beside(climb, found.time) if climb else None)
 
 
 def bench_here(
@@ -258,4 +260,37 @@ def _with_energy(seen: Sensors | None, calls: int) -> Sensors | None:
     """What was seen of the GPU, with the joules of one call where nothing else ran in between."""
     if not seen or seen.energy is None or not calls:
         return seen
-    return replace(seen, energy_per_step=seen.energy / calls)
+    return with_fields(seen, energy_per_step=seen.energy / calls)
+
+
+def sweep(side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side], Bench]) -> Iterator[Bench | Failed]:
+    """`measure(side)` at every point of a grid of options, the last name varying fastest; once for no grid.
+
+    Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
+    `samples` until then, and the next point is measured. What is refused (an option that the target does not have) or
+    stopped by Ctrl-C is raised after its record, and so is what fails without a grid.
+    """
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        try:
+            record = measure(replace(side, options={**side.options, **point}))
+        except (RungError, KeyboardInterrupt) as error:
+            yield with_fields(_failed(side.target, error), point=point)
+            if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
+                raise
+        else:
+            yield with_fields(record, point=point)
+
+
+def _failed(target: str, error: BaseException) -> Failed:
+    """What there is of a measurement that did not end: an error as every command tells it, and its samples, warm-up included."""
+    samples = getattr(error, "samples", [])
+    stopped = isinstance(error, KeyboardInterrupt)
+    return Failed(
+        target=target,
+        status="interrupted" if stopped else "failed",
+        error="stopped by Ctrl-C or a kill" if stopped else str(error),
+        exit_code=error.exit_code if isinstance(error, RungError) else 130,
+        samples=samples,
+        summary=summarize(samples) if samples else None,
+    )

@@ -19,7 +19,7 @@ import cloudpickle
 import torch
 
 from rung.errors import UsageError, first_line
-from rung.workload.own_model import copied
+from rung.workload.base import copied
 
 
 @dataclass(frozen=True)

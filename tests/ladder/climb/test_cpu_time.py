@@ -7,7 +7,7 @@ import pytest
 from attempt_records import attempt
 
 from rung.ladder.climb.answer import noise
-from rung.ladder.climb.cpu_time import by_cpu_time, clocks_disagree, of_record
+from rung.ladder.climb.trust import by_cpu_time, clocks_disagree, of_record
 from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
 from rung.records.climb import Noise

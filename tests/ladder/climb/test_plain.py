@@ -22,9 +22,10 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.plan import Numerics, Plan
-from rung.records.climb import Attempt, Breakdown, Facts, Mode
+from rung.records.climb import Attempt, Breakdown, Mode
 from rung.records.measured import Figure
 from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.side import Limits, Setup
 from rung.timing.duel import Duel, between

@@ -7,11 +7,10 @@ import pytest
 from known_facts import facts_of
 from made_up import state, tried
 
-from rung.ladder.climb.attempt import opened
-from rung.ladder.climb.waiting import needed
+from rung.ladder.climb.attempt import needed, opened
 from rung.plan import Plan
-from rung.records.climb import Facts
 from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context
 
 TRAINED: dict[str, Any] = {

@@ -18,9 +18,10 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.plan import Numerics, contract
-from rung.records.climb import Attempt, Baseline, Breakdown, Facts, Moment, Plain, TakenBack
+from rung.records.climb import Attempt, Baseline, Breakdown, Moment, Plain, TakenBack
 from rung.records.progress import Event, Now, Warned
 from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Limits, Setup, Side
