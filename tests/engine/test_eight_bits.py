@@ -247,9 +247,9 @@ def test_layers_that_are_more_than_a_plain_product_are_left_alone() -> None:
 )  # fmt: skip
 def test_each_architecture_has_its_format_or_none(arch: str, dtype: str | None) -> None:
     form = fp8_format(arch)
-    assert (form and form["dtype"]) == dtype
+    assert (form and form.dtype) == dtype
     if form:
-        assert torch.finfo(getattr(torch, form["dtype"])).max == form["most"]
+        assert torch.finfo(getattr(torch, form.dtype)).max == form.most
     else:
         with pytest.raises(ValueError, match="no units"):
             fp8_forward(nn.Linear(32, 32), arch)

@@ -19,7 +19,7 @@ PARTS = {"gemm": 50.0, "pointwise": 30.0, "launch_gap": 15.0, "convolution": 5.0
 
 
 def context(plan: Plan = COMPILED, parts: dict[str, float] = PARTS, mode: str = "infer", **settings: Any) -> Context:
-    here = {row: value for s in SETTINGS for row, value in s["default"].items()} | settings
+    here = {row: value for s in SETTINGS for row, value in s.default.items()} | settings
     return Context(plan, "bf16", facts_of({"gpu": True, "arch": "sm90", "mode": mode, "inductor": here}), parts, {})
 
 
@@ -29,21 +29,21 @@ SETTINGS = settings()
 def test_the_installed_torch_knows_every_name_and_ships_the_stated_default() -> None:
     here = inductor_settings(names())
     for row in SETTINGS:
-        since = re.match(r"torch (\d+)\.(\d+) and later", row["versions"])
-        assert since, f"{row['name']}: `versions` begins with the first version of torch that has it"
-        for name, default in row["default"].items():
+        since = re.match(r"torch (\d+)\.(\d+) and later", row.versions)
+        assert since, f"{row.name}: `versions` begins with the first version of torch that has it"
+        for name, default in row.default.items():
             if name not in here:
-                assert torch.__version__ < tuple(map(int, since.groups())), f"{row['name']}: this torch has no {name}"
+                assert torch.__version__ < tuple(map(int, since.groups())), f"{row.name}: this torch has no {name}"
                 continue
-            assert here[name] == default, f"{row['name']}: {name} is {here[name]!r} here, {default!r} in the table"
+            assert here[name] == default, f"{row.name}: {name} is {here[name]!r} here, {default!r} in the table"
     assert inductor_settings(("no_such_setting", "triton.no_such")) == {}
 
 
-@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.name)
 def test_a_setting_is_a_no_op_where_it_holds_and_needs_a_torch_that_has_it(row: Any) -> None:
-    rung = BY_NAME[row["name"]]
-    mode = row.get("mode", "train")
-    no = rung.applies(context(mode=mode, **row["options"]))
+    rung = BY_NAME[row.name]
+    mode = row.mode or "train"
+    no = rung.applies(context(mode=mode, **row.options))
     assert no is not None
     assert no.verdict == "no-op"
     bare = context(mode=mode)

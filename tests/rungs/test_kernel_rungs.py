@@ -61,9 +61,9 @@ def test_the_two_rungs_of_the_loss_take_each_others_place() -> None:
 
 def test_every_measurement_says_where_it_comes_from() -> None:
     for row in measurements():
-        assert row["source"]
-        assert row["shape"]
-        assert min(row["infer"], row["train"]) > 0
+        assert row.source
+        assert row.shape
+        assert min(row.infer, row.train) > 0
     assert measured("rope", "sm90") is not None
     assert measured("rope", "sm9") is None
     assert WORTH > 1

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from rung.plan import Plan
 from rung.rungs.proofs import both, counted, told
 from rung.rungs.requirements import BFLOAT16, COMPILED, GPU, INFERENCE, allowed, unless
 from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung
-from rung.toml import shipped
+from rung.toml import Row, shipped_rows
 
 TUNED = "coordinate_descent_tuning"
 
 
-def fp8_format(arch: str) -> Mapping[str, Any] | None:
-    """The row of formats.toml for an architecture; None where it has no such units."""
-    return next((row for row in shipped("rungs/formats.toml")["fp8"] if re.fullmatch(row["arch"], arch)), None)
+class Format(Row, kw_only=True, frozen=True):
+    """A row of formats.toml, whose comment says what its fields are."""
+
+    arch: str
+    dtype: str
+    most: float
+    source: str
+
+
+def fp8_format(arch: str) -> Format | None:
+    """The format of an architecture; None where it has no such units."""
+    return next(
+        (row for row in shipped_rows("rungs/formats.toml", "fp8", Format) if re.fullmatch(row.arch, arch)), None
+    )
 
 
 def _has_units(c: Context) -> Inapplicable | None:
