@@ -5,7 +5,8 @@ import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 from msgspec.structs import replace
 
-from rung.records.climb import Attempt, Baseline, Breakdown, Figure, Noise, Predicted, Prediction
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Baseline, Figure, Noise, Predicted, Prediction
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
 from rung.records.workload import Recompilation, Workload

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rung.records.analyze import Breakdown
 from rung.records.compare import Ranked, WarmUp
-from rung.records.measured import Compared, Environment, Figure, Nanoseconds, Seconds, Verification, Witness
+from rung.records.measured import Compared, Environment, Figure, Seconds, Verification, Witness
 from rung.records.record import SCHEMA, Part
 from rung.records.workload import Facts, Workload
 
@@ -46,24 +47,6 @@ class Manifest(Part, kw_only=True):
     facts: Facts
     stopped: Stopped | UnsetType | None = UNSET
     spent_seconds: Seconds | UnsetType | None = UNSET
-
-
-class Breakdown(Part, kw_only=True):
-    """Where a step's nanoseconds go, by part; clock: of the GPU or the host; kernels, launches, gemms: a step; share: of the bottleneck;
-    top: the largest kernels or operators: name, category, ns and count of a step."""
-
-    clock: str = ""
-    steps: int | None = None
-    step_ns: Nanoseconds | None = None
-    parts: dict[str, Nanoseconds]
-    kernels: float | None = None
-    launches: float | None = None
-    gemms: float | None = None
-    softmax_dims: list[list[int]] | None = None
-    bottleneck: str | None = None
-    share: float | None = None
-    notes: list[str] | None = None
-    top: list[tuple[str, str, Nanoseconds, float]] | None = None
 
 
 class Floor(Part, kw_only=True):

@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rung.records.climb import Attempt, Breakdown, ClimbRun, Result
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, ClimbRun, Result
 from rung.report import units, words
 from rung.report.forest_chart import Restarts
 from rung.report.svg import arrow, dot, escaped, fitting, line, positive, positives, svg, text

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
 from rung.analysis.breakdown import part_of
 from rung.analysis.diff import Diff
 from rung.analysis.pictures import Roofs
+from rung.records.diff import Changed, Side
+from rung.records.record import record_of
 from rung.report import charts, units, words
 from rung.report.diff import verdict
 from rung.report.diff_chart import MOST, diff_bars
@@ -43,7 +44,8 @@ def page(found: Diff, roofs: Sequence[Roofs]) -> str:
     for name, table in found.tables.items():
         frame = table.with_columns(what=_kinds(table["what"])) if name == "category" else table
         picture = diff_bars(
-            frame.to_dicts(), f"{BY[name]}: what takes less time to the left, what takes more to the right"
+            record_of(list[Changed], frame.to_dicts()),
+            f"{BY[name]}: what takes less time to the left, what takes more to the right",
         )
         same = frame.filter(frame["change"] == "same").height
         tables.append(
@@ -107,7 +109,7 @@ def _bars(found: Diff) -> list[tuple[str, list[tuple[str, str, float]]]]:
     ]
 
 
-def facts(side: Any) -> str:
+def facts(side: Side) -> str:
     """What a side is: its GPU, how many there are, and how many steps were recorded."""
     many = [
         units.clean(side.device),

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rung.records.climb import Breakdown, ClimbRun
+from rung.records.analyze import Breakdown
+from rung.records.climb import ClimbRun
 from rung.records.record import plain
 from rung.report import charts, units, words
 from rung.report.embedded import page_of

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rung.records.climb import Attempt, Breakdown, ClimbRun, Mode, Result
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, ClimbRun, Mode, Result
 from rung.records.progress import Answered
 from rung.report import units, words
 from rung.report.layout import Cell, Column, styled, table_of, wrap

@@ -8,7 +8,8 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from rung.records.climb import Attempt, Baseline, Breakdown, ClimbRun, Manifest, Result
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Result
 from rung.records.measured import Check, Figure, Ratio
 from rung.records.workload import Facts
 from rung.report import units

@@ -10,7 +10,8 @@ from made_up import MANIFEST, state, tried
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.state import Request, State
 from rung.recipes.recipe import Recipe, Status
-from rung.records.climb import Breakdown, Shape, Stopped
+from rung.records.analyze import Breakdown
+from rung.records.climb import Shape, Stopped
 from rung.records.measured import Figure
 from rung.records.progress import Answered, Event
 from rung.records.record import record_of

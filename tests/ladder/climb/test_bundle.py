@@ -29,7 +29,8 @@ from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
 from rung.measure import Comparison, Interval
 from rung.plan import Plan
-from rung.records.climb import Breakdown, Stopped
+from rung.records.analyze import Breakdown
+from rung.records.climb import Stopped
 from rung.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
 from rung.rungs.proofs import told
 from rung.rungs.requirements import COMPILED

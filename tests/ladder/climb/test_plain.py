@@ -22,7 +22,8 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.plan import Numerics, Plan
-from rung.records.climb import Attempt, Breakdown, Mode
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Mode
 from rung.records.measured import Figure
 from rung.records.record import record_of
 from rung.records.workload import Facts

@@ -17,7 +17,8 @@ from rung.ladder.climb.state import State, gained
 from rung.plan import Original
 from rung.recipes import store
 from rung.recipes.recipe import STATUSES, Recipe, Status
-from rung.records.climb import Attempt, Breakdown, Moment, Noise, Predicted, Result, Shape, Stopped, TakenBack
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Moment, Noise, Predicted, Result, Shape, Stopped, TakenBack
 from rung.records.compare import Interleaved
 from rung.records.measured import Figure
 from rung.records.progress import Answered, Warned

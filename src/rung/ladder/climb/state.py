@@ -18,7 +18,8 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.plan import Numerics, contract
-from rung.records.climb import Attempt, Baseline, Breakdown, Moment, Plain, TakenBack
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Baseline, Moment, Plain, TakenBack
 from rung.records.progress import Event, Now, Warned
 from rung.records.record import record_of
 from rung.records.workload import Facts
