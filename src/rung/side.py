@@ -48,9 +48,19 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Launcher:
+    """How a job of several ranks is started. words: of a command that starts one process a rank; what each of them runs is put behind.
+    here: all of them are on this host."""
+
+    words: tuple[str, ...]
+    here: bool
+
+
+@dataclass(frozen=True)
 class Setup:
     """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
-    a file of the climb's own find it (`{files}`), the current folder where there is no climb; variables: of every worker."""
+    a file of the climb's own find it (`{files}`), the current folder where there is no climb; variables: of every worker;
+    launcher: of the ranks of a side, where that is more than one process."""
 
     device: str | None
     logs: Path
@@ -58,6 +68,7 @@ class Setup:
     together: int = 1
     files: Path = Path()
     variables: dict[str, str] = field(default_factory=dict)
+    launcher: Launcher | None = None
 
 
 def named(target: object) -> str:

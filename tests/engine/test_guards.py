@@ -167,6 +167,20 @@ def test_a_model_that_is_switched_back_and_forth_is_not_read_anew(monkeypatch: p
         assert seen.check() == (int(not training), False)
 
 
+@pytest.mark.skipif(dynamo.alike([torch.zeros(1)]) is None, reason="this torch has no check of tensors in C++")
+def test_weights_that_are_tied_are_looked_at_by_torchs_own_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds two tensors that are one for changed; then all would be read in Python, before every replay."""
+    model = Gated(scripted=False)
+    model.layers.append(nn.Linear(4, 4))
+    model.layers[2].weight = model.layers[0].weight
+    seen = ModelGuards(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(dynamo, "alike", lambda tensors: pytest.fail("it was made anew"))
+        assert seen.check() == (0, False)
+    model.layers[2].weight = nn.Parameter(model.layers[0].weight.detach().clone())
+    assert seen.check()[1]
+
+
 def test_what_only_saving_and_loading_reads_is_no_change() -> None:
     model = Gated(scripted=False)
     seen = ModelGuards(model)
@@ -303,6 +317,29 @@ def test_a_replay_that_writes_nothing_outside_is_launched_before_the_guards_are_
     order.clear()
     run(x)
     assert order == ["replay", "guards"]
+
+
+def test_inputs_are_copied_before_the_guards_are_read_and_once(
+    recorded: Callable[..., GraphedStep], order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = cuda_graph._copy
+    monkeypatch.setattr(cuda_graph, "_copy", lambda *given: (order.append("inputs"), copy(*given))[1])
+    monkeypatch.setattr(cuda_graph.OutsideMemory, "unchanged", lambda self: False)
+    model, x = in_the_open(), torch.ones(2, 4)
+    run = recorded(model)
+    for _ in range(WARM_CALLS + PROOFS + 1):
+        run(x)
+    order.clear()
+    run(x)
+    assert order == ["inputs", "guards", "replay"]
+    for training in (False, True):  # another state, with a graph of its own
+        model.train(training)
+        for _ in range(WARM_CALLS + 2):
+            run(x)
+    model.eval()
+    order.clear()
+    run(x)
+    assert order == ["inputs", "guards", "inputs", "replay"]
 
 
 @pytest.mark.parametrize("writes", ["at once", "later"])

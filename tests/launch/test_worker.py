@@ -128,8 +128,8 @@ def test_what_left_the_group_of_a_worker_ends_with_it(worker: Worker, how: str, 
     elif how == "kill all":
         kill_all([worker])
     elif how == "its end":
-        os.close(worker._requests)
-        worker._requests = -1
+        os.close(worker._channel._requests)
+        worker._channel._requests = -1
     else:
         with pytest.raises(WorkerFailed, match="SIGKILL"):
             worker.call("die", 100)

@@ -99,6 +99,12 @@ def test_a_short_kernel_is_timed_without_its_launch(what: str) -> None:
 
 
 @gpu
+def test_a_call_that_launches_nothing_takes_a_time_that_can_be_divided_by() -> None:
+    samples = timer_for(lambda: None, pick("cuda"), "graph").block(20).samples
+    assert all(0 < sample < 100 for sample in samples)
+
+
+@gpu
 def test_what_cannot_be_captured_is_timed_as_it_comes() -> None:
     x = torch.zeros(1, device="cuda")
     with pytest.raises(UsageError, match="cannot be recorded as a graph"):

@@ -14,7 +14,7 @@ import pytest
 from rung.launch import Worker
 from rung.side import Limits, Setup, Side
 from rung.timing import tasks
-from rung.timing.tasks import Pool, Task
+from rung.timing.tasks import Place, Pool, Task
 
 HERE = str(Path(__file__).parent)
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
@@ -283,3 +283,50 @@ def test_where_the_host_has_no_memory_for_two_one_runs_at_a_time(
     for name in ("first", "second"):
         (tmp_path / name).touch()
     done(pool, first, second)
+
+
+def test_what_is_not_timed_runs_elsewhere_and_leaves_its_memory_there(pool: Pool, tmp_path: Path) -> None:
+    pool.most, pool.memory = 4, 10.0
+    pool.elsewhere = (Place("cuda", {"GPU": "1"}), Place("cuda", {"GPU": "2"}))
+    timed = pool.add(told("timed", "until", path=str(tmp_path / "go"), memory=8.0))
+    apart = [told(name, "until", path=str(tmp_path / "go"), memory=6.0) for name in ("first", "second", "third")]
+    for task in apart:
+        task.apart = task.passing = True
+        pool.add(task)
+    assert [task.place for task in (timed, *apart)] == [0, 1, 2, 0]
+    assert pool.waiting() == ["third"]  # no GPU has room for it
+    assert [pool.held(place) for place in range(3)] == [8.0, 6.0, 6.0]
+    (tmp_path / "go").touch()
+    done(pool, *apart)
+    assert apart[2].place in (1, 2)
+
+
+def test_what_is_timed_stays_on_its_device(pool: Pool, tmp_path: Path) -> None:
+    pool.most, pool.memory = 4, 10.0
+    pool.elsewhere = (Place("cuda", {"GPU": "1"}),)
+    first = pool.add(told("first", "until", path=str(tmp_path / "go"), memory=8.0))
+    second = pool.add(told("second", "until", path=str(tmp_path / "go"), memory=8.0))
+    assert pool.waiting() == ["second"]
+    (tmp_path / "go").touch()
+    done(pool, first)
+    first.end()
+    done(pool, second)
+    assert second.place == 0
+
+
+def test_elsewhere_has_its_own_device_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setups: list[Setup] = []
+
+    def opened(stack: ExitStack, setup: Setup, side: Side, log: str, worker: Worker | None = None) -> Worker:
+        setups.append(setup)
+        started = stack.enter_context(Worker("served_tasks:Told", setup.logs / f"{log}.log", PATH))
+        started.send("open", target=side.target)
+        return started
+
+    monkeypatch.setattr(tasks, "open_worker", opened)
+    with Pool(Setup("cuda:3", tmp_path, Limits(prepare=PLENTY), variables={"A": "b"}), most=2) as pool:
+        pool.elsewhere = (Place("cuda", {"GPU": "1"}),)
+        task = told("apart", "add", a=1, b=2)
+        task.apart = True
+        done(pool, pool.add(task))
+    assert (setups[0].device, setups[0].variables) == ("cuda", {"A": "b", "GPU": "1"})

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from rung.analysis.analyses import ANALYSES, table
 from rung.cli import tables
 from rung.cli.common import add_command, at_least, for_tables, opened, say
+from rung.cli.slurm import add_options as add_job_options
 from rung.errors import InputError, UsageError
 
 EXAMPLE = """\
@@ -58,6 +59,7 @@ def add(commands: Any, help_text: str) -> None:
         "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
     )
     tables.add_captures(parser)
+    add_job_options(parser)
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     tables.add_limit(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")

@@ -22,7 +22,9 @@ from rung.cli.common import (
     target_options,
 )
 from rung.cli.live import live
+from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
+from rung.cli.slurm import add_options
 from rung.errors import RungError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ examples:
   rung bench ops.py:softmax --call --n 4096            a plain function; its arguments are its options
   rung bench ops.py:softmax --call --n 4096 --bytes 134e6
   rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
+  rung bench model.py:make --nproc-per-node 1,2,4,8     data-parallel, and how it scales
 
 presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default: until the median is known to
 --target), compile (as proper, with an hour for the first compilation)
@@ -80,25 +83,30 @@ def add(commands: Any, help_text: str) -> None:
         help="bytes that one step has to read and write, for bytes/s and their share of the bandwidth",
     )
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
+    add_rank_options(parser, several=True)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table, for an issue or a report")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for compiling (default: the preset's)")
+    add_options(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
         raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
     need_torch()
+    from rung.launch import torchrun
     from rung.recipes.recipe import side_of
     from rung.records.record import plain
-    from rung.timing.bench import bench, sweep
+    from rung.timing.bench import bench
+    from rung.timing.sweep import over_ranks, sweep
     from rung.timing.work import Told
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     options = target_options(parsed)
+    check_ranks(parsed)
     check_early(parsed.target, parsed.device)
     stop_when_asked()
     side = side_of(parsed.target, options, parsed.rungs, parsed.recipe, call=parsed.call)
@@ -115,11 +123,15 @@ def run(parsed: argparse.Namespace) -> int:
         work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
         recipe=parsed.recipe,
     )
+    if len(parsed.nproc_per_node) > 1:
+        each = over_ranks(side, parsed.nproc_per_node, lambda side, count: measure(side, launcher=torchrun(count)))
+    else:
+        each = sweep(side, grid(parsed.sweep), partial(measure, launcher=launcher_of(parsed)))
     results: list[Bench | Failed] = []
     stop: BaseException | None = None
     try:
         with live():
-            for record in sweep(side, grid(parsed.sweep), measure):
+            for record in each:
                 results.append(record)
     except (RungError, KeyboardInterrupt) as error:
         stop = error
@@ -138,15 +150,17 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
     from rung.records.bench import Bench
     from rung.records.record import plain
     from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
+    from rung.report.over_ranks import scaling_lines
     from rung.runs import to_json, write_whole
 
     done = [r for r in results if isinstance(r, Bench)]
     saved = parsed.csv and any(r.samples for r in results)
+    several = parsed.sweep or len(parsed.nproc_per_node) > 1
     if parsed.json and results:
         documents = [plain(r) for r in results]
-        print(to_json(documents if parsed.sweep else documents[0]))
-    elif parsed.sweep and results:
-        print("\n".join(sweep_lines(results)))
+        print(to_json(documents if several else documents[0]))
+    elif several and results:
+        print("\n".join(sweep_lines(results) if parsed.sweep else scaling_lines(results)))
     elif done:
         print("\n".join(markdown_lines(done[0]) if parsed.markdown else bench_lines(done[0])))
     with after_the_answer():
@@ -160,7 +174,7 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
     for r in results:
         point = ", ".join(f"{k}={v}" for k, v in (r.point or {}).items())
         if isinstance(r, Bench):
-            for note in r.notes if parsed.sweep and not parsed.json else ():  # the table has no room for them
+            for note in r.notes if several and not parsed.json else ():  # the table has no room for them
                 say(f"note: {point}: {note}")
             continue
         if point:

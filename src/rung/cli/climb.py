@@ -24,9 +24,11 @@ from rung.cli.common import (
     target_options,
     typed,
 )
+from rung.cli.jobs import job_of
 from rung.cli.live import live
 from rung.cli.output import show_styled
 from rung.cli.remember import remembered
+from rung.cli.slurm import add_options, followed
 from rung.errors import UsageError
 from rung.plan import CONTRACTS
 
@@ -41,6 +43,7 @@ FIXED = (
     "--deadline",
     "--slower-at-most",
     "--device",
+    "--devices",
     "--jobs",
     "--out",
     "--dry-run",
@@ -90,6 +93,10 @@ def add(commands: Any, help_text: str) -> None:
         help="what a rung may cost that is there to save memory or compiling (default: 1%%)",
     )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
+    parser.add_argument(
+        "--devices", type=device_numbers, metavar="auto|0,1,...", default="",
+        help="GPUs of one kind: the first is timed, the others verify meanwhile; auto: those that are idle",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")
     parser.add_argument(
         "--resume", type=Path, metavar="RUN", help="go on with an interrupted climb, or one whose budget ended"
@@ -101,6 +108,30 @@ def add(commands: Any, help_text: str) -> None:
         metavar="FILE",
         help="write the workload that hf:, timm: or diffusers:NAME stands for, to be changed, and stop",
     )
+    add_options(parser, dry_run=False)
+
+
+def device_numbers(text: str) -> str:
+    """`auto`, or numbers of GPUs with commas between."""
+    numbers = text.split(",")
+    if text != "auto" and not (all(number.isdecimal() for number in numbers) and len(set(numbers)) == len(numbers)):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor numbers of GPUs, as in 0,1,2")
+    return text
+
+
+def device_of(parsed: argparse.Namespace) -> str | None:
+    """The device that is timed. Raises UsageError where two are named."""
+    first = parsed.devices.split(",")[0]
+    if not first.isdecimal():
+        if first and parsed.device == "cpu":
+            raise UsageError("--devices is for GPUs; leave it out with --device cpu.")
+        device: str | None = parsed.device
+        return device
+    if parsed.device not in (None, f"cuda:{first}"):
+        raise UsageError(
+            f"--devices {parsed.devices} has GPU {first} timed, and --device names {parsed.device}: leave one out."
+        )
+    return f"cuda:{first}"
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -138,6 +169,9 @@ def run(parsed: argparse.Namespace) -> int:
         if isinstance(event, NEW_ANSWER):
             keep_page(climb.run)
 
+    if parsed.resume and (job := job_of(parsed.resume)):
+        say(f"this climb runs in job {job[0].job}, which is followed from here on")
+        return followed(job[0].job, job[1])
     try:
         if parsed.resume:
             climb = resume(parsed.resume, told, parsed.budget)
@@ -147,12 +181,13 @@ def run(parsed: argparse.Namespace) -> int:
                 options,
                 parsed.numerics,
                 parsed.rungs,
-                parsed.device,
+                device_of(parsed),
                 parsed.budget,
                 parsed.deadline or Request.deadline,
                 parsed.slower_at_most or Request.slower_at_most,
                 shlex.join(["rung", *sys.argv[1:]]),
                 parsed.jobs,
+                parsed.devices,
             )
             climb = start(request, ROOT, parsed.out, told)
             new = climb.run

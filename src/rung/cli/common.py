@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rung.runs import Run
 
 ROOT = Path(".rung")
+IN_JOB = "RUNG_IN_JOB"  # a variable of a job of SLURM's (launch/slurm.py): what would submit one runs in it
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -66,6 +67,10 @@ def add_command(
         try:
             if not (target or rest):
                 no_rest(parsed.rest)
+            if getattr(parsed, "slurm", None) and IN_JOB not in os.environ:
+                from rung.cli.slurm import in_job
+
+                return in_job(parsed)
             return run(parsed)
         except RungError as error:
             error.args = (f"{error}{_meant(parser, parsed.rest, str(error))}",)

@@ -25,7 +25,9 @@ from rung.cli.common import (
     typed,
 )
 from rung.cli.live import live
+from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
+from rung.cli.slurm import add_options
 from rung.errors import UsageError
 
 HERE = 20.0  # seconds of timing in one process, unless --budget says otherwise
@@ -44,6 +46,7 @@ examples:
   rung compare ops.py:old ops.py:new --call --inputs ops.py:make    functions with arguments: first verified, then timed
   rung compare monday.json tuesday.json             two measurements kept by `rung bench --json` or `pytest --rung-save`
   rung compare model.py:make --env GPU_MAX_HW_QUEUES=2               B has the environment variable
+  rung compare model.py:make --env NCCL_ALGO=Ring --nproc-per-node 8     over eight ranks of this host
 
 B is compared with A in fresh processes of both, in alternating blocks, until it is shown to be faster, slower, or the
 same within --same-within; of more than two, every pair is, and what is set for B holds for them all but A. Options that the command does not know go to both targets.
@@ -98,6 +101,8 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as a JUnit test report")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
+    add_rank_options(parser)
+    add_options(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -152,6 +157,7 @@ def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
         raise UsageError(
             "--inputs compares two or more functions as they are, in this process: name them, and leave recipes, rungs, variables and --base out."
         )
+    check_ranks(parsed)
     no_rest(parsed.rest)
     calls = {name: function(name) for name in (parsed.a, parsed.b, *parsed.more)}
     inputs = function(parsed.inputs)
@@ -183,6 +189,7 @@ def in_processes(parsed: argparse.Namespace) -> Comparison | Ranking:
 
     if parsed.gradients:
         raise UsageError("--gradients is for functions with arguments: add --call and --inputs.")
+    check_ranks(parsed)
     options = target_options(parsed)
     for target in (parsed.a, parsed.b or parsed.a, *parsed.more):
         check_early(target, parsed.device)
@@ -205,6 +212,7 @@ def in_processes(parsed: argparse.Namespace) -> Comparison | Ranking:
             budget=parsed.budget,
             deadline=parsed.deadline,
             say=say,
+            launcher=launcher_of(parsed),
         )
 
 

@@ -24,6 +24,7 @@ from rung.cli.common import (
     target_options,
 )
 from rung.cli.remember import remembered
+from rung.cli.slurm import add_options as add_job_options
 from rung.errors import UsageError
 from rung.profilers.tools import PROFILERS
 
@@ -87,6 +88,7 @@ def add(commands: Any, help_text: str) -> None:
     torch.add_argument("--wait", type=int, default=0, metavar="N", help="steps to pass before each round (default: 0)")
     torch.add_argument("--warm", type=int, default=1, metavar="N", help="steps the profiler warms up on (default: 1)")
     torch.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, a trace each (default: 1)")
+    add_job_options(parser, dry_run=False)
 
 
 def gfx(text: str) -> str:

@@ -127,7 +127,7 @@ class GraphedStep:
         fits = recordable(leaves, self._device.kind)
         call = (modes(), tree_key(spec), signature(leaves)) if fits else ()
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        ahead = self._launched_ahead(call, tensors) if fits else None
+        given, launched = self._begun(call, tensors) if fits else (None, False)
         state, moved = self._guards.check()
         if self._optimizer_guards and (what := self._optimizer_guards.changed()):
             moved = True
@@ -142,9 +142,10 @@ class GraphedStep:
         key = state, *call
         hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
-            if ahead is not None and ahead is self._graphs[key]:
-                return _handed_out(ahead.result)
-            return self._replay(self._graphs[key], tensors)
+            captured = self._graphs[key]
+            if launched and captured is given:
+                return _handed_out(captured.result)
+            return self._replay(captured, [] if captured is given else tensors)
         if state is None or hooked or self._full or len(self._graphs) >= MOST_SHAPES:
             return self._ordinary(leaves, spec)[0]
         if len(self._calls) >= MOST_COUNTED:
@@ -160,14 +161,17 @@ class GraphedStep:
             return self._ordinary(leaves, spec)[0]
         return self._replay(self._graphs[key], tensors)
 
-    def _launched_ahead(self, call: tuple[Hashable, ...], tensors: list[torch.Tensor]) -> _Graph | None:
-        """The graph that is replayed if the model is as it was left, launched before that is known; None where that could do harm."""
+    def _begun(self, call: tuple[Hashable, ...], tensors: list[torch.Tensor]) -> tuple[_Graph | None, bool]:
+        """The graph that is replayed if the model is as it was left, given its inputs before that is known, which takes the host a moment;
+        and whether it was launched, too, because that can do no harm."""
         captured = self._graphs.get((self._guards.state, *call))
-        if captured is None or captured.harmless != PROOFS or self._guards.hooked or not self._guards.in_place():
-            return None
+        if captured is None or self._guards.hooked:
+            return None, False
         _copy(tensors, captured.inputs)
+        if captured.harmless != PROOFS or not self._guards.in_place():
+            return captured, False
         captured.graph.replay()
-        return captured
+        return captured, True
 
     def _recorded(self, key: Hashable, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> bool:
         """False where there are graphs, and no memory for another: a step that can be captured goes on without."""
@@ -264,7 +268,9 @@ class GraphedStep:
         return _Graph(graph, list(static.values()), result, gradients, sums)
 
     def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
-        _copy(tensors, captured.inputs)
+        """tensors: the inputs, none where the graph has them already."""
+        if tensors:
+            _copy(tensors, captured.inputs)
         if self._optimizer:
             for k, group in enumerate(self._optimizer.param_groups):
                 if isinstance(group["lr"], torch.Tensor):

@@ -112,8 +112,9 @@ class ModelGuards:
 
     def _quick_check(self) -> _QuickCheck:
         attributes = (table.get(name) for table, name in self._attributes)
-        tensors = [t for t in (*self._tensors(), *attributes) if isinstance(t, torch.Tensor)]
-        return _QuickCheck(self._modules, self._plain, tensors, bool(self._scripted))
+        # Each once: torch's own check holds two that are one for changed, and weights may be tied.
+        tensors = {id(t): t for t in (*self._tensors(), *attributes) if isinstance(t, torch.Tensor)}
+        return _QuickCheck(self._modules, self._plain, list(tensors.values()), bool(self._scripted))
 
     def _matched(self) -> bool:
         try:

@@ -42,8 +42,10 @@ class Step:
         device: Device,
         new_shapes: Callable[[], Any] | None = None,
         dynamic: bool | None = None,
+        called: torch.nn.Module | None = None,
     ) -> None:
-        """new_shapes, dynamic: as of Compiled."""
+        """new_shapes, dynamic: as of Compiled. called: what is called in the model's place (`rung.engine.parallel`)."""
+        self._called = model if called is None else called
         self.workload, self.model, self.plan, self.device = workload, model, plan, device
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
         self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
@@ -115,7 +117,7 @@ class Step:
 
     def _computed(self, batch: Any, amp: torch.dtype | None) -> tuple[torch.Tensor | None, Any]:
         with autocast(self.device, amp):
-            output = self.workload.forward(self.model, batch)
+            output = self.workload.forward(self._called, batch)
             loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
         if self.training and not self.workload.output:
             return loss, None

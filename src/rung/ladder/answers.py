@@ -13,12 +13,14 @@ from rung.timing.timed import Warmed
 
 
 class Loaded(Part, kw_only=True):
-    """A workload whose model is made. facts: those that need no survey; saved: whether the model was kept for other workers."""
+    """A workload whose model is made. facts: those that need no survey; saved: whether the model was kept for other workers; idle_gpus: others of
+    this kind that nobody uses, where that was asked."""
 
     workload: Workload
     facts: Facts
     making_seconds: Seconds
     saved: bool
+    idle_gpus: list[int] = msgspec.field(default_factory=list)
 
 
 class Audited(Part, kw_only=True):

@@ -18,6 +18,7 @@ from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
 from rung.engine.dynamo import expect_changes, inductor_settings
+from rung.engine.parallel import in_parallel, without_exchange
 from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError
 from rung.hardware import Device, environment, pick
@@ -28,9 +29,11 @@ from rung.hardware.device import (
     synchronize,
     to_device,
 )
+from rung.hardware.neighbours import idle_like
 from rung.ladder.answers import Audited, Loaded
 from rung.ladder.survey import described as of_workload
 from rung.ladder.survey import flops, quick_facts, survey
+from rung.measure import MINIMUM_RUNS
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.profilers import torch_profiler
 from rung.recipes.fit import described, differences
@@ -47,7 +50,7 @@ from rung.verify.randomness import active, without_dropout
 from rung.verify.reference import own_precision
 from rung.verify.verify import precompile, verify
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
-from rung.workload import Workload, load, seeded_model, shapes
+from rung.workload import Workload, load, of_rank, seeded_model, shapes
 from rung.workload.load import find
 from rung.workload.saved import read_from, save_model
 
@@ -90,10 +93,13 @@ class Candidate(Timed):
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
         that are left to the workload as it is (`rung.plan.Original`); made_for: what its recipe was made for; one_shape: it
         runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`)."""
-        self.device = pick(device)
+        self.device = pick(self.ranks.device(device, torch.cuda.device_count()))
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
+        self.ranks.join(self.device.is_gpu)
         self.workload = load(target, options)
+        if self.ranks.world > 1:
+            self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
         if one_shape:
             self.workload = replace(self.workload, one_shape=True, other_shapes=())
         if saved_model:
@@ -106,18 +112,19 @@ class Candidate(Timed):
         if w.mode == "train":  # torch's optimizers load it when they are made; here no garbage is looked for meanwhile
             importlib.import_module("torch._dynamo")
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
-                "environment": environment(self.device)}  # fmt: skip
+                "environment": environment(self.device), "parallel": w.parallel if w.mode == "train" else "none"}  # fmt: skip
 
-    def facts(self, save: str = "") -> dict[str, Any]:
+    def facts(self, save: str = "", neighbours: bool = False) -> dict[str, Any]:
         """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,
-        if making it takes long; `saved` says whether it was."""
+        if making it takes long; `saved` says whether it was. neighbours: looks for idle GPUs, too."""
         began = time.perf_counter()
         self._make()
         made = time.perf_counter() - began
         kept = bool(save) and self.device.is_gpu and made > SLOW_TO_MAKE and save_model(self.model, Path(save))
         facts = quick_facts(self.workload, self.step, self.device)
+        idle = idle_like(self.device) if neighbours else []
         workload = of_workload(self.workload, self.model)
-        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept))
+        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept, idle_gpus=idle))
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, of a workload that was audited."""
@@ -144,7 +151,8 @@ class Candidate(Timed):
         self.batches = self._rotated(self.inputs)
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
-        self.step = Step(self.workload, self.model, self.plan, self.device)
+        self.called = in_parallel(self.workload, self.model, self.device)
+        self.step = Step(self.workload, self.model, self.plan, self.device, called=self.called)
         self._made = True
 
     def _rotated(self, make: Callable[[int], Any]) -> list[Any]:
@@ -211,6 +219,18 @@ class Candidate(Timed):
         taken = time.perf_counter() - began
         return plain(OverShapes(shapes=len(shapes_of(seen)), graphs=graphs_compiled() - before, seconds=taken))
 
+    def alone(self, count: int) -> list[int | float] | None:
+        """`count` samples of a training step, nanoseconds, in which the ranks exchange no gradients; None where that cannot be left out.
+        The ranks' weights have gone apart afterwards."""
+        scope = without_exchange(self.called)
+        if scope is None:
+            return None
+        with scope:
+            samples = [self.block(count) for count in (MINIMUM_RUNS, count)][1]["samples"]
+        weights = [float(p.detach().double().sum()) for p in itertools.islice(self.model.parameters(), 1)]
+        apart = self.ranks.most(weights) != [-w for w in self.ranks.most([-w for w in weights])]
+        return list(samples) if apart else None
+
     def rehearse(self) -> int:
         """Runs a step on every batch and writes down what TunableOp found; how many products that are."""
         self.first()
@@ -237,7 +257,7 @@ class Candidate(Timed):
         lowest = max(plan.numerics, own, key=CONTRACTS.index)
         precision = "fp32" if lowest == "exact" else lowest
         del self.step
-        step = Step(self.workload, self.model, Plan(), self.device)
+        step = Step(self.workload, self.model, Plan(), self.device, called=self.called)
         return plain(
             with_fields(roof(self.device, flops_in or precision), flops=flops(self.workload, step, self.device))
         )

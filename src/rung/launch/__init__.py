@@ -1,9 +1,10 @@
 """Where it runs: worker processes that a coordinator starts, calls and ends."""
 
+from rung.launch.channel import WorkerFailed
 from rung.launch.process import (
     START,
+    Caller,
     Worker,
-    WorkerFailed,
     first_answer,
     in_process_of_ours,
     kill_all,
@@ -11,15 +12,20 @@ from rung.launch.process import (
     not_in_a_worker,
     quiet,
 )
+from rung.launch.team import Team, launcher, torchrun
 
 __all__ = [
     "START",
+    "Caller",
+    "Team",
     "Worker",
     "WorkerFailed",
     "first_answer",
     "in_process_of_ours",
     "kill_all",
+    "launcher",
     "log_folder",
     "not_in_a_worker",
     "quiet",
+    "torchrun",
 ]

@@ -19,7 +19,8 @@ import select
 import signal
 import time
 import traceback
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TextIO
 
 from rung.errors import RungError, first_line, where
 from rung.prctl import adopt_orphans, end_with_parent
@@ -31,13 +32,18 @@ NEVER = 1 << 30  # objects until garbage is looked for
 def main(arguments: list[str]) -> None:
     request_fd, reply_fd, lifeline_fd = map(int, arguments[:3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
-    _guarded(lifeline_fd, (request_fd, reply_fd))
-    module, _, name = arguments[3].partition(":")
+    guarded(lifeline_fd, (request_fd, reply_fd))
+    serve(os.fdopen(request_fd, "r"), os.fdopen(reply_fd, "w"), arguments[3])
+
+
+def serve(requests: TextIO, replies: TextIO, serves: str) -> None:
+    """Answers calls, one after the other, until there are no more. serves: `package.module:Class`, made at the first of them."""
+    module, _, name = serves.partition(":")
     # Until the first call is answered: what loading makes stays, and looking for garbage in it takes a sixth of the time. By the
     # threshold, because a workload that turns the collector off, or sets a threshold, is to be timed as it wants to be run.
     usual = gc.get_threshold()
     gc.set_threshold(NEVER, *usual[1:])
-    with os.fdopen(request_fd, "r") as requests, os.fdopen(reply_fd, "w") as replies:
+    with requests, replies:
         served: Any = None
         for line in requests:
             request = json.loads(line)
@@ -71,12 +77,16 @@ def describe(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
+def guarded(
+    lifeline_fd: int, protocol_fds: Collection[int], tell: Callable[[int | None], None] = lambda _: None
+) -> None:
     """Goes on in a forked child; the parent stays behind as its guard.
 
-    The guard waits until the child ends, the lifeline closes or a SIGTERM asks it to end, and then ends every process that is
-    left below it: stopped ones, and on Linux those that left the group by `setsid`, too. It runs nothing of the workload, so that
+    The guard waits until the child ends, the lifeline closes or says something, or a SIGTERM asks it to end, and then ends every process
+    that is left below it: stopped ones, and on Linux those that left the group by `setsid`, too. It runs nothing of the workload, so that
     native code that hangs cannot keep it from that. It ends the way its child ends, for the coordinator to see.
+
+    tell: is called in the guard, afterwards, with the status of the child (`os.waitpid`), None where the guard was to end it.
     """
     guard = os.getpid()
     woken, wake = os.pipe()
@@ -98,6 +108,7 @@ def _guarded(lifeline_fd: int, protocol_fds: tuple[int, int]) -> None:
         os.close(fd)  # the coordinator must see the pipes close when the child is gone
     status = _status(child, lifeline_fd, woken)
     _end_all_below()
+    tell(status)
     if status is None:  # asked to end; elsewhere than on Linux the group is still there
         os.killpg(os.getpgrp(), signal.SIGKILL)
     elif os.WIFSIGNALED(status):

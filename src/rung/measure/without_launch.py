@@ -17,6 +17,7 @@ from rung.measure.clock import Block, Step, elapsed, empty_pair, event, launch, 
 
 GRAPH_NS = 1_000_000  # of work in the smaller graph: its ends are then far below 1 % of it
 MOST_CALLS = 500  # in the smaller graph; graphs of many thousand nodes are known to crash some drivers
+LEAST_NS = 1.0  # of all calls of a graph together: the clock tells no less apart
 QUEUE = 200  # calls behind a blocker: the launch queue of a GPU holds about a thousand kernels
 
 
@@ -79,9 +80,9 @@ class Graph:
                 mark.record()
         synchronize(self._device)
         spans = [elapsed(a, b) for a, b in pairwise(marks)]
-        samples = [
-            max(0.0, (spans[2 * k + 1] - spans[2 * k]) * (1 if k % 2 == 0 else -1) / self._calls) for k in range(count)
-        ]
+        more = [(spans[2 * k + 1] - spans[2 * k]) * (1 if k % 2 == 0 else -1) for k in range(count)]
+        # Calls that launch nothing leave nothing to measure; a time above zero can still be divided by.
+        samples = [max(LEAST_NS, difference) / self._calls for difference in more]
         return Block(samples, 0.0, (3 * count + 1) * self._calls)
 
     def facts(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rung.records.measured import Environment, Interval, Nanoseconds, Seconds, Sensors, Summary, Units
+from rung.records.measured import Environment, Figure, Interval, Nanoseconds, Seconds, Sensors, Summary, Units
 from rung.records.record import SCHEMA, Part
 
 
@@ -35,6 +35,29 @@ class Work(Part, kw_only=True):
     of_peak: float | UnsetType | None = UNSET
     bytes_per_second: float | UnsetType = UNSET
     of_bandwidth: float | UnsetType | None = UNSET
+
+
+class RankTime(Part, kw_only=True):
+    """One rank of a job. time: of its own steps, ns; last: the share of the steps that it ended last; alone: of a step in which the ranks
+    exchange no gradients, ns, null where that cannot be left out; memory: bytes at most, by kind."""
+
+    rank: int
+    host: str
+    time: Interval
+    last: float
+    alone: Interval | None
+    memory: dict[str, int]
+
+
+class OverRanks(Part, kw_only=True):
+    """A step of a job of several ranks. parallel: ddp, fsdp2, own or, in inference, none; exposed: what a step takes longer than that of
+    the slowest rank without exchange, ns: the exchange of gradients that no computation hides; imbalance: the share by which the slowest
+    rank's step without exchange takes longer than the mean rank's. Both are null where ranks always exchange, or never."""
+
+    parallel: str
+    ranks: list[RankTime]
+    exposed: Figure | None
+    imbalance: float | None
 
 
 class ClimbFigures(Part, kw_only=True):
@@ -69,7 +92,9 @@ class Bench(Part, kw_only=True, tag_field="kind", tag="bench"):
 
     measured: false of a preset that only tries; time: the median and its 95 % interval; precision: the half-width asked for, a share;
     reached: whether it was; samples: those that count, in their order; discarded: those before it was steady; trend: a share, or null;
-    memory: bytes at most, by kind; point: of a sweep; climb: what the recipe's climb measured; test, against: of a session of pytest.
+    memory: bytes at most, by kind; point: of a sweep; climb: what the recipe's climb measured;
+    over_ranks: of a job of several; then a sample is a step of the slowest rank, and memory that of the rank that takes most; test,
+    against: of a session of pytest.
     """
 
     schema: int = SCHEMA
@@ -103,6 +128,7 @@ class Bench(Part, kw_only=True, tag_field="kind", tag="bench"):
     tokens_per_step: int | float | None
     environment: Environment
     climb: Climbed | None = None
+    over_ranks: OverRanks | UnsetType = UNSET
     point: dict[str, str] | UnsetType = UNSET
     against: Change | UnsetType | None = UNSET
 

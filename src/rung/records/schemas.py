@@ -21,6 +21,7 @@ from rung.records.diff import Difference
 from rung.records.history import Collected, Entries, Entry, Trend
 from rung.records.job import Job
 from rung.records.profile import Planned, Profile
+from rung.records.slurm_job import ListedJob
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "bench": ("rung bench --json", Bench | Failed | list[Bench | Failed]),
@@ -30,6 +31,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "diff": ("rung diff --json", Difference),
     "profile": ("rung profile --json", Profile | Planned),
     "job": ("rung mcp", Job),
+    "jobs": ("rung jobs --json", list[ListedJob]),
     "history": ("rung runs list|show|tag|export|trend|gc --json", Entries | Entry | Trend | Collected),
     "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun),
 }

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from rung.records.bench import Bench, Climbed, Failed, TimerFacts, Work
 from rung.records.measured import Sensors, Summary
 from rung.report import units
+from rung.report.over_ranks import over_ranks_lines, ranks_line
 
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
@@ -30,6 +31,8 @@ def bench_lines(result: Bench) -> list[str]:
         if name == "range":
             lines.append(f"histogram     {histogram(result.samples)}")
             lines.append(f"over time     {series(result.samples)}")
+    if result.over_ranks:
+        lines += over_ranks_lines(result.over_ranks)
     return lines + [f"note: {note}" for note in result.notes]
 
 
@@ -55,6 +58,8 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
     count = len(result.samples)
     of = f"{sure}, {count} samples" if _enough(result) else f"the range of {count} samples, too few for a 95 % interval"
     rows = [("median step", f"{units.duration_interval(result.time)}, {of}"), *_timed_rows(result.timer)]
+    if result.over_ranks:
+        rows.append(("ranks", f"{ranks_line(result.over_ranks)}; a step ends with the slowest"))
     if not result.reached:
         rows.append(("", f"{_short_of(result)}: give it more --time"))
     rows += _climb_rows(result.climb)

@@ -1,39 +1,39 @@
-"""One workload under one recipe, measured in a fresh worker process until its median is known well enough; once, or at every point of a grid
-of options."""
+"""One workload under one recipe, measured in a fresh worker process until its median is known well enough."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace as with_fields
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
-from rung.errors import RungError, UsageError
+from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
-from rung.launch import Worker, WorkerFailed, log_folder
+from rung.launch import Caller, Team, log_folder
 from rung.measure import Collected, collect, median_interval
 from rung.measure.core_time import total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
 from rung.measure.summary import summarize
-from rung.records.bench import Bench, Failed, TimerFacts, Work
+from rung.records.bench import Bench, OverRanks, TimerFacts, Work
 from rung.records.measured import Interval, Sensors
 from rung.records.record import record_of
 from rung.rungs import chosen
-from rung.side import Limits, Setup, Side
+from rung.side import Launcher, Limits, Setup, Side
 from rung.timing.compile_cache import compiled_code
 from rung.timing.function import Function, Here, named
+from rung.timing.over_ranks import RanksSeen
 from rung.timing.saved import held_beside, measured_by_the_climb
 from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.work import UNTOLD, Told, achieved
-from rung.timing.workers import open_worker
+from rung.timing.workers import open_side
 
 progress = logging.getLogger(__name__)
 
@@ -74,11 +74,12 @@ def bench(
     cold: bool = False,
     work: Told = UNTOLD,
     recipe: Path | None = None,
+    launcher: Launcher | None = None,
 ) -> Bench:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
-    timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have; recipe:
+    launcher: of the ranks of a job, where it is to be more than one process; timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have; recipe:
     the file that the side came from, whose climb's figures are held beside these (`rung.timing.saved`). With a `trend` the interval is
     wider than 95 %. What raises, hangs or dies raises WorkloadError; samples taken until then are in its `samples`.
     """
@@ -87,15 +88,15 @@ def bench(
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
         # What Inductor tunes it chooses anew where nothing is kept, and code of another choice takes another time.
         variables = stack.enter_context(compiled_code()) if recipe else {}
-        setup = Setup(device, logs or folder, Limits(prepare=limit), variables=variables)
-        worker = open_worker(stack, setup, side, "bench")
+        setup = Setup(device, logs or folder, Limits(prepare=limit), variables=variables, launcher=launcher)
+        worker = open_side(stack, setup, side, "bench")
         progress.info("loading %s", side.target)
         facts = worker.receive("open", limit)
         found = _measured(worker, facts, side, _Wanted(preset, precision, seconds, limit, timer, cold, work))
     # A climb times steps as they are launched, with warm caches: nothing else can be held beside it.
     alike = found.timer and found.timer.name in ("clock", "events") and not found.timer.cold
     climb = measured_by_the_climb(recipe, side) if recipe and alike else None
-    return with_fields(found, climb=held_beside(climb, found.time) if climb else None)
+    return replace(found, climb=held_beside(climb, found.time) if climb else None)
 
 
 def bench_here(
@@ -149,18 +150,20 @@ class _Seen:
     work: Work = field(default_factory=Work)
     trend: float | None = None
     notes: list[str] = field(default_factory=list)
+    over_ranks: OverRanks | None = None
 
 
-def _measured(process: Worker | Here, answer: Any, side: Side, wanted: _Wanted) -> Bench:
+def _measured(process: Caller | Here, answer: Any, side: Side, wanted: _Wanted) -> Bench:
     """One process, from its first run to its notes. What it raises carries the samples that were taken until then."""
     samples: list[float] = []
     facts = record_of(Opened, answer)
     ask = partial(process.call, deadline=wanted.deadline)
     progress.info("the first run, which may compile")
     first = ask("first")
+    team = RanksSeen(process, facts.parallel) if isinstance(process, Team) else None
     try:
         seen = (
-            _enough(ask, facts.steps, wanted, samples)
+            _enough(ask, facts.steps, wanted, samples, team)
             if PRESETS[wanted.preset].steps is None
             else _few(ask, PRESETS[wanted.preset], samples)
         )
@@ -180,7 +183,9 @@ def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen
     return _Seen(found, preset.warm, memory, notes=notes)
 
 
-def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float]) -> _Seen:
+def _enough(
+    ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: list[float], team: RanksSeen | None
+) -> _Seen:
     """Steps until the answer is good enough, and all that can be seen beside them."""
     progress.info("warming up")
     warm = record_of(Warmed, ask("warm", seconds=min(WARM_SECONDS, wanted.seconds)))
@@ -195,6 +200,8 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
         nonlocal calls
         with watch:
             taken = record_of(TimedBlock, ask("block", count=count))
+        if team:
+            team.block()
         if taken.cores:
             cores.append(taken.cores)
         calls += taken.calls
@@ -217,8 +224,10 @@ def _enough(ask: Callable[..., Any], at_least: int, wanted: _Wanted, samples: li
         *of_the_process(disturbed, in_use, len(samples)),
         *of_the_gpu(sensors),
     ]
+    # Last, because the ranks' weights go apart.
+    over_ranks = team.summary(ask, count, median_interval(found.kept), found.begin or 0) if team else None
     work = record_of(Work, ask("work", flops_in=wanted.work.flops_in))
-    return _Seen(found, warm.runs, memory, timer, sensors, work, moved, notes)
+    return _Seen(found, warm.runs, memory, timer, sensors, work, moved, notes, over_ranks)
 
 
 def _record(facts: Opened, side: Side, wanted: _Wanted, first: float, seen: _Seen) -> Bench:
@@ -253,6 +262,7 @@ def _record(facts: Opened, side: Side, wanted: _Wanted, first: float, seen: _See
         samples_per_step=facts.samples,
         tokens_per_step=facts.tokens,
         environment=facts.environment,
+        over_ranks=seen.over_ranks or UNSET,
     )
 
 
@@ -260,37 +270,4 @@ def _with_energy(seen: Sensors | None, calls: int) -> Sensors | None:
     """What was seen of the GPU, with the joules of one call where nothing else ran in between."""
     if not seen or seen.energy is None or not calls:
         return seen
-    return with_fields(seen, energy_per_step=seen.energy / calls)
-
-
-def sweep(side: Side, grid: Mapping[str, Sequence[str]], measure: Callable[[Side], Bench]) -> Iterator[Bench | Failed]:
-    """`measure(side)` at every point of a grid of options, the last name varying fastest; once for no grid.
-
-    Where the workload fails (the largest batch does not fit, say) the point's record has `status`, `error` and the
-    `samples` until then, and the next point is measured. What is refused (an option that the target does not have) or
-    stopped by Ctrl-C is raised after its record, and so is what fails without a grid.
-    """
-    for values in itertools.product(*grid.values()):
-        point = dict(zip(grid, values, strict=True))
-        try:
-            record = measure(replace(side, options={**side.options, **point}))
-        except (RungError, KeyboardInterrupt) as error:
-            yield with_fields(_failed(side.target, error), point=point)
-            if not grid or not isinstance(error, WorkerFailed) or error.kind == "refused":
-                raise
-        else:
-            yield with_fields(record, point=point)
-
-
-def _failed(target: str, error: BaseException) -> Failed:
-    """What there is of a measurement that did not end: an error as every command tells it, and its samples, warm-up included."""
-    samples = getattr(error, "samples", [])
-    stopped = isinstance(error, KeyboardInterrupt)
-    return Failed(
-        target=target,
-        status="interrupted" if stopped else "failed",
-        error="stopped by Ctrl-C or a kill" if stopped else str(error),
-        exit_code=error.exit_code if isinstance(error, RungError) else 130,
-        samples=samples,
-        summary=summarize(samples) if samples else None,
-    )
+    return replace(seen, energy_per_step=seen.energy / calls)

@@ -25,7 +25,7 @@ from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
 from rung.records.measured import Compared, Verification
 from rung.records.record import plain, record_of
 from rung.runs import temporary_folder
-from rung.side import Limits, Setup, Side
+from rung.side import Launcher, Limits, Setup, Side
 from rung.timing.duel import Duel, SideFailed, fight
 from rung.timing.timed import Warmed
 from rung.timing.workers import open_worker
@@ -49,19 +49,21 @@ def compare(
     deadline: float = 900.0,
     logs: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
+    launcher: Launcher | None = None,
 ) -> Comparison | Ranking:
     """Restarts the sides (A, B and so on) together until each pair is shown to differ, or to be the same within
     `margin` (a share).
 
     verify: first shows that all compute what A computes; where one does not, nothing is timed. budget: seconds after
-    which no further restart begins; what is not clear by then is `inconclusive`. Raises WorkloadError where a side fails, by name.
+    which no further restart begins; what is not clear by then is `inconclusive`. launcher: of the ranks of each side, where a side is to be
+    more than one process; results are compared in one. Raises WorkloadError where a side fails, by name.
     """
     if not 2 <= len(sides) <= len(LETTERS):
         raise UsageError(f"a comparison needs 2 to {len(LETTERS)} sides; {len(sides)} were given.")
     named = dict(zip(LETTERS, sides, strict=False))
     began = time.monotonic()
     with log_folder("rung-compare-") as folder:
-        setup = Setup(device, logs or folder, Limits(prepare=deadline))
+        setup = Setup(device, logs or folder, Limits(prepare=deadline), launcher=launcher)
         recorded = {name: _recorded(side) for name, side in named.items()}
         verification: Verification | UnsetType = UNSET
         if verify:

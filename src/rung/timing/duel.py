@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.engine.disturbed import compiled_anew, left_to_the_original
-from rung.launch import WorkerFailed, quiet
+from rung.launch import Caller, WorkerFailed, quiet
 from rung.measure import (
     CLIMB,
     Comparison,
@@ -35,7 +35,7 @@ from rung.records.record import record_of
 from rung.side import Setup, Side
 from rung.timing.tasks import Task
 from rung.timing.timed import Opened, TimedBlock, Warmed
-from rung.timing.workers import open_worker
+from rung.timing.workers import open_side
 
 progress = logging.getLogger(__name__)
 
@@ -211,7 +211,9 @@ class Start:
 
     def __init__(self, setup: Setup, sides: Mapping[str, Side], log: str, stack: ExitStack) -> None:
         self.limits = setup.limits
-        self.workers = {name: open_worker(stack, setup, side, f"{log}-{name}") for name, side in sides.items()}
+        self.workers: dict[str, Caller] = {
+            name: open_side(stack, setup, side, f"{log}-{name}") for name, side in sides.items()
+        }
         for side in self.workers:
             self._send(side, "warm", seconds=WARM_SECONDS)
         self.state: dict[str, Warmed] = {}

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,14 @@ LEAST_BYTES = 1 << 30  # of the host's memory, that a worker takes at the least:
 
 T = TypeVar("T")
 Call = tuple[str, Mapping[str, Any]]  # a method's name and its arguments
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where workers run that are not timed: another device, and the variables of their processes."""
+
+    device: str
+    variables: Mapping[str, str]
 
 
 class Task:
@@ -51,6 +60,8 @@ class Task:
         self.spare = False  # its worker is kept for later use, and given up where its memory is needed
         self.passing = False  # its worker is of no use once it has answered
         self.yielding = False  # it starts where there is room for what waits before it, too
+        self.apart = False  # nothing of it is timed, so it may run elsewhere
+        self.place = 0  # where it runs: on the device that is timed, or on which of those elsewhere, from 1 on
 
     @property
     def done(self) -> bool:
@@ -119,10 +130,11 @@ def end_all(tasks: Iterable[Task]) -> None:
 
 class Pool:
     """Tasks side by side: at most `most` that are not done yet, within `memory` bytes of the GPU, done ones included that still hold
-    their worker."""
+    their worker. elsewhere: further GPUs of its kind, for what is not timed."""
 
     def __init__(self, setup: Setup, most: int, memory: float = float("inf")) -> None:
         self.setup, self.most, self.memory = setup, most, memory
+        self.elsewhere: tuple[Place, ...] = ()
         self._tasks: list[Task] = []
         self._stack = ExitStack()
         self._wanted_spares = 0
@@ -156,8 +168,9 @@ class Pool:
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
         before = 0.0  # bytes of what still waits
         for task in [task for task in self._tasks if task.worker is None]:
-            if self._fits(task, before if task.yielding else 0.0):
-                self._start(task)
+            place = self._room(task, before if task.yielding else 0.0)
+            if place is not None:
+                self._start(task, place)
             else:
                 before += task.memory
         waiting = any(task.worker is None for task in self._tasks)
@@ -201,21 +214,33 @@ class Pool:
         """The names of tasks that load, compile or verify now."""
         return [task.name for task in list(self._tasks) if task.worker is not None and not task.done]
 
-    def held(self) -> float:
-        """Bytes of the GPU that tasks hold."""
-        return sum(task.memory for task in self._tasks if task.worker is not None and not task.ended)
+    def held(self, place: int = 0) -> float:
+        """Bytes of a GPU that tasks hold, by default of the one that is timed."""
+        there = (task for task in self._tasks if task.worker is not None and not task.ended and task.place == place)
+        return sum(task.memory for task in there)
 
     def idle(self) -> int:
         """How many tasks could be started now, as far as cores go."""
         return self.most - sum(task.worker is not None and not task.done for task in self._tasks)
 
-    def _fits(self, task: Task, beside: float) -> bool:
-        """beside: bytes that others are to have."""
+    def _room(self, task: Task, beside: float) -> int | None:
+        """The place where a task fits now, None where there is none. beside: bytes that others are to have."""
         running = [t for t in self._tasks if t.worker is not None and not t.ended]
-        on_gpu = self.idle() > 0 and self.held() + task.memory + beside <= self.memory
-        return not running or (on_gpu and free_memory() >= _host_bytes())
+        if running and (self.idle() <= 0 or free_memory() < _host_bytes()):
+            return None
+        places = range(1, len(self.elsewhere) + 1) if task.apart else ()
+        for place in sorted(places, key=self.held):
+            if self.held(place) + task.memory <= self.memory:
+                return place
+        return 0 if not running or self.held() + task.memory + beside <= self.memory else None
 
-    def _start(self, task: Task) -> None:
+    def _start(self, task: Task, place: int = 0) -> None:
+        task.place = place
+        if place:
+            there = self.elsewhere[place - 1]
+            setup = replace(self.setup, device=there.device, variables={**self.setup.variables, **there.variables})
+            task.start(open_worker(self._stack, setup, task.side, task.name), ["open"])
+            return
         if spare := self._take_spare(task.side, self.setup.logs / f"{task.name}.log"):
             with contextlib.suppress(WorkerFailed):  # one that died meanwhile says nothing of this task
                 open_worker(self._stack, self.setup, task.side, task.name, spare)

@@ -10,6 +10,7 @@ import msgspec
 
 from rung.engine.disturbed import graphs_compiled
 from rung.hardware.device import Device, memory_in_use, peak_memory, synchronize
+from rung.hardware.ranks import Ranks
 from rung.hardware.sensors import identity
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.as_launched import Events
@@ -28,6 +29,7 @@ class Opened(Part, kw_only=True):
     tokens: int | float | None
     steps: int
     environment: Environment
+    parallel: str = "none"  # how the ranks of a job do it
 
 
 class Warmed(Part, kw_only=True):
@@ -67,6 +69,11 @@ class Timed:
     _timer: Timer | None = None
     _launched = 1.0  # share of the last step that was waited for, after which the host had launched it all
 
+    @property
+    def ranks(self) -> Ranks:
+        """Which of several processes this is. They take the same steps, so each count of steps is the same on all of them."""
+        return Ranks.here
+
     def call(self) -> None:
         """What is timed; it may still run when this returns."""
         raise NotImplementedError
@@ -82,7 +89,7 @@ class Timed:
             launching.append(self._launched)
             return took
 
-        samples, steady = warm_up(clocked, lambda: until - time.perf_counter())
+        samples, steady = warm_up(clocked, lambda: self.ranks.most([until - time.perf_counter()])[0])
         begin = steady or MINIMUM_RUNS - 1
         self._estimate = statistics.median(samples[begin:])
         return {
@@ -102,7 +109,7 @@ class Timed:
         synchronize(self.device)
         took = time.perf_counter_ns() - begin
         self._launched = launched / max(took, 1)
-        return round(took / self.loops)
+        return round(self.ranks.most([took / self.loops])[0])
 
     def estimate(self) -> float:
         """Nanoseconds of a step, once warm."""
@@ -110,6 +117,8 @@ class Timed:
 
     def timer(self, wanted: str, cold: bool) -> dict[str, Any]:
         """Chooses how `block` times, says how, and which GPU it is."""
+        if self.ranks.world > 1 and self.device.is_gpu and wanted == "auto":
+            wanted = "events"  # what others choose by the time that they see may not be the same on all ranks
         self._timer, facts = choose(self.call, self.device, wanted, cold)
         self._graphs = graphs_compiled()
         return {**facts, "sample_ns": facts["sample_ns"] / self.loops, "gpu": identity(self.device)}
@@ -119,6 +128,7 @@ class Timed:
         threads got of the cores for all of them: `ran` and `waited`, nanoseconds (`rung.measure.core_time`)."""
         before = graphs_compiled()
         began = None if self.device.is_gpu else core_time()
+        self.ranks.meet()
         block = (self._timer or Events(self.call, self.device)).block(max(1, count // self.loops))
         ended = core_time() if began else None
         got = ended.since(began) if began and ended else None

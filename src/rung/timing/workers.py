@@ -5,13 +5,24 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from rung.launch import Worker
+from rung.launch import Caller, Team, Worker
 from rung.plan import Plan
 from rung.rungs import plan_of
 from rung.rungs.environment import FILES
 from rung.side import Setup, Side
+from rung.timing.together import together
 
 WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.timing.function:Function"
+
+
+def open_side(stack: ExitStack, setup: Setup, side: Side, log: str) -> Caller:
+    """A worker, or the ranks that the setup's launcher starts, that load one side's target under its recipe; they end with the stack."""
+    if setup.launcher is None:
+        return open_worker(stack, setup, side, log)
+    log_file = setup.logs / f"{log}.log"
+    team = Team(_serves(side), log_file, setup.launcher, together, _env(setup, side), side.cwd)
+    _open(stack.enter_context(team), setup, side)
+    return team
 
 
 def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, spare: Worker | None = None) -> Worker:
@@ -20,16 +31,26 @@ def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, spare: Wor
     It is started with the variables of the recipe's plan; those that the side itself names go before. spare: a worker that was
     started before it was known what for (`spare_worker`).
     """
-    serves = FUNCTION if side.call else WORKLOAD
-    planned = planned_variables(side, setup.files)
-    env = {**setup.variables, **planned, **side.env}
-    worker = spare or stack.enter_context(Worker(serves, setup.logs / f"{log}.log", env, side.cwd))
+    log_file = setup.logs / f"{log}.log"
+    worker = spare or stack.enter_context(Worker(_serves(side), log_file, _env(setup, side), side.cwd))
+    _open(worker, setup, side)
+    return worker
+
+
+def _serves(side: Side) -> str:
+    return FUNCTION if side.call else WORKLOAD
+
+
+def _env(setup: Setup, side: Side) -> dict[str, str]:
+    return {**setup.variables, **planned_variables(side, setup.files), **side.env}
+
+
+def _open(worker: Caller, setup: Setup, side: Side) -> None:
     more = {} if side.call else {"shape": side.shape, "original": side.original, "made_for": side.made_for}
     if not side.call:
         more |= {"one_shape": side.one_shape, "saved_model": side.saved_model}
     more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
-    return worker
 
 
 def spare_worker(stack: ExitStack, setup: Setup, side: Side, log: Path) -> Worker:

@@ -6,8 +6,9 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rung.errors import WorkloadError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 Mode = Literal["train", "infer"]
+Parallel = Literal["ddp", "fsdp2", "own"]
 Batch = Any  # a tensor, or a dict, tuple or list of tensors
 
 
@@ -52,6 +54,10 @@ class Workload:
         output: False where a training step gives its loss alone. Then no step hands out what forward returns, and logits that
             nothing else needs never have to exist as a whole.
         one_shape: the model runs on one shape alone (a fixed batch, an exported model). No other shape is derived.
+        parallel: how several ranks train it, where a command starts them (`--nproc-per-node`). `ddp`: each has all weights, and gradients
+            are averaged. `fsdp2`: weights, gradients and the optimizer's states are sharded. `own`: `model` does what is needed, in a
+            process group that is there by then. In inference, ranks run side by side. Every rank has batches of its own: `inputs` gets
+            another seed on each, or, where it takes them, the keywords `rank` and `world`.
 
     Raises:
         WorkloadError: where the arguments do not make a workload.
@@ -72,6 +78,7 @@ class Workload:
     options: Mapping[str, Any] = field(default_factory=dict)
     output: bool = True
     one_shape: bool = False
+    parallel: Parallel = "ddp"
 
     def __post_init__(self) -> None:
         _check_maker(self.name, "model", self.model, "model=lambda: Net()", arguments=())
@@ -83,6 +90,10 @@ class Workload:
                     f"workload {self.name!r}: it has {'an' if has[0] == 'o' else 'a'} {has} and no {lacks}; give both, to train, or mode='infer'."
                 )
             object.__setattr__(self, "mode", "train" if self.loss and self.optimizer else "infer")
+        if self.parallel not in get_args(Parallel):
+            raise WorkloadError(
+                f"workload {self.name!r}: parallel is {self.parallel!r}; it must be 'ddp', 'fsdp2' or 'own'."
+            )
         if self.mode not in ("train", "infer"):
             raise WorkloadError(f"workload {self.name!r}: mode is {self.mode!r}; it must be 'train' or 'infer'.")
         if self.mode == "train" and (self.loss is None or self.optimizer is None):
@@ -131,6 +142,24 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
         return model.eval()
     # A model that arrives in train mode keeps the parts that its author froze.
     return model if model.training else model.train()
+
+
+def of_rank(workload: Workload, rank: int, world: int) -> Workload:
+    """The workload as one rank of a job has it: with batches of its own. `samples` and `tokens` count the step of all ranks."""
+
+    def own(make: Callable[..., Batch]) -> Callable[[int], Batch]:
+        known = inspect.signature(make).parameters
+        if "rank" in known and "world" in known:
+            return partial(make, rank=rank, world=world)
+        return lambda seed: make(seed * world + rank)
+
+    return replace(
+        workload,
+        inputs=own(workload.inputs),
+        other_shapes=tuple(own(make) for make in workload.other_shapes),
+        samples=workload.samples and workload.samples * world,
+        tokens=workload.tokens and workload.tokens * world,
+    )
 
 
 def shapes(workload: Workload) -> list[Callable[[int], Batch]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rung.errors import UsageError
-from rung.workload.base import Workload
+from rung.workload.base import Parallel, Workload
 
 VOCABULARY = 1000
 
@@ -129,6 +129,7 @@ def make(
     learning_rate: float = 3e-4,
     use_amp: bool = False,
     num_steps: int = 50,
+    parallel: Parallel = "ddp",
 ) -> Workload:
     """A small LLaMA-style decoder; a size sets the dimensions that are not given (default: small)."""
     defaults = SIZES[size or "small"]
@@ -173,8 +174,10 @@ def make(
         samples=batch,
         tokens=batch * seq,
         steps=num_steps,
+        parallel=parallel,
         options={
             "mode": mode, "batch_size": batch, "seq_len": seq, "hidden_dim": dim, "num_layers": layers,
             "num_heads": num_heads, "learning_rate": learning_rate, "use_amp": use_amp, "num_steps": num_steps,
+            "parallel": parallel,
         },
     )  # fmt: skip

@@ -16,6 +16,7 @@ import msgspec
 from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.limits import MANY_CORES, usable_cores
+from rung.hardware.neighbours import shown_alone
 from rung.hardware.state import crowded
 from rung.ladder.answers import Audited, Loaded, Surveyed, Untouched
 from rung.ladder.climb.checks import peak_of
@@ -31,10 +32,12 @@ from rung.records.progress import Begins, Measured, TimesBaseline, Warned
 from rung.records.record import SCHEMA, record_of, take
 from rung.rungs import Rung
 from rung.timing.duel import PROFILED_STEPS
-from rung.timing.tasks import Call, Task
+from rung.timing.tasks import Call, Place, Task
 from rung.timing.timed import Opened, TimedBlock
 
 progress = logging.getLogger(__name__)
+
+AUTO = "auto"  # of the request's devices
 
 # Where there are many cores, workers are started ahead of their use: so many at first, and so many later.
 FIRST_SPARES, SPARES = 3, 6
@@ -79,15 +82,32 @@ def _go_on(state: State) -> None:
     _set_limits(state, max(state.baseline.memory.values()))
     if usable_cores() >= MANY_CORES:
         state.pool.keep_spares(state.side([]), SPARES)
-    calls: list[Call] = [("facts", {"save": state.saved_model})] if state.facts.gpu else []
+    calls: list[Call] = [_facts_call(state)] if state.facts.gpu else []
     state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
     state.looking.passing = True
     if state.baseline.breakdown:
         state.take(*state.profiled("baseline", state.baseline.time.value))
 
 
+def _facts_call(state: State) -> Call:
+    return "facts", {"save": state.saved_model, "neighbours": state.request.devices == AUTO}
+
+
+def spread(state: State, found: Loaded) -> None:
+    """Has what is not timed run on the other GPUs of the request. found: by the worker of the untouched workload."""
+    asked = state.request.devices
+    numbers = found.idle_gpus if asked == AUTO else [int(number) for number in asked.split(",")[1:]] if asked else []
+    if not (numbers and found.facts.gpu):
+        return
+    vendor = str(found.facts.vendor)
+    state.pool.elsewhere = tuple(Place("cuda", shown_alone(n, vendor, os.environ)) for n in numbers)
+    progress.info("verifying on GPU %s, too", ", ".join(map(str, numbers)))
+
+
 def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
+    if state.looking and "facts" in state.looking.answers and not state.pool.elsewhere:
+        spread(state, state.looking.answer("facts", Loaded))
     if state.looking is None or "open" not in state.looking.answers:
         return
     now, state.looking = state.looking.answer("open", Opened).environment, None
@@ -206,7 +226,7 @@ def _refuse(state: State, error: WorkerFailed) -> None:
 
 def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     limits = state.setup.limits
-    calls: list[Call] = [("facts", {"save": state.saved_model}), ("warm", {"seconds": WARM_SECONDS})]
+    calls: list[Call] = [_facts_call(state), ("warm", {"seconds": WARM_SECONDS})]
     task = state.pool.add(Task("baseline", state.side([]), calls))
 
     def answered(method: str) -> None:
@@ -226,6 +246,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     if "facts" in task.answers and state.known is None:
         found, opened = task.answer("facts", Loaded), task.answer("open", Opened)
         _write_manifest(state, rungs, opened.environment, found)
+        spread(state, found)
         if not state.facts.gpu:
             _set_limits(state, 0.0)
     if not task.error:

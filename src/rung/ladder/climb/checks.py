@@ -34,7 +34,7 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
         for n in precisions
     ]
     for task in checks:
-        task.passing = True
+        task.passing = task.apart = True
         state.pool.add(task)
     state.checking += checks
     if "exact" in precisions:
@@ -49,7 +49,7 @@ def precompiling(state: State, stack: Sequence[str], name: str) -> None:
         return
     memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
     helper = Task(f"{name}-precompile-exact", state.side(stack), [("precompile", {})], memory)
-    helper.passing = helper.yielding = True
+    helper.passing = helper.yielding = helper.apart = True
     state.checking.append(state.pool.add(helper))
 
 

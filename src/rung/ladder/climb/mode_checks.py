@@ -22,9 +22,10 @@ LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last", "eager")
 
 def verifies_beside(state: State, mode: float) -> bool:
     """Whether a mode can be verified while others compile: there are cores, and the GPU has room for it beside the untouched workload and
-    the mode itself. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
+    the mode itself, or another GPU is there for it. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
     peak = peak_of(state)
-    needed = peak + CONTEXT_BYTES + mode + verifying_bytes(state, peak)
+    beside = 0.0 if state.pool.elsewhere else peak + CONTEXT_BYTES + mode
+    needed = beside + verifying_bytes(state, peak)
     return usable_cores() >= MANY_CORES and (not state.facts.gpu or needed <= state.pool.memory)
 
 

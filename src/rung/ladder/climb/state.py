@@ -58,6 +58,7 @@ class Request:
     """What to climb. numerics: None takes the default of the device (tf32 on a GPU, exact on a CPU);
     rungs: None tries the whole ladder, in the order that the profile suggests; names are tried in the order given;
     budget: seconds after which the climb ends; jobs: workers that may prepare side by side, None for what the cores allow;
+    devices: GPUs as torch counts them, the first of which is timed, and the others verify; or `auto` for all of its kind that are idle;
     slower_at_most: the share of its time that a step may lose for
     what a rung spares beside it (`Rung.spares`)."""
 
@@ -71,6 +72,7 @@ class Request:
     slower_at_most: float = 0.01
     command: str = ""
     jobs: int | None = None
+    devices: str = ""
 
 
 def gained(kept: Sequence[Attempt]) -> float:

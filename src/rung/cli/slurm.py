@@ -1,0 +1,177 @@
+"""A command in a job of SLURM: its options, what runs in the job, and following it to its end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rung.cli.common import ROOT, at_least, say, stop_when_asked
+from rung.cli.live import live
+from rung.errors import RungError, UsageError, WorkloadError
+
+if TYPE_CHECKING:
+    from rung.launch.slurm import Wanted
+
+JOBS = ROOT / "jobs"
+OURS = ("--slurm", "--partition", "--account", "--walltime", "--sbatch", "--nproc-per-node")  # each with a value
+
+
+def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
+    """dry_run: whether the command has no --dry-run of its own."""
+    group = parser.add_argument_group("in a job of SLURM")
+    group.add_argument(
+        "--slurm", type=at_least(1), metavar="NODES", help="run this command in a job of so many nodes, and follow it"
+    )
+    group.add_argument("--partition", default="", metavar="NAME", help="where the job runs (default: the cluster's)")
+    group.add_argument("--account", default="", metavar="NAME", help="whom it is charged to")
+    group.add_argument("--walltime", default="", metavar="TIME", help="how long it may take, as 30:00 or 2:00:00")
+    group.add_argument(
+        "--sbatch",
+        default="",
+        metavar="OPTIONS",
+        help="further options of sbatch, as --sbatch='--constraint=mi300 --exclusive'",
+    )
+    if dry_run:
+        group.add_argument("--dry-run", action="store_true", help="print the job's script and stop")
+
+
+def in_job(parsed: argparse.Namespace) -> int:
+    """Submits the command that was typed, follows it, and prints its answer; returns its exit code. Ctrl-C cancels the job."""
+    from rung.launch.slurm import RECORD, SCRIPT, script, submit
+    from rung.records.record import plain
+    from rung.records.slurm_job import SlurmJob
+    from rung.runs import to_json, write_whole
+
+    wanted = _wanted(parsed)
+    cwd = Path.cwd()
+    stamp = datetime.now().astimezone()
+    folder = cwd / JOBS / f"{stamp:%Y%m%d-%H%M%S}-{parsed.command}"
+    folder = folder if parsed.dry_run else _made(folder)
+    words = _words(parsed)
+    run = None
+    if parsed.command == "climb" and not parsed.resume:
+        run = parsed.out or folder / "run"
+        words = [*words, *([] if parsed.out else ["--out", str(run)])]
+    text = script(wanted, words, folder, cwd, run)
+    if parsed.dry_run:
+        print(text, end="")
+        return 0
+    stop_when_asked()
+    write_whole(folder / SCRIPT, text, "run it from another folder")
+    job = submit(folder / SCRIPT)
+    kept = SlurmJob(
+        job=job,
+        words=words,
+        cwd=str(cwd),
+        nodes=wanted.nodes,
+        ranks_per_node=wanted.ranks,
+        submitted=stamp.isoformat(timespec="seconds"),
+        run=str(run) if run else None,
+    )
+    write_whole(folder / RECORD, to_json(plain(kept)), "run it from another folder")
+    say(f"job {job} was submitted; its files: {folder}")
+    return followed(job, folder, wanted.limit)
+
+
+def _made(folder: Path) -> Path:
+    """A new folder of that name, or of one like it: two jobs may be submitted within a second."""
+    for name in itertools.chain([folder.name], (f"{folder.name}-{k}" for k in itertools.count(2))):
+        with contextlib.suppress(FileExistsError):
+            folder.with_name(name).mkdir(parents=True)
+            return folder.with_name(name)
+    raise AssertionError
+
+
+def followed(job: int, folder: Path, limit: str = "") -> int:
+    """Follows a job, prints its answer and returns its exit code. Raises WorkloadError where SLURM ended it, after what there is of an
+    answer."""
+    from rung.launch.slurm import follow, why
+
+    try:
+        with live():
+            state = follow(job, folder, say)
+    except KeyboardInterrupt:
+        _cancelled(job, folder)
+        raise
+    _print_answer(folder)
+    if ended := why(job, state, limit):
+        error = WorkloadError(f"{ended} What it wrote is in {folder}.")
+        error.told = bool(_answer(folder))
+        raise error
+    return state.exit_code
+
+
+def _cancelled(job: int, folder: Path) -> None:
+    """Cancels a job and waits until it is gone; a second Ctrl-C does not wait."""
+    from rung.launch.slurm import LOST, cancel, follow, look
+
+    say(f"cancelling job {job} ...")
+    try:
+        cancel(job)
+        state = follow(job, folder, say)
+    except RungError as error:
+        say(f"rung: {error}")
+        state = look(job) or LOST
+    if state.alive:
+        say(f"rung: job {job} may still run: `scancel {job}` ends it.")
+    else:
+        say(f"job {job} was cancelled; what it wrote is in {folder}")
+
+
+def _answer(folder: Path) -> str:
+    from rung.launch.slurm import ANSWER
+
+    try:
+        return (folder / ANSWER).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _print_answer(folder: Path) -> None:
+    sys.stdout.write(_answer(folder))
+    sys.stdout.flush()
+
+
+def _wanted(parsed: argparse.Namespace) -> Wanted:
+    """Raises UsageError for what cannot run in a job."""
+    from rung.launch.slurm import Wanted
+
+    counts = getattr(parsed, "nproc_per_node", ())
+    if len(counts) > 1:
+        raise UsageError("with --slurm, give one number with --nproc-per-node.")
+    if getattr(parsed, "launcher", None):
+        raise UsageError("--slurm starts the ranks itself, by srun and torchrun; leave --launcher out.")
+    if parsed.slurm > 1 and not counts:
+        raise UsageError(
+            f"--slurm {parsed.slurm} needs --nproc-per-node, which says how many ranks each node runs."
+            if hasattr(parsed, "nproc_per_node")
+            else f"`rung {parsed.command}` runs on one node: use --slurm 1."
+        )
+    try:
+        more = tuple(shlex.split(parsed.sbatch))
+    except ValueError as error:
+        raise UsageError(f"--sbatch {parsed.sbatch}: {error}.") from None
+    on_gpu = getattr(parsed, "device", None) != "cpu" and hasattr(parsed, "device")
+    return Wanted(
+        parsed.slurm, counts[0] if counts else 0, on_gpu, parsed.partition, parsed.account, parsed.walltime, more
+    )
+
+
+def _words(parsed: argparse.Namespace) -> list[str]:
+    """What was typed, without what concerns the job."""
+    words, found = list(parsed.words), []
+    while words:
+        word = words.pop(0)
+        name, equals, _ = word.partition("=")
+        if name in OURS:
+            if not equals:
+                words.pop(0)
+        elif word != "--dry-run":
+            found.append(word)
+    return [*found, *(["--", *parsed.program] if parsed.program else [])]

@@ -1,0 +1,249 @@
+"""A command of Rung's as a job of SLURM: its script, and what SLURM says of it until it has ended.
+
+The whole command runs on the job's first node. It starts its ranks by `srun`, with torchrun on each node. Nothing of the job depends on
+the process that submitted it, which only looks: what the job writes lies in a folder, which all nodes have to see.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.errors import UsageError, WorkloadError
+from rung.launch.process import START
+
+progress = logging.getLogger(__name__)
+
+IN_JOB = "RUNG_IN_JOB"  # a variable of the job: what would submit it runs it there
+SCRIPT, ANSWER, LOG, RECORD = "job.sh", "answer", "log", "job.json"  # in the job's folder
+LOOKING = 2.0  # seconds between two looks
+SILENT = 300.0  # seconds that SLURM may say nothing of a job before its follower gives up
+STOPPING = 30  # seconds before its time is over in which a job ends its measurement
+ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of SLURM. nodes: how many; ranks: of each, 0 for one process on the first; gpus: whether each rank needs a GPU;
+    partition, account, limit: as sbatch takes them, or empty; more: further options of sbatch, which go before all others."""
+
+    nodes: int
+    ranks: int = 0
+    gpus: bool = True
+    partition: str = ""
+    account: str = ""
+    limit: str = ""
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class State:
+    """What SLURM says of a job. name: as in its documentation; exit_code: of the command; hosts: as SLURM writes them; reason: why it
+    waits, or failed."""
+
+    name: str
+    exit_code: int = 0
+    hosts: str = ""
+    reason: str = ""
+    restarts: int = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.name in ALIVE
+
+
+LOST = State("RUNNING")  # of a job of which SLURM says nothing
+
+
+def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: Path | None = None) -> str:
+    """The script for sbatch. words: of the command, from its name on; folder: gets what it writes; run: the run directory of a climb, which
+    goes on after SLURM has started the job anew."""
+    ranks = wanted.ranks or 1
+    told = " ".join(wanted.more)
+    options = [
+        f"--job-name=rung-{words[0]}",
+        f"--nodes={wanted.nodes}",
+        f"--ntasks-per-node={ranks}",
+        f"--output={folder / LOG}",
+        "--open-mode=append",
+        f"--signal=B:USR1@{STOPPING}",
+        *([f"--gpus-per-node={ranks}"] if wanted.gpus and not re.search(r"gpu|gres", told) else []),
+        *(f"--{name}={value}" for name, value in _named(wanted) if value),
+        *wanted.more,
+    ]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {option}" for option in options),
+        f"cd {_quoted(cwd)} || exit 3",
+        f"export {IN_JOB}=1",
+    ]
+    command = [sys.executable, START, "rung.cli.main"]
+    if wanted.ranks:
+        lines.append(f'launcher="{_launcher(wanted)}"')
+    given = "exec " + shlex.join([*command, *words]) + (' --launcher "$launcher"' if wanted.ranks else "")
+    if run:
+        again = shlex.join([*command, words[0], "--resume", str(run), *[word for word in words if word == "--json"]])
+        given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {given}; fi"
+    # In the background, because a shell hears no signal while it waits for a command in the foreground.
+    return "\n".join([*lines, f"({given}) > {_quoted(folder / ANSWER)} & child=$!", _WAIT])
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+_WAIT = """\
+trap 'kill -TERM $child' TERM
+trap 'echo "rung: the time of the job is nearly over, so it stops here; give it more with --walltime." >&2; kill -TERM $child' USR1
+wait $child; code=$?
+while kill -0 $child 2> /dev/null; do wait $child; code=$?; done
+exit $code
+"""
+
+
+def _named(wanted: Wanted) -> list[tuple[str, str]]:
+    return [("partition", wanted.partition), ("account", wanted.account), ("time", wanted.limit)]
+
+
+def _launcher(wanted: Wanted) -> str:
+    """One torchrun on each node; its ranks meet at the first."""
+    start = "srun --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --overlap"
+    meet = "--rdzv-backend=c10d --rdzv-endpoint=$(hostname):$((20000 + SLURM_JOB_ID % 20000)) --rdzv-id=$SLURM_JOB_ID"
+    agent = f"{shlex.quote(sys.executable)} -m torch.distributed.run --nnodes={wanted.nodes} --nproc-per-node={wanted.ranks}"
+    return f"{start} --nodes={wanted.nodes} --ntasks={wanted.nodes} {agent} --max-restarts=0 {meet}"
+
+
+def submit(path: Path) -> int:
+    """Hands a script to SLURM; its number. Raises UsageError where there is no SLURM, or where it refuses."""
+    said = _asked("sbatch", "--parsable", str(path))
+    return int(said.split(";")[0])
+
+
+def look(job: int) -> State | None:
+    """What SLURM says now; None where it does not answer, or knows the job no longer.
+
+    `scontrol` knows a job until some minutes after its end, and `sacct` for good, where a site keeps accounts.
+    """
+    try:
+        return _shown(_asked("scontrol", "show", "job", "-o", str(job)))
+    except (UsageError, WorkloadError):
+        pass
+    try:
+        lines = _asked("sacct", "-X", "-n", "-P", "-j", str(job), "-o", "State,ExitCode,NodeList").splitlines()
+        name, code, hosts = lines[0].split("|")
+    except (UsageError, WorkloadError, IndexError, ValueError):
+        return None
+    return State(name.split()[0], _code(code), hosts)
+
+
+def cancel(job: int) -> None:
+    """Ends a job. Raises WorkloadError where SLURM refuses."""
+    _asked("scancel", "--full", str(job))
+
+
+def follow(job: int, folder: Path, tell: Callable[[str], None]) -> State:
+    """Waits until a job has ended, and hands on what it says meanwhile, line by line. Raises WorkloadError where SLURM knows it no more."""
+    log, read, before = folder / LOG, 0, State("")
+    heard, pause = time.monotonic(), 0.2
+    while True:
+        state = look(job)
+        read = _told(log, read, tell)
+        if state is None:
+            if time.monotonic() - heard > SILENT:
+                raise WorkloadError(
+                    f"SLURM has said nothing of job {job} for {SILENT:.0f} s; it may still run. What it wrote is in {folder}."
+                )
+        else:
+            heard = time.monotonic()
+            if state.restarts > before.restarts:
+                tell(f"job {job} was started anew by SLURM")
+            if (state.name, state.hosts) != (before.name, before.hosts):
+                tell(_words(job, state))
+            if not state.alive:
+                _told(log, read, tell)
+                return state
+            progress.info("%s", _words(job, state))
+            before = state
+        time.sleep(pause)
+        pause = min(LOOKING, 1.3 * pause)
+
+
+_DOING = {
+    "RUNNING": "runs", "COMPLETING": "is ending", "COMPLETED": "has ended", "FAILED": "has failed", "CANCELLED": "was cancelled",
+    "TIMEOUT": "ran out of its time", "NODE_FAIL": "lost a node", "PREEMPTED": "had to make room for another", "OUT_OF_MEMORY": "ran out of memory",
+}  # fmt: skip
+
+
+def _words(job: int, state: State) -> str:
+    """ "job 12 runs on n[1-2]"."""
+    if state.name == "PENDING":
+        return f"job {job} waits" + (f": {state.reason}" if state.reason not in ("", "None") else "")
+    doing = _DOING.get(state.name, f"is {state.name.lower().replace('_', ' ')}")
+    return f"job {job} {doing}" + (f" on {state.hosts}" if state.hosts else "")
+
+
+def why(job: int, state: State, limit: str = "") -> str:
+    """Why a job ended before its command did, as a sentence; empty where the command ended by itself."""
+    where = f" on {state.hosts}" if state.hosts else ""
+    sentences = {
+        "TIMEOUT": f"job {job} ran out of its time{f' of {limit}' if limit else ''}; give it more with --walltime.",
+        "CANCELLED": f"job {job} was cancelled.",
+        "PREEMPTED": f"job {job} had to make room for another{where}; submit it again.",
+        "NODE_FAIL": f"job {job} lost a node of {state.hosts or 'its nodes'}; submit it again.",
+        "OUT_OF_MEMORY": f"job {job} was ended by SLURM{where}, because it took more memory than it was given; give it more with --sbatch.",
+        "BOOT_FAIL": f"job {job} could not be started{where}; submit it again.",
+        "DEADLINE": f"job {job} was ended at its deadline.",
+    }  # fmt: skip
+    return sentences.get(state.name, "")
+
+
+def _told(log: Path, read: int, tell: Callable[[str], None]) -> int:
+    """Hands on the whole lines of a log that came since the last look; how many bytes were read by now."""
+    try:
+        with log.open("rb") as file:
+            file.seek(read)
+            data = file.read()
+    except OSError:  # it has not begun, or the disk is away for a moment
+        return read
+    whole = data[: data.rfind(b"\n") + 1]
+    for line in whole.decode(errors="replace").splitlines():
+        tell(line)
+    return read + len(whole)
+
+
+def _shown(line: str) -> State:
+    """Of a line of `scontrol show job -o`."""
+    found = dict(re.findall(r"(\w[\w/:]*)=(\S*)", line))
+    hosts = found.get("NodeList", "")
+    return State(
+        found["JobState"], _code(found.get("ExitCode", "0:0")), "" if hosts == "(null)" else hosts,
+        found.get("Reason", ""), int(found.get("Restarts", 0)),
+    )  # fmt: skip
+
+
+def _code(text: str) -> int:
+    """`3:0` is an exit code, `0:15` a signal."""
+    code, _, signal = text.partition(":")
+    return int(code) or (128 + int(signal) if int(signal or 0) else 0)
+
+
+def _asked(*words: str) -> str:
+    """What a program of SLURM's prints. Raises UsageError where it is not installed, WorkloadError with what it says where it fails."""
+    if shutil.which(words[0]) is None:
+        raise UsageError(f"there is no {words[0]} here: --slurm submits from a host of a SLURM cluster.")
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise WorkloadError(f"{words[0]} did not answer within 60 s.") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise WorkloadError(f"{words[0]}: {said[-1][:300]}")
+    return done.stdout.strip()

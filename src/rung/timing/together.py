@@ -1,0 +1,66 @@
+"""What the ranks of a job answered, as one answer: the slowest rank decides how long a step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Answers = Sequence[Any]
+
+
+def together(method: str, answers: Answers) -> Any:
+    """The one answer to a call of a method. answers: of all ranks, in their order."""
+    return _RULES.get(method, _first)(answers)
+
+
+def _first(answers: Answers) -> Any:
+    """Of what is the same on all ranks."""
+    return answers[0]
+
+
+def _largest(answers: Answers) -> Any:
+    """A number, or the largest of each of several by name."""
+    if not isinstance(answers[0], dict):
+        return max(answers)
+    return {name: max(answer[name] for answer in answers) for name in answers[0]}
+
+
+def _said(answers: Answers) -> list[str]:
+    """Sentences of all ranks, each once."""
+    return list(dict.fromkeys(sentence for answer in answers for sentence in answer))
+
+
+def _warm(answers: Answers) -> dict[str, Any]:
+    """Its samples are those of the slowest rank already (`Timed._until_steady`)."""
+    memory = _largest([answer["memory"] for answer in answers])
+    return {**answers[0], "memory": memory, "doubts": _said([answer["doubts"] for answer in answers])}
+
+
+def _disturbances(answers: Answers) -> dict[str, Any]:
+    return {**answers[0], "compiled": max(answer["compiled"] for answer in answers)}
+
+
+def _timer(answers: Answers) -> dict[str, Any]:
+    return {**answers[0], "sample_ns": max(answer["sample_ns"] for answer in answers)}
+
+
+def _block(answers: Answers) -> dict[str, Any]:
+    """A step has ended where the last rank has ended it."""
+    steps = [max(of_one_step) for of_one_step in zip(*(answer["samples"] for answer in answers), strict=True)]
+    outside, compiled = (max(answer[name] for answer in answers) for name in ("outside", "compiled"))
+    cores = [answer["cores"] for answer in answers]
+    total = {name: sum(c[name] for c in cores) for name in cores[0]} if all(cores) else None
+    return {**answers[0], "samples": steps, "outside": outside, "compiled": compiled, "cores": total}
+
+
+_RULES: dict[str, Callable[[Answers], Any]] = {
+    "first": _largest,
+    "estimate": _largest,
+    "memory": _largest,
+    "in_use": _largest,
+    "disturbances": _disturbances,
+    "doubts": _said,
+    "warm": _warm,
+    "timer": _timer,
+    "block": _block,
+}

@@ -1,0 +1,53 @@
+"""What the tests of several ranks serve: one object in each of them."""
+
+import os
+import subprocess
+import sys
+import time
+
+from rung.hardware.ranks import Ranks
+
+
+class Member:
+    rank = property(lambda self: Ranks.here.rank)
+
+    def who(self) -> list[object]:
+        return [
+            Ranks.here.rank,
+            Ranks.here.world,
+            Ranks.here.local,
+            os.environ["RANK"],
+            bool(os.environ["MASTER_PORT"]),
+        ]
+
+    def fail(self, at: list[int], others: str = "") -> int:
+        if self.rank in at:
+            raise ValueError("no good")
+        if others:
+            raise RuntimeError(others)
+        return self.rank
+
+    def die(self, at: int) -> int:
+        if self.rank == at:
+            print("the last words")
+            sys.stdout.flush()
+            os.kill(os.getpid(), 9)
+        raise RuntimeError("Connection closed by peer")
+
+    def leave(self, at: int) -> int:
+        if self.rank == at:
+            print("goodbye", flush=True)
+            os._exit(3)
+        time.sleep(600)
+        return 0
+
+    def sleep(self, at: int) -> int:
+        if self.rank == at:
+            time.sleep(600)
+        return self.rank
+
+    def pids(self) -> list[int]:
+        return [os.getpid(), os.getppid(), subprocess.Popen(["sleep", "600"]).pid]
+
+    def scream(self) -> None:
+        print(f"rank {self.rank} was here", flush=True)

@@ -1,0 +1,228 @@
+"""A command in a job: its script, what is said of the job, its answer; by a stand-in for SLURM's programs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rung
+from rung.launch.slurm import State, Wanted, _code, _shown, script, why
+
+SOURCES = str(Path(rung.__file__).parents[1])
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+TRACE = {
+    "traceEvents": [
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "k",
+            "pid": 0,
+            "tid": 7,
+            "ts": 1,
+            "dur": 5,
+            "args": {"device": 0, "stream": 7},
+        }
+    ]
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to submit from, with a trace in it, and the programs on the path."""
+    programs, work = tmp_path / "bin", tmp_path / "work"
+    for folder in (programs, work, tmp_path / "jobs"):
+        folder.mkdir()
+    standin = programs / "standin"
+    standin.write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "slurm_standin.py").read_text())
+    standin.chmod(0o755)
+    for name in ("sbatch", "scontrol", "scancel", "sacct"):
+        (programs / name).symlink_to(standin)
+    (work / "trace.json").write_text(json.dumps(TRACE))
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("STANDIN_JOBS", str(tmp_path / "jobs"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")])))
+    monkeypatch.chdir(work)
+    return work
+
+
+def words(*more: str) -> list[str]:
+    return [sys.executable, "-m", "rung", *more]
+
+
+def run(*more: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words(*more), capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})})
+
+
+def test_a_command_runs_in_a_job_and_its_answer_is_printed(cluster: Path) -> None:
+    here, there = run("analyze", "trace.json", "--json"), run("analyze", "trace.json", "--json", "--slurm", "1")
+    assert there.returncode == 0, there.stderr
+    assert {**json.loads(there.stdout), "seconds": 0} == {**json.loads(here.stdout), "seconds": 0}
+    assert "job 1 was submitted" in there.stderr
+    assert "job 1 has ended on n1" in there.stderr
+    listed = json.loads(run("jobs", "--json").stdout)
+    assert [(job["job"], job["state"], job["words"]) for job in listed] == [
+        (1, "completed", ["analyze", "trace.json", "--json"])
+    ]
+
+
+def test_what_fails_in_a_job_fails_here_with_its_words(cluster: Path) -> None:
+    done = run("analyze", "missing.json", "--slurm", "1")
+    assert done.returncode == 3
+    assert "missing.json" in done.stderr
+    assert "job 1 has failed on n1" in done.stderr
+
+
+def test_what_slurm_refuses_is_told(cluster: Path) -> None:
+    done = run("analyze", "trace.json", "--slurm", "1", "--partition", "none")
+    assert done.returncode == 4
+    assert "rung: sbatch: sbatch: error: invalid partition specified: none" in done.stderr
+
+
+def test_a_job_that_slurm_ended_is_told_after_what_it_answered(cluster: Path) -> None:
+    done = run("analyze", "trace.json", "--slurm", "1", "--walltime", "10:00", env={"STANDIN_STATE": "TIMEOUT"})
+    assert done.returncode == 4
+    assert "job 1 ran out of its time of 10:00; give it more with --walltime. What it wrote is in" in done.stderr
+    assert "trace.json" in done.stdout
+
+
+def test_a_job_that_scontrol_has_forgotten_is_in_the_accounts(cluster: Path, tmp_path: Path) -> None:
+    run("analyze", "trace.json", "--slurm", "1")
+    (tmp_path / "jobs" / "1" / "forgotten").touch()
+    done = run("jobs", "follow", "1")
+    assert done.returncode == 0
+    assert "trace.json" in done.stdout
+
+
+def test_ctrl_c_cancels_the_job_and_keeps_what_it_wrote(cluster: Path, tmp_path: Path) -> None:
+    (cluster / "slow.py").write_text("import time\ndef nap():\n    print('asleep', flush=True)\n    time.sleep(600)\n")
+    command = words("bench", "slow.py:nap", "--call", "--device", "cpu", "--slurm", "1")
+    follower = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not (tmp_path / "jobs" / "1" / "pid").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    follower.send_signal(signal.SIGINT)
+    said = follower.communicate(timeout=60)[1]
+    assert follower.returncode == 130
+    assert "job 1 was cancelled; what it wrote is in" in said
+    assert (tmp_path / "jobs" / "1" / "code").exists()
+
+
+def test_a_job_goes_on_without_its_follower_and_is_found_again(cluster: Path) -> None:
+    follower = subprocess.Popen(words("analyze", "trace.json", "--slurm", "1"), stderr=subprocess.PIPE, text=True)
+    assert follower.stderr
+    assert "was submitted" in follower.stderr.readline()
+    follower.kill()
+    follower.wait()
+    done = run("jobs", "follow", "1")
+    assert done.returncode == 0
+    assert "trace.json" in done.stdout
+    assert run("jobs", "cancel", "7").returncode == 2
+
+
+def test_two_jobs_of_one_second_have_folders_of_their_own(cluster: Path) -> None:
+    both = [
+        subprocess.Popen(words("analyze", "trace.json", "--slurm", "1"), stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert ["trace.json" in one.communicate(timeout=60)[0] for one in both] == [True, True]
+    assert len(list((cluster / ".rung" / "jobs").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--slurm", "2"], "`rung analyze` runs on one node: use --slurm 1"),
+        (["--slurm", "0"], "1 or more"),
+        (["--slurm", "1", "--sbatch", "'"], "--sbatch '"),
+    ],
+)
+def test_what_cannot_run_in_a_job_is_refused_before_it_is_submitted(cluster: Path, more: list[str], said: str) -> None:
+    done = run("analyze", "trace.json", *more)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (cluster / ".rung").exists()
+
+
+def test_ranks_need_their_number_and_the_launcher_is_slurms(cluster: Path) -> None:
+    assert "--nproc-per-node, which says how many" in run("bench", "tiny-transformer", "--slurm", "2").stderr
+    assert "leave --launcher out" in run("bench", "tiny-transformer", "--slurm", "1", "--launcher", "mpirun").stderr
+    assert "give one number" in run("bench", "tiny-transformer", "--slurm", "1", "--nproc-per-node", "1,2").stderr
+
+
+def test_without_slurm_that_is_said(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin" if not Path("/usr/bin/sbatch").exists() else str(cluster))
+    done = run("analyze", "trace.json", "--slurm", "1")
+    assert done.returncode == 2
+    assert "there is no sbatch here" in done.stderr
+
+
+def test_the_script_of_a_dry_run_is_the_one_that_runs(cluster: Path) -> None:
+    given = ["bench", "tiny-transformer", "--slurm", "2", "--nproc-per-node", "8", "--partition=gpu", "--account", "me",
+             "--walltime", "30:00", "--sbatch", "--constraint=mi300 --exclusive", "--dry-run"]  # fmt: skip
+    text = run(*given).stdout
+    assert not (cluster / ".rung").exists()
+    for option in (
+        "nodes=2",
+        "ntasks-per-node=8",
+        "gpus-per-node=8",
+        "partition=gpu",
+        "account=me",
+        "time=30:00",
+        "constraint=mi300",
+        "exclusive",
+    ):
+        assert f"#SBATCH --{option}\n" in text
+    assert "--nnodes=2 --nproc-per-node=8" in text
+    assert 'bench tiny-transformer --launcher "$launcher"' in text
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    assert "gpus-per-node" not in run(*given, "--device", "cpu").stdout
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), min_size=1, max_size=4))
+def test_words_reach_the_job_as_they_were_typed(typed: list[str]) -> None:
+    text = script(Wanted(1, gpus=False), ["bench", *typed], Path("/f"), Path("/c"))
+    line = next(line for line in text[text.index("(exec") :].split("\n(exec") if line)
+    command = line[: line.rindex(") > /f/answer")].removeprefix("(exec ")
+    said = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
+    assert said.split(b"\0")[3:-1] == [word.encode() for word in ["bench", *typed]]
+
+
+def test_a_climb_that_slurm_starts_anew_goes_on() -> None:
+    text = script(Wanted(1), ["climb", "m.py:make", "--json"], Path("/f"), Path("/c"), Path("/f/run"))
+    assert "if [ -e /f/run/manifest.json ]; then exec" in text
+    assert "climb --resume /f/run --json; else exec" in text
+
+
+@pytest.mark.parametrize(("said", "code"), [("0:0", 0), ("3:0", 3), ("0:15", 143), ("1:9", 1)])
+def test_an_exit_code_is_that_of_a_shell(said: str, code: int) -> None:
+    assert _code(said) == code
+
+
+def test_what_scontrol_shows_is_read() -> None:
+    line = (
+        "JobId=9 JobName=rung-bench UserId=root(0) JobState=PENDING Reason=Resources Requeue=1 Restarts=2 ExitCode=0:0 "
+        "NodeList=(null) ReqB:S:C:T=0:0:*:* Command=/x/job.sh WorkDir=/x"
+    )
+    assert _shown(line) == State("PENDING", 0, "", "Resources", 2)
+    assert _shown(line).alive
+
+
+@pytest.mark.parametrize(
+    "name", ["TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"]
+)
+def test_why_slurm_ended_a_job_is_a_sentence(name: str) -> None:
+    assert why(9, State(name, hosts="n1")).startswith("job 9 ")
+    assert not State(name).alive
+
+
+def test_a_command_that_ended_by_itself_says_why_itself() -> None:
+    assert not why(9, State("FAILED", 4))
+    assert not why(9, State("COMPLETED"))

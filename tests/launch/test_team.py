@@ -1,0 +1,204 @@
+"""Several ranks as one worker: what they answer, whose failure is told, and that nothing outlives them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rung.errors import UsageError
+from rung.launch import Team, WorkerFailed, launcher
+from rung.launch.rank import placed
+from rung.side import Launcher
+
+HERE = Path(__file__).parent
+PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+Make = Callable[..., Team]
+
+
+def listed(method: str, answers: list[Any]) -> list[Any]:
+    return [method, *answers]
+
+
+def ranks(count: int, world: int | None = None) -> Launcher:
+    return launcher(f"{sys.executable} {HERE / 'start_ranks.py'} {count} {world or count}")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Team] = []
+
+    def of(count: int, world: int | None = None, joining: float = 60.0) -> Team:
+        made.append(Team("served_ranks:Member", tmp_path / "log", ranks(count, world), listed, PATH, joining=joining))
+        return made[-1]
+
+    yield of
+    for team in made:
+        team.kill()
+
+
+def gone(pid: int, seconds: float = 30) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_every_rank_answers_in_its_place_and_one_answer_is_made_of_them(make: Make) -> None:
+    team = make(3)
+    method, *answers = team.call("who", 60)
+    assert method == "who"
+    assert answers == [[rank, 3, rank, str(rank), True] for rank in range(3)]
+    assert team.answers == answers
+    assert len(team.hosts) == 3
+    assert team.spent[0] > 0
+    pids = [pid for of_one in team.call("pids", 60)[1:] for pid in of_one]
+    team.kill()
+    assert all(gone(pid) for pid in pids)
+    with pytest.raises(WorkerFailed, match="were ended before who"):
+        team.call("who", 60)
+
+
+def test_calls_may_be_sent_before_the_first_is_answered(make: Make) -> None:
+    team = make(2)
+    team.send("who")
+    team.send("fail", at=[])
+    assert team.receive("who", 60)[0] == "who"
+    assert team.receive("fail", 60) == ["fail", 0, 1]
+
+
+def test_what_one_rank_raises_is_told_with_its_number_and_host(make: Make) -> None:
+    with pytest.raises(
+        WorkerFailed, match=rf"^rank 1 of 2 on {socket.gethostname()}: ValueError: no good \(.*in fail\)$"
+    ):
+        make(2).call("fail", 60, at=[1])
+
+
+def test_what_all_ranks_raise_is_told_once(make: Make) -> None:
+    with pytest.raises(WorkerFailed, match=r"^ValueError: no good \(.*in fail\)$"):
+        make(2).call("fail", 60, at=[0, 1])
+
+
+def test_a_cause_is_told_before_the_connections_that_were_lost_by_it(make: Make) -> None:
+    with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .*no good"):
+        make(2).call("fail", 60, at=[1], others="Connection reset by peer")
+
+
+def test_a_rank_that_was_killed_is_named_although_the_others_complain(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(
+        WorkerFailed, match=r"^rank 1 on \S+ was killed by SIGKILL during die\. Its last line: the last words"
+    ) as failed:
+        make(3).call("die", 60, at=1)
+    assert failed.value.kind == "killed"
+    assert failed.value.lacked_memory
+    assert f"--- rank 1 on {socket.gethostname()}\nthe last words\n" in (tmp_path / "log").read_text()
+
+
+def test_a_rank_that_left_is_named_while_the_others_wait_for_it(make: Make) -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        WorkerFailed, match=r"rank 0 on \S+ ended with exit code 3 during leave\. Its last line: goodbye"
+    ):
+        make(2).call("leave", 60, at=0)
+    assert time.monotonic() - began < 30
+
+
+def test_at_the_deadline_the_ranks_that_did_not_answer_are_named(make: Make) -> None:
+    team = make(2)
+    team.call("who", 60)
+    with pytest.raises(WorkerFailed, match=r"sleep did not end within its deadline of 1 s on rank 1 \(") as failed:
+        team.call("sleep", 1.0, at=1)
+    assert failed.value.kind == "hung"
+
+
+def test_what_ranks_print_is_in_the_log_once_they_end(make: Make, tmp_path: Path) -> None:
+    team = make(2)
+    team.call("scream", 60)
+    team.kill()
+    assert [f"rank {rank} was here" in (tmp_path / "log").read_text() for rank in range(2)] == [True, True]
+
+
+@pytest.mark.parametrize(("count", "missing"), [(2, "rank 2 of 3"), (0, "any rank")])
+def test_a_launcher_that_ends_early_is_told_with_the_ranks_that_lack(make: Make, count: int, missing: str) -> None:
+    with pytest.raises(
+        WorkerFailed, match=f"the launcher (ended with exit code|was stopped after).* before {missing} was there"
+    ):
+        make(count, 3, joining=5.0).call("who", 60)
+
+
+def test_a_launcher_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the launcher '/no/mpirun' cannot be started: No such file"):
+        Team("served_ranks:Member", tmp_path / "log", launcher("/no/mpirun -np 2"), listed)
+    for text in ("", "mpirun 'a"):
+        with pytest.raises(UsageError, match="--launcher"):
+            launcher(text)
+
+
+def test_only_torchrun_starts_python_itself() -> None:
+    assert launcher("mpirun -np 2").words[:4] == ("mpirun", "-np", "2", sys.executable)
+    for text in ("srun torchrun --nnodes 2", "python -m torch.distributed.run"):
+        assert sys.executable not in launcher(text).words
+
+
+def test_whoever_does_not_know_the_token_is_no_rank(make: Make) -> None:
+    team = make(2)
+    for said in (b"", b"hello\n", b'{"token": "guess", "rank": 0, "world": 1, "serves": true}\n'):
+        with socket.create_connection(("127.0.0.1", team._door.getsockname()[1])) as stranger:
+            stranger.sendall(said)
+    assert len(team.call("who", 60)) == 3
+
+
+def test_nothing_outlives_a_coordinator_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from rung.launch import Team, launcher\n"
+        f"team = Team('served_ranks:Member', Path({str(tmp_path / 'log')!r}), launcher({' '.join(ranks(2).words[:4])!r}), lambda m, a: a)\n"
+        "print(*sum(team.call('pids', 60), []), flush=True); team.send('sleep', at=0); time.sleep(600)\n"
+    )
+    env = {**os.environ, **PATH}
+    coordinator = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    assert coordinator.stdout is not None
+    pids = [int(pid) for pid in coordinator.stdout.readline().split()]
+    assert len(pids) == 6
+    coordinator.send_signal(signal.SIGKILL)
+    coordinator.wait()
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},
+        {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+        {"PMI_RANK": "3", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1"},
+        {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"},
+        # torchrun under srun: srun's own task is the host
+        {
+            "RANK": "3",
+            "WORLD_SIZE": "8",
+            "LOCAL_RANK": "1",
+            "SLURM_PROCID": "0",
+            "SLURM_NTASKS": "2",
+            "SLURM_LOCALID": "0",
+        },
+    ],
+)
+def test_a_rank_is_told_by_any_launcher(variables: dict[str, str]) -> None:
+    found = placed(variables)
+    assert (found.rank, found.world, found.local) == (3, 8, 1)
+
+
+def test_a_process_that_is_told_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="use torchrun, mpirun or srun"):
+        placed({"SLURM_JOB_ID": "1"})
