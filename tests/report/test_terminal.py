@@ -10,7 +10,7 @@ from rung.records.climb import Attempt, Baseline, Figure, Noise, Predicted, Pred
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
 from rung.records.workload import Recompilation, Workload
-from rung.report import climbs, progress, terminal, words
+from rung.report import breakdowns, climbs, progress, terminal, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
 
@@ -226,11 +226,13 @@ def test_a_prediction_names_the_parts_as_the_breakdown_does() -> None:
 
 def test_on_a_cpu_there_are_operators_and_no_kernels() -> None:
     here = Breakdown(clock="cpu", parts={"gemm": 3e6, "other": 1e6}, kernels=0, launches=0, gemms=111, steps=3)
-    assert words.parts(here)[1][1] == "other operators"
-    assert words.parts(replace(here, clock="gpu"))[1][1] == "other kernels"
-    assert words.per_step(here) == "111 matrix products per step"
-    assert words.per_step(replace(here, kernels=2, launches=1)) == "2 kernels, 1 launch, 111 matrix products per step"
-    assert words.per_step(replace(here, gemms=0)) == ""
+    assert breakdowns.parts(here)[1][1] == "other operators"
+    assert breakdowns.parts(replace(here, clock="gpu"))[1][1] == "other kernels"
+    assert breakdowns.per_step(here) == "111 matrix products per step"
+    assert (
+        breakdowns.per_step(replace(here, kernels=2, launches=1)) == "2 kernels, 1 launch, 111 matrix products per step"
+    )
+    assert breakdowns.per_step(replace(here, gemms=0)) == ""
 
 
 def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says_nothing_of_it() -> None:
@@ -260,11 +262,11 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
 
 def test_a_breakdown_is_as_long_as_what_was_measured() -> None:
     slowed = Breakdown(step_ns=16e6, parts={"gemm": 12e6, "pointwise": 4e6}, clock="cpu")
-    shorter = words.as_measured(slowed, Figure(value=8e6))
+    shorter = breakdowns.as_measured(slowed, Figure(value=8e6))
     assert shorter == replace(slowed, step_ns=8e6, parts={"gemm": 6e6, "pointwise": 2e6})
-    assert words.as_measured(slowed, Figure(value=20e6)).parts == {"gemm": 15e6, "pointwise": 5e6}
-    assert words.as_measured(slowed, None) == slowed
-    assert words.as_measured(None, Figure(value=8e6)) is None
+    assert breakdowns.as_measured(slowed, Figure(value=20e6)).parts == {"gemm": 15e6, "pointwise": 5e6}
+    assert breakdowns.as_measured(slowed, None) == slowed
+    assert breakdowns.as_measured(None, Figure(value=8e6)) is None
 
 
 def test_the_parts_of_a_baseline_add_up_to_the_step_that_was_measured_and_not_to_the_profiled_one() -> None:

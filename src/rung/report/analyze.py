@@ -7,7 +7,7 @@ from rung.analysis.kernel_names import readable
 from rung.analysis.overview import overview
 from rung.records.analyze import Breakdown, Counted, Finding, OfRank, Overview
 from rung.records.record import record_of
-from rung.report import units, words
+from rung.report import breakdowns, units
 from rung.report.findings import findings_lines
 from rung.report.headlines import headlines
 from rung.report.ranks import across_lines, mean_of_ranks, rank_lines
@@ -44,7 +44,7 @@ def analyze_lines(found: Overview, width: int = 100) -> list[str]:
     what = "step" if steps > 1 else "recording"
     if record and record.bottleneck:
         clock = f" ({units.clean(record.clock).upper()} time{', mean of the ranks' if many else ''})"
-        text = f"{words.bottleneck(record, what)}{clock}."
+        text = f"{breakdowns.bottleneck(record, what)}{clock}."
         if findings and findings[0].finding == "straggler":  # what the ranks' own times cannot show
             text = f"{findings[0].what}, {units.percent(round(findings[0].share, 2))} of the {what}. Most time: {text}"
         lines += ["", *units.wrapped(f"Bottleneck: {text}", width, rest="  ")]

@@ -26,10 +26,11 @@ from rung.records.progress import (
 )
 from rung.records.workload import Facts
 from rung.report import units
+from rung.report.breakdowns import as_measured
 from rung.report.climb_traces import traces_of
 from rung.report.html import render
 from rung.report.terminal import answer_line, attempt_line, breakdown_lines, left_lines, mode_line, prediction_line
-from rung.report.words import as_measured, recompilations
+from rung.report.words import recompilations
 from rung.runs import Run
 
 PAGE = "report.html"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rung.analysis.kernel_names import readable
 from rung.records.analyze import Across, Breakdown, Busy, OfRank, Overview
-from rung.report import units, words
+from rung.report import breakdowns, units
 from rung.report.tables import shortened
 
 TOP = 8
@@ -52,7 +52,7 @@ def rank_lines(found: Overview, width: int) -> list[str]:
         record = part.breakdown or Breakdown(parts={})
         cells = [f"{_share(part, column) * 100:.1f} %".rjust(7) for column in _COLUMNS]
         step, key = units.duration(record.step_ns), record.bottleneck or ""
-        most = f"{words.part(key, record.clock)} {units.percent(round(record.share or 0.0, 2))}"
+        most = f"{breakdowns.part(key, record.clock)} {units.percent(round(record.share or 0.0, 2))}"
         lines.append(f"{part.rank!s:>4}  {step:>8}  {'  '.join(cells)}  {most if key else ''}".rstrip())
     left = len(parts) + max(0, found.ranks - len(found.parts)) - len(shown)
     return [*lines, f"... and {left} more ranks: --show timeline"] if left else lines
@@ -70,13 +70,13 @@ def across_lines(record: Across, steps: int, width: int) -> list[str]:
         if share < 0.01 and row.most_ns / step_ns < 0.01:
             continue
         bar = f"{'█' * max(1, round((bars - 2) * min(share, 1.0))):<{bars}}" if bars else ""
-        title = words.part(row.part, record.clock)
+        title = breakdowns.part(row.part, record.clock)
         least, most = (
             f"{units.duration(ns)} (rank {rank})"
             for ns, rank in ((row.least_ns, row.least_rank), (row.most_ns, row.most_rank))
         )
         lines.append(f"  {title:<21}{units.duration(row.mean_ns):>8}  {share:>4.0%}  {bar}{least:<19}  {most}")
-    if counted := words.per_step(mean_of_ranks(record, steps)):
+    if counted := breakdowns.per_step(mean_of_ranks(record, steps)):
         lines.append(f"  {counted}.")
     for note in record.notes:
         lines += units.wrapped(f"Note: {units.clean(note)}", width, "  ", "    ")

@@ -11,7 +11,7 @@ from rung.analysis.analyses import ANALYSES
 from rung.analysis.pictures import Pictures, Roofs
 from rung.records.analyze import Breakdown, Overview
 from rung.records.record import plain
-from rung.report import charts, units, words
+from rung.report import breakdowns, charts, units
 from rung.report.analyze import step_of
 from rung.report.embedded import embedded_json, page_of
 from rung.report.findings import gain
@@ -74,7 +74,7 @@ def page(found: Overview, drawn: Pictures) -> str:
 
 def _headline(found: Overview) -> str:
     record = step_of(found)
-    text = words.bottleneck(record, "step" if found.steps > 1 else f"time {_window(record)}")
+    text = breakdowns.bottleneck(record, "step" if found.steps > 1 else f"time {_window(record)}")
     return _title(text) if text else "Nothing to break down"
 
 
@@ -111,7 +111,7 @@ def _bars(found: Overview) -> list[tuple[str, list[tuple[str, str, float]]]]:
     parts = [(part.rank, record) for part in found.parts if (record := part.breakdown)][:_MOST_BARS]
     what = "A step" if found.steps > 1 else _title(_window(parts[0][1] if parts else None))
     return [
-        (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record.step_ns)}", words.parts(record))
+        (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record.step_ns)}", breakdowns.parts(record))
         for rank, record in parts
     ]
 
@@ -119,7 +119,7 @@ def _bars(found: Overview) -> list[tuple[str, list[tuple[str, str, float]]]]:
 def _legend(found: Overview) -> list[tuple[str, str]]:
     """(class of the colour, title) of the parts that some bar has, in the order of the bars."""
     known = {key: title for _, parts in _bars(found) for key, title, _ in parts}
-    return [(key, known[key]) for key in words.PARTS if key in known]
+    return [(key, known[key]) for key in breakdowns.PARTS if key in known]
 
 
 def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
