@@ -94,7 +94,7 @@ def add(commands: Any, help_text: str) -> None:
     )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
     parser.add_argument(
-        "--devices", type=device_numbers, metavar="auto|0,1,...", default="",
+        "--devices", type=device_numbers, metavar="auto|0,1,...",
         help="GPUs of one kind: the first is timed, the others verify meanwhile; auto: those that are idle",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")
@@ -121,7 +121,7 @@ def device_numbers(text: str) -> str:
 
 def device_of(parsed: argparse.Namespace) -> str | None:
     """The device that is timed. Raises UsageError where two are named."""
-    first = parsed.devices.split(",")[0]
+    first = (parsed.devices or "").split(",")[0]
     if not first.isdecimal():
         if first and parsed.device == "cpu":
             raise UsageError("--devices is for GPUs; leave it out with --device cpu.")
@@ -187,7 +187,7 @@ def run(parsed: argparse.Namespace) -> int:
                 parsed.slower_at_most or Request.slower_at_most,
                 shlex.join(["rung", *sys.argv[1:]]),
                 parsed.jobs,
-                parsed.devices,
+                parsed.devices or "",
             )
             climb = start(request, ROOT, parsed.out, told)
             new = climb.run
