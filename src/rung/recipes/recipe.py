@@ -173,7 +173,6 @@ def side_of(
 
 # A recipe comes from anywhere, and its variables go into the environment of processes: `LD_PRELOAD` or `PYTHONPATH` would run a stranger's code.
 # So a recipe may name those that Rung's own rungs set, with values of their kind.
-
 LONGEST_PATH = 4096  # characters of a path
 
 
