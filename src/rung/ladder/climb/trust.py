@@ -57,7 +57,7 @@ def by_cpu_time(wall: Comparison, cpu: Comparison | None, waited: Iterable[float
     return _doubt(record_of(Compared, wall), record_of(Compared, cpu), max(waited, default=0.0))
 
 
-def of_record(record: Attempt) -> str:
+def by_cpu_time_of(record: Attempt) -> str:
     """The same of an attempt's record."""
     waited = [share or 0.0 for share in (record.waited or {}).values()]
     if not record.comparison or not record.cpu_time:

@@ -18,7 +18,7 @@ from rung.ladder.climb.begun import forget, keep_verified
 from rung.ladder.climb.checks import end_checks, precision_of, verified
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import distrusted, of_record
+from rung.ladder.climb.trust import by_cpu_time_of, distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.records.climb import Attempt, OverShapes, PayBack
@@ -50,7 +50,7 @@ def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most:
     if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"cut short by the budget after {times}; `--resume` tries it anew."
-    if doubt := of_record(record):
+    if doubt := by_cpu_time_of(record):
         return "inconclusive", f"the interval includes 1, so it is not kept; it stays provisional{but}: {doubt}."
     return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
 
@@ -143,7 +143,7 @@ def finish(state: State, record: Attempt, seen: Seen) -> None:
         state.add(record)
         if not record.cut:  # where it was only cut short, what was seen of it still holds
             forget(state, begun)
-            if not of_record(record):
+            if not by_cpu_time_of(record):
                 take_back(state, state.offered or record.stack, record.why.rstrip("."))
     state.offered = []
     state.say(Judged(record))
